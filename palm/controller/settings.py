@@ -14,7 +14,6 @@ from palm.core.numerics.device import DeviceName
 from palm.distributed.group import DEFAULT_TIMEOUT
 from palm.distributed.replica import Parallel
 from palm.engine.training.planning import TasksPerStep
-from palm.engine.training.recipe import LossScale
 from palm.engine.watching.progress import Progress
 
 PER_TASK = {"per_task": True}
@@ -39,8 +38,6 @@ class RunSettings:
         mixing: how tasks take turns: mix_ratio, proportional, temperature, annealed, round_robin, dev_score,
             or the dotted path of a class.
         tasks_per_step: how many distinct tasks a step trains together, or all of them.
-        loss_scale: classes divides the loss of every task by the logarithm of the number of its classes;
-            none leaves losses as they are.
         balance: how the tasks of one step are weighed against each other: uncertainty, dwa, famo, pcgrad,
             cagrad, mgda or upgrad, or the dotted path of a class; where absent, their losses are added up.
         transfer_every_n_steps: how often the tasks' gradients, and what a step on one does to the losses of
@@ -110,7 +107,6 @@ class RunSettings:
     task_instance: list[str] = field(metadata=OF_WHOLE_RUN)
     mixing: str = field(default="mix_ratio", metadata=OF_SEVERAL)
     tasks_per_step: TasksPerStep = field(default=1, metadata=OF_SEVERAL)
-    loss_scale: LossScale = "none"
     balance: str | None = field(default=None, metadata=OF_SEVERAL)
     transfer_every_n_steps: int | Literal["auto"] = field(default=-1, metadata=OF_SEVERAL)
     mix_ratio: list[float] | None = field(default=None, metadata=PER_TASK | OF_SEVERAL)

@@ -16,8 +16,8 @@ from palm.core.errors import DataError
 from palm.core.numerics.precision import resolved
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
-from palm.engine.inference.inference import CHUNK_EXAMPLES, InferenceModel, restored_modes
-from palm.engine.training.model import outputs_of
+from palm.engine.inference.inference import CHUNK_EXAMPLES, InferenceModel
+from palm.engine.training.model import outputs_of, restored_modes
 from palm.reader import Record, Rows
 from palm.reader.text.squad import SquadQuestion, answerable
 

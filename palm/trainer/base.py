@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
@@ -11,20 +11,22 @@ from typing import Any, Literal, get_args
 
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, raise_any, type_problems
-from palm.core.errors import ConfigError, PalmError
+from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.door import make_folder
 from palm.core.files.fs import numbered, write_text
+from palm.core.files.tensors import load_into
 from palm.core.invocation import is_notebook
 from palm.core.logging import logger
 from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
-from palm.distributed.group import is_first
+from palm.distributed.group import barrier, is_first
 from palm.downloader import pretrained_directory
+from palm.engine.run.checkpoint import save_checkpoint, trained_weights
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
 from palm.engine.run.run_directory import RECIPE
-from palm.engine.run.saving import PeriodicSaver, evaluation_observers
+from palm.engine.run.saving import PeriodicSaver, evaluation_observers, save_model
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.training.events import Event, Logged, Observer, Saved
 from palm.engine.training.loop import Training
@@ -35,11 +37,11 @@ from palm.engine.watching.callbacks import callback_problems
 from palm.engine.watching.progress import Progress
 from palm.engine.watching.trackers import trackers_of
 from palm.pretrained import load_pretrain
-from palm.trainer.assembly import Assembly, Forward, LossVariable, needed, seed_of
+from palm.trainer.assembly import Assembly, Forward, needed, seed_of
 from palm.trainer.fitting import DevFiles, Metrics, give_dev_data
-from palm.trainer.saving import FOLDERS, kinds_of, load_trained, save_run
 
-__all__ = ["Forward", "LossVariable", "TrainerBase", "needed", "seed_of"]
+FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
+"""Kind of what is saved -> the beginning of its directory's name."""
 
 
 class TrainerBase(Assembly):
@@ -109,7 +111,20 @@ class TrainerBase(Assembly):
         if self._optimizer is not None and self._is_fitted():
             self._training("load_ckpt")
         else:
-            load_trained(forwards, path)
+            self._load_trained(forwards, path)
+
+    @staticmethod
+    def _load_trained(forwards: Mapping[str, Forward], path: Path) -> None:
+        """Give encoders and heads the weights of a checkpoint, to predict with them."""
+        weights = trained_weights(path)
+        for name, forward in forwards.items():
+            if name not in weights.heads:
+                known = ", ".join(weights.heads)
+                raise StorageError(
+                    f"{path} has no task {name!r}; it has {known}. Name the trainer as in training"
+                )
+            load_into(forward.backbone, weights.backbone, path)
+            load_into(forward.head, weights.heads[name], path)
 
     def set_saver(self, save_path: str | Path, save_steps: int, save_type: str = "ckpt") -> None:
         """Save every `save_steps` steps, and at the end of the training.
@@ -223,25 +238,20 @@ class TrainerBase(Assembly):
         resumed_from: Path | None,
     ) -> Watch:
         folder = self._save_path
+        found = described(run.recipe)
+        if folder is not None and is_first():
+            make_folder(folder)
+            write_text(folder / RECIPE, yaml_text(found))
         return Watch(
             every=print_steps,
             progress=progress,
             heading=self._heading,
             with_epochs=False,
             folder=folder,
-            configuration=self._record(run, folder),
+            configuration=found,
             observers=[*(trackers_of(trackers, folder) if is_first() else ()), *callbacks],
             resumed_from=resumed_from,
         )
-
-    @staticmethod
-    def _record(run: Training, folder: Path | None) -> dict[str, Any]:
-        """Return the recipe as data for observers; also write it to the run's folder."""
-        found = described(run.recipe)
-        if folder is not None and is_first():
-            make_folder(folder)
-            write_text(folder / RECIPE, yaml_text(found))
-        return found
 
     def save(self, save_path: str | Path, save_type: str = "ckpt") -> None:
         """Save the present state now.
@@ -257,7 +267,22 @@ class TrainerBase(Assembly):
             self._save(Path(save_path), kind)
 
     def _save(self, path: Path, kind: str) -> list[Saved]:
-        return save_run(self._training("save"), path, kind)
+        run = self._training("save")
+        if kind == "ckpt":
+            save_checkpoint(run, path)
+            logger.info("checkpoint has been saved at %s", path)
+            saved = [Saved(run.step, "checkpoint", path)]
+        else:
+            is_only = len(run.tasks) == 1
+            saved = [
+                save_model(
+                    run, task, path if is_only else path / task.name, "target" if task.done else "on_the_way"
+                )
+                for task in run.tasks
+            ]
+            logger.info("predict model has been saved at %s", path)
+        barrier()  # whoever goes on may read it
+        return saved
 
     # Step by step
 
@@ -311,3 +336,15 @@ def _watch_problems(print_steps: object, progress: object, callbacks: Any) -> li
     problems = type_problems(int, "a whole number", print_steps=print_steps)
     problems += choice_problems(get_args(Progress), progress=progress)
     return [*problems, *callback_problems(callbacks)]
+
+
+def kinds_of(save_type: str) -> list[str]:
+    """The kinds that a `save_type` names.
+
+    Raises:
+        ConfigError: for an unknown one.
+    """
+    kinds = [kind.strip() for kind in save_type.split(",")]
+    if not set(kinds) <= FOLDERS.keys():
+        raise ConfigError(f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}")
+    return kinds

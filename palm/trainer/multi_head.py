@@ -20,12 +20,12 @@ from palm.distributed.group import from_first
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.planning import TasksPerStep, expect
-from palm.engine.training.recipe import LossScale
 from palm.engine.training.shared_rows import share_rows
 from palm.engine.training.task import Task
 from palm.mixing import Mixing, MixRatio
 from palm.reader import Reader, Record
-from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
+from palm.trainer.assembly import Forward, LossVariable, needed, seed_of
+from palm.trainer.base import TrainerBase
 from palm.trainer.predicting import delivered, logged_steps, predicted
 from palm.trainer.shared_pass import SharedPass, versions
 from palm.trainer.trainer import Trainer
@@ -43,7 +43,6 @@ class MultiHeadTrainer(TrainerBase):
         trainers: one per task; at every step one of them is drawn.
         mixing: of `palm.mixing`, how they take turns; in proportion to their `mix_ratio` where None.
         tasks_per_step: how many distinct ones are drawn at a step, or 'all'.
-        loss_scale: 'classes' divides every loss by the logarithm of the number of its classes.
         balance: of `palm.balance`, how the tasks of a step are weighed; None sums up their losses.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
@@ -59,7 +58,6 @@ class MultiHeadTrainer(TrainerBase):
         mixing: Mixing | None = None,
         *,
         tasks_per_step: TasksPerStep = 1,
-        loss_scale: LossScale = "none",
         balance: Balance | None = None,
         precision: str = "auto",
     ) -> None:
@@ -71,7 +69,7 @@ class MultiHeadTrainer(TrainerBase):
         )
         super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
         self._planned |= {"mixing": mixing or MixRatio(), "tasks_per_step": tasks_per_step}
-        self._chosen |= {"loss_scale": loss_scale, "balance": balance}
+        self._chosen["balance"] = balance
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len(self.trainers) < len(trainers):
             raise ConfigError(f"MultiHeadTrainer needs trainers of different names, not {self.name!r}")

@@ -29,7 +29,8 @@ from palm.paradigm import Head
 from palm.paradigm.results import has_own_results
 from palm.pretrained import load_pretrain
 from palm.reader import Predictions, Reader
-from palm.trainer.base import Forward, LossVariable, TrainerBase, needed, seed_of
+from palm.trainer.assembly import Forward, LossVariable, needed, seed_of
+from palm.trainer.base import TrainerBase
 from palm.trainer.fitting import task_of
 from palm.trainer.predicting import delivered, logged_steps, predicted, prediction_batches
 

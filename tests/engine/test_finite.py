@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from palm.engine.training.finite import not_finite
+from palm.core.errors import TrainingError
+from palm.engine.training.finite import check_finite
 
 
 def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:
@@ -15,5 +17,10 @@ def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:
         "count": torch.tensor(3),
         "empty": torch.zeros(0),
     }
-    assert not_finite(tensors) == ["nan", "infinite"]
-    assert not_finite({"count": torch.tensor(3)}) == []
+    with pytest.raises(TrainingError) as caught:
+        check_finite(tensors, "the model")
+    assert "in nan, infinite;" in str(caught.value)
+
+
+def test_whole_numbers_are_finite() -> None:
+    check_finite({"count": torch.tensor(3)}, "the model")

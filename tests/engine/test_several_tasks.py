@@ -17,7 +17,7 @@ from helpers import article, tiny
 from palm.controller import Controller
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training
-from palm.engine.training.recipe import identity, loss_scale
+from palm.engine.training.recipe import identity
 from palm.engine.training.train_step import sum_of_losses
 from palm.mixing import MixRatio, TaskProgress
 from palm.mixing.draws import draw_tasks, inclusion_probabilities, planned_updates
@@ -88,7 +88,6 @@ def test_all_tasks_of_a_step_are_encoded_in_one_pass(folder: Path) -> None:
 def test_one_task_a_step_is_the_default(folder: Path) -> None:
     plain, told = run(folder), run(folder, tasks_per_step=1)
     assert identity(plain.recipe) == identity(told.recipe)
-    assert {"tasks_per_step", "loss_scale", "balance"}.isdisjoint(identity(plain.recipe))
     called: list[Any] = []
     plain.model.register_forward_hook(lambda _, given, loss: called.append((given[0], loss.shape)))
     for number, (step, other) in enumerate(zip(plain.steps(), islice(told.steps(), 12), strict=False)):
@@ -105,7 +104,7 @@ def test_one_task_a_step_is_the_default(folder: Path) -> None:
         {"tasks_per_step": 2, "mixing": "round_robin"},
         {"tasks_per_step": 2, "batch_size": None, "max_tokens_per_batch": 64, "precision": "bf16"},
         {"tasks_per_step": "all", "balance": "helpers.balances.EqualNorms"},
-        {"tasks_per_step": 2, "balance": "famo", "loss_scale": "classes"},
+        {"tasks_per_step": 2, "balance": "famo"},
         {"tasks_per_step": 2, "balance": "pcgrad", "gradient_accumulation_steps": 2},
     ],
 )
@@ -141,14 +140,6 @@ def test_a_run_of_several_tasks_a_step_ends_when_its_targets_have_had_their_step
     assert [(line["step"], line["task"]) for line in lines[:2]] == [(5, "cls"), (5, "match")]
     assert max(line["step"] for line in result.history) == 20
     assert (folder / "out" / "match" / "infer_model").is_dir()
-
-
-def test_a_loss_is_divided_by_the_logarithm_of_its_classes(folder: Path) -> None:
-    training = still(folder)
-    scales = {task.name: 1 / loss_scale(task, "classes") for task in training.tasks}
-    expected = {"cls": 4, "match": 2, "mlm": 40, "mrc": 24}
-    assert scales == pytest.approx({name: torch.tensor(n).log().item() for name, n in expected.items()})
-    assert {loss_scale(task, "none") for task in training.tasks} == {1.0}
 
 
 # The draw

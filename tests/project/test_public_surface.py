@@ -56,7 +56,7 @@ PACKAGES = {
     ],
     "mixing": ["MixRatio", "Proportional", "Temperature", "Annealed", "RoundRobin", "DevScore"],
     "downloader": ["ls", "download"],
-    "export": ["Check", "to_hugging_face", "to_onnx"],
+    "export": ["to_hugging_face", "to_onnx"],
     "distribute": ["gpu_dev_count", "cpu_dev_count", "yield_pieces", "data_feeder", "decode_fake"],
 }
 
@@ -216,7 +216,7 @@ def test_constructors_of_trainers_are_those_of_2_x_and_a_little_more() -> None:
     own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1"
     own += ", head_learning_rate=None, share_rows_with=None, private_layers=0, precision='auto'"
     assert parameters(palm.Trainer.__init__) == f"{of_2x}, {own}"
-    together = "tasks_per_step=1, loss_scale='none', balance=None"
+    together = "tasks_per_step=1, balance=None"
     assert (
         parameters(palm.MultiHeadTrainer.__init__) == f"trainers, mixing=None, {together}, precision='auto'"
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from palm.distribute import cpu_dev_count, data_feeder, decode_fake, gpu_dev_count, yield_pieces
@@ -35,15 +33,6 @@ def test_groups_come_in_order_and_the_last_is_filled_up_to_predict() -> None:
         ([0, 1, 2, 3], [True] * 4),
         ([4, 4, 4, 4], [True, False, False, False]),
     ]
-
-
-def test_an_error_while_reading_ahead_reaches_the_caller() -> None:
-    def pieces() -> Iterator[int]:
-        yield 1
-        raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        list(data_feeder(pieces(), group_size=1))
 
 
 def test_repeated_rows_are_counted() -> None:

@@ -38,7 +38,6 @@ READ = {
     "directory": "model",
     "--config": "config.yaml",
     "--space": "space.yaml",
-    "--rows": "cls.tsv",
     "--test": "cls.tsv",
     "--pretrain": "model",
     "--of": "config.yaml",
@@ -57,7 +56,6 @@ NEITHER = {
         "-l",
         "names",
         "-d",
-        "--no_convert",
         "--weights",
         "--strict",
         "--no_measure",
@@ -100,7 +98,6 @@ INSIDE = {
     "sweep": [
         "grid.json",
         "sweep.json",
-        "sweep.txt",
         "best.yaml",
         ".run.lock",
         "runs/0000/config.yaml",

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -37,7 +36,7 @@ from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
 from palm.engine.training.device_transfer import fetched, placed
-from palm.engine.training.model import outputs_of
+from palm.engine.training.model import outputs_of, restored_modes
 from palm.engine.training.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
@@ -444,14 +443,3 @@ def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
     # A row is in the batch where the middle of its tokens lies.
     numbers = (2 * ends - tokens) * count // (2 * ends[-1:])
     return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(part)]
-
-
-@contextmanager
-def restored_modes(*modules: torch.nn.Module) -> Iterator[None]:
-    """Restore the training or evaluation mode of every module afterwards."""
-    before = [(module, module.training) for owner in modules for module in owner.modules()]
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training

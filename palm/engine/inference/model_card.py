@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from palm.config import yaml_text
+from palm.engine.training.recipe import flattened
 from palm.paradigm import Head, Match, Regression
 from palm.reader import Reader
 from palm.reader.inspection import label_names as names_of_labels
@@ -215,26 +217,12 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
         f"{training['task_step']:,} of {training['expected_steps']:,} planned steps of this task "
         f"({training['epochs']:g} epochs), saved at global step {training['step']:,}."
     )
-    settings = training["settings"]
-    table = [*_flat(settings["tasks"][task]), *_flat(settings)]
-    table += [(f"steps of {name}", f"{steps:,}") for name, steps in training["tasks"].items() if name != task]
-    yield _table(("setting", "value"), [(name, str(value)) for name, value in table])
+    settings = flattened({**training["settings"]["tasks"][task], **training["settings"]})
+    settings["steps"] = training["tasks"]
+    shown = {name: each for name, each in settings.items() if name not in ELSEWHERE and each is not None}
+    yield f"```yaml\n{yaml_text(shown)}```"
     versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
     yield f"Versions: {versions}."
-
-
-def _flat(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings under dotted names; a component's stand behind its name."""
-    for name, value in settings.items():
-        if name in ELSEWHERE:
-            continue
-        if isinstance(value, Mapping) and value.keys() == {"name", "settings"}:
-            yield f"{place}{name}", value["name"]
-            yield from _flat(value["settings"], f"{place}{name}.")
-        elif isinstance(value, Mapping):
-            yield from _flat(value, f"{place}{name}.")
-        elif value is not None:
-            yield f"{place}{name}", value
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

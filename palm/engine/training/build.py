@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from palm.core.checks import choice_problems, raise_any
+from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
 from palm.core.numerics.malloc import keep_freed_memory
@@ -33,12 +33,7 @@ def start(recipe: Recipe) -> Training:
     Raises:
         ConfigError: what the recipe asks for cannot be done with this model or on this device.
     """
-    raise_any(
-        [
-            *choice_problems(("none", "classes"), loss_scale=recipe.loss_scale),
-            *step_problems(recipe.tasks_per_step, recipe.balance, recipe.tasks),
-        ]
-    )
+    raise_any(step_problems(recipe.tasks_per_step, recipe.balance, recipe.tasks))
     if recipe.balance is not None:
         recipe.balance.reset()
     if recipe.backbone.wants_even_lengths:

@@ -26,7 +26,7 @@ from palm.engine.training.model import MultiTaskModel
 from palm.engine.training.nan_guard import Attempt, NanGuard, NotFinite, can_read_late
 from palm.engine.training.out_of_memory import out_of_memory
 from palm.engine.training.prefetch import Prefetcher, prefetches
-from palm.engine.training.recipe import Recipe, loss_scale
+from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
 from palm.engine.training.train_step import TaskBatches, train_step
 
@@ -259,8 +259,8 @@ class Training:
         made = []
         for (task, own), of_task in zip(drawn, factors, strict=True):
             on_device = [placed(batch, self.recipe.device, self.model.backbone) for batch in own]
-            weight = task.loss_weight * loss_scale(task, self.recipe.loss_scale)
-            made.append(TaskBatches(task.name, list(zip(on_device, of_task, strict=True)), weight))
+            parts = list(zip(on_device, of_task, strict=True))
+            made.append(TaskBatches(task.name, parts, task.loss_weight))
         return made
 
     def settle(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -125,6 +126,17 @@ def share_parameters(source: nn.Module, target: nn.Module) -> None:
     for module, trained in zip(target.modules(), source.modules(), strict=True):
         module._parameters.update(trained._parameters)
         module._buffers.update(trained._buffers)
+
+
+@contextmanager
+def restored_modes(*modules: nn.Module) -> Iterator[None]:
+    """Restore the training or evaluation mode of every module afterwards."""
+    before = [(module, module.training) for owner in modules for module in owner.modules()]
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 def outputs_of(backbone: Backbone, head: Head, batch: Tensors, precision: Precision = "fp32") -> Tensors:

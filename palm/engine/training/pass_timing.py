@@ -6,7 +6,7 @@ import torch
 
 from palm.core.numerics.precision import Choice, Precision, choice, is_timed, measured_speedup
 from palm.core.tensor_specs import Tensors
-from palm.engine.training.model import MultiTaskModel
+from palm.engine.training.model import MultiTaskModel, restored_modes
 from palm.engine.training.recipe import Recipe
 
 WORK = 5e10
@@ -49,14 +49,12 @@ def _speedup(model: MultiTaskModel, task: str, batch: Tensors) -> float:
         model.zero_grad()
 
     head = model.head(task)
-    is_training = head.training
-    head.eval()  # while training, its loss may wait for the other ranks, which time nothing
     buffers = {name: value.clone() for name, value in model.named_buffers()}
-    with torch.random.fork_rng(devices=[]):
+    with restored_modes(head), torch.random.fork_rng(devices=[]):
+        head.eval()  # while training, its loss may wait for the other ranks, which time nothing
         try:
             return measured_speedup(compute)
         finally:
-            head.train(is_training)
             model.zero_grad()
             for name, value in model.named_buffers():
                 value.copy_(buffers[name])

@@ -12,9 +12,6 @@ from palm.core.tensor_specs import Tensors
 from palm.engine.training.device_transfer import prepared
 from palm.engine.training.task import Task
 
-Batches = list[list[Tensors]]
-"""Per task those of its step."""
-
 
 def prefetches(device: torch.device) -> bool:
     """Return whether the host has time while a step is computed."""
@@ -35,34 +32,25 @@ class Prefetcher:
     def __init__(self, device: torch.device, backbone: Backbone) -> None:
         self._device = device
         self._backbone = backbone
+        # A single thread makes all batches, since a stream serves one caller at a time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm-prefetch")
-        self._coming: tuple[list[tuple[str, int]], Future[Batches]] | None = None
+        self._coming: dict[tuple[str, int], Future[list[Tensors]]] = {}
 
     def begin(self, tasks: Sequence[Task]) -> None:
         """Begin to make the batches of the tasks' next steps."""
-        wanted = [(task, task.step) for task in tasks]
-        self._coming = _names(tasks), self._thread.submit(self._made, wanted)
+        self._coming = {
+            (task.name, task.step): self._thread.submit(self._made, task, task.step) for task in tasks
+        }
 
-    def batches(self, tasks: Sequence[Task]) -> Batches:
-        """The batches of the tasks' next steps.
+    def batches(self, tasks: Sequence[Task]) -> list[list[Tensors]]:
+        """Per task the batches of its next step.
 
         Raises:
             Exception: what making them raised.
         """
-        coming = self._coming
-        self._coming = None
-        if coming is not None and coming[0] == _names(tasks):
-            return coming[1].result()
-        if coming is not None:
-            coming[1].exception()  # streams serve one at a time
-        return self._made([(task, task.step) for task in tasks])
+        if self._coming.keys() != {(task.name, task.step) for task in tasks}:
+            self.begin(tasks)
+        return [self._coming[task.name, task.step].result() for task in tasks]
 
-    def _made(self, wanted: Sequence[tuple[Task, int]]) -> Batches:
-        return [
-            [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]
-            for task, step in wanted
-        ]
-
-
-def _names(tasks: Sequence[Task]) -> list[tuple[str, int]]:
-    return [(task.name, task.step) for task in tasks]
+    def _made(self, task: Task, step: int) -> list[Tensors]:
+        return [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -24,9 +23,6 @@ from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS
 
-LossScale = Literal["none", "classes"]
-"""What losses are divided by: nothing, or the logarithm of the number of classes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -41,7 +37,6 @@ class Recipe:
         mixing: which task a step trains.
         tasks_per_step: how many distinct tasks a step trains, or all of them.
         max_steps: the run has this many steps at most; None for no limit.
-        loss_scale: classes divides every loss by the logarithm of the number of its classes.
         balance: how the tasks of a step are weighed against each other; None sums up their losses.
         ema_decay: decay of the moving averages of the weights; None to keep none.
         seed: decides everything that is drawn.
@@ -64,7 +59,6 @@ class Recipe:
     mixing: Mixing = field(default_factory=MixRatio)
     tasks_per_step: TasksPerStep = 1
     max_steps: int | None = None
-    loss_scale: LossScale = "none"
     balance: Balance | None = None
     ema_decay: float | None = None
     seed: int = 1
@@ -111,12 +105,13 @@ def identity(recipe: Recipe) -> dict[str, Any]:
         **_plain(recipe.groups.settings),
         "lr_scheduler": named(LR_SCHEDULES, schedule) if isinstance(schedule, Schedule) else _plain(schedule),
         "mixing": named(MIXINGS, recipe.mixing),
-        **_joint_identity(recipe),
+        "tasks_per_step": recipe.tasks_per_step,
+        "balance": None if recipe.balance is None else named(BALANCES, recipe.balance),
         "ema_decay": recipe.ema_decay,
         "random_seed": recipe.seed,
         "precision": (recipe.chosen or choice(recipe.precision, recipe.device)).precision,
         **({"seeds": own_seeds} if own_seeds else {}),
-        **({} if recipe.tf32 is None else {"tf32": recipe.tf32}),
+        "tf32": recipe.tf32,
         **_evaluation_identity(recipe),
     }
 
@@ -132,18 +127,6 @@ def _tasks_identity(recipe: Recipe) -> dict[str, dict[str, Any]]:
     for task, steps in zip(plan.primary_tasks, binding or (), strict=binding is not None):
         tasks[task.name]["expected_steps"] = steps
     return tasks
-
-
-def _joint_identity(recipe: Recipe) -> dict[str, Any]:
-    """Describe the steps of several tasks, where a run has any."""
-    described: dict[str, Any] = {}
-    if recipe.tasks_per_step != 1:
-        described["tasks_per_step"] = recipe.tasks_per_step
-    if recipe.loss_scale != "none":
-        described["loss_scale"] = recipe.loss_scale
-    if recipe.balance is not None:
-        described["balance"] = named(BALANCES, recipe.balance)
-    return described
 
 
 def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
@@ -219,20 +202,3 @@ def _plain(value: Any) -> Any:
         return str(value)
     owner = value if hasattr(value, "__qualname__") else type(value)
     return f"{owner.__module__}.{owner.__qualname__}"
-
-
-def loss_scale(task: Task, kind: LossScale) -> float:
-    """The factor of a task's loss that makes losses of tasks with many and few classes alike."""
-    classes = num_classes(task) if kind == "classes" else None
-    # A single class would divide by log 1.
-    return 1.0 if classes is None else 1 / math.log(max(classes, 2))
-
-
-def num_classes(task: Task) -> int | None:
-    """The number of classes, or of places in a sequence, that a task's loss chooses from; None for none."""
-    if "label_set" in task.head.targets_attr:
-        return 2  # yes or no, for each label
-    declared = task.head.outputs_attr
-    shape = next((declared[name].shape for name in ("logits", "start_logits") if name in declared), (None,))
-    length: int | None = task.reader.settings.get("max_seq_len")
-    return shape[-1] if isinstance(shape[-1], int) else length if shape[-1] == "seq" else None

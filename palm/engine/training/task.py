@@ -119,20 +119,16 @@ class Task:
 
     def _problems(self) -> Iterator[str]:
         """Check the values of settings."""
-        sizes = {"batch_size": self.batch_size, "max_tokens_per_batch": self.max_tokens_per_batch}
-        given = {setting: value for setting, value in sizes.items() if value is not None}
-        if not given:
+        if self.batch_size is None and self.max_tokens_per_batch is None:
             yield NO_BATCH_SIZE
-        yield from count_problems(**given, gradient_accumulation_steps=self.gradient_accumulation_steps)
-        yield from count_problems(
-            least=0, private_layers=self.private_layers, print_first_n=self.print_first_n
-        )
-        if self.pred_batch_size is not None:
-            yield from count_problems(pred_batch_size=self.pred_batch_size)
-        rates = {"loss_weight": self.loss_weight, "learning_rate_factor": self.learning_rate_factor}
-        if self.head_learning_rate is not None:
-            rates["head_learning_rate"] = self.head_learning_rate
-        yield from positive_problems(**rates)
+        sizes = ("batch_size", "max_tokens_per_batch", "pred_batch_size", "gradient_accumulation_steps")
+        yield from count_problems(**self._given(*sizes))
+        yield from count_problems(least=0, **self._given("private_layers", "print_first_n"))
+        rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")
+        yield from positive_problems(**self._given(*rates))
+
+    def _given(self, *settings: str) -> dict[str, Any]:
+        return {name: value for name in settings if (value := getattr(self, name)) is not None}
 
     def open_stream(
         self,

@@ -22,6 +22,7 @@ from palm.distributed.shards import local_shard
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.events import Event, Transferred
 from palm.engine.training.loop import Step, Training
+from palm.engine.training.model import restored_modes
 from palm.engine.training.task import Task
 from palm.engine.training.train_step import TaskBatches, gramian, sum_of_losses, taken_gradients
 
@@ -191,20 +192,17 @@ def undisturbed(training: Training) -> Iterator[None]:
     model = training.model
     parameters = list(training.model.parameters())
     gradients = [p.grad for p in parameters]
-    modes = {module: module.training for module in model.modules()}
     precision = model.precision
     devices = [training.recipe.device] if training.recipe.device.type == "cuda" else []
     for parameter in parameters:
         parameter.grad = None
-    model.eval()
     model.precision = "fp32"
     try:
-        with torch.random.fork_rng(devices):
+        with restored_modes(model), torch.random.fork_rng(devices):
+            model.eval()
             yield
     finally:
         model.precision = precision
-        for module, mode in modes.items():
-            module.training = mode
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
 

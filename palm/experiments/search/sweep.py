@@ -25,7 +25,6 @@ from palm.experiments.search.space import Space, Values, first_point, grid_point
 from palm.experiments.search.study import Study
 
 SWEEP_JSON = "sweep.json"
-SWEEP_TABLE = "sweep.txt"
 BEST_CONFIG = "best.yaml"
 
 
@@ -121,8 +120,8 @@ def sweep(
         study = _opened(folder, found, source, trials, overwrite)
         slots = slots_of(workers, settings.use_gpu)
         pool = Pool(Grid(folder), ["sweep", "--one_run", *source.home], slots, keep_models)
-        results = _trained(pool, source, found, study, trials or 0)
-        return _written(folder, results, source)
+        found_trials = _trained(pool, source, found, study, trials or 0)
+        return _written(folder, found_trials, source)
 
 
 class _Source:
@@ -168,7 +167,7 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
     if trials is None:
         for point in grid_points(space):
             source.at(point)  # all mistakes before the first run
-    for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG):
+    for name in (SWEEP_JSON, BEST_CONFIG):
         check_replaceable(folder / name)
         check_not_read(folder / name, [source.config])
     given, planned = source.at(first_point(space))
@@ -179,19 +178,17 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
         "data": data_checksums([planned]),
     }
     if Grid(folder).open("sweep", about, overwrite):
-        for name in (SWEEP_JSON, SWEEP_TABLE, BEST_CONFIG):
+        for name in (SWEEP_JSON, BEST_CONFIG):
             remove_written(folder / name)
     return None if trials is None else Study(space, planned.settings.get("random_seed", 1))
 
 
-def _trained(
-    pool: Pool, source: _Source, space: Space, study: Study | None, trials: int
-) -> dict[str, tuple[Values, Result]]:
-    """Train a run for each point of a grid, or each trial of a study; run -> its values and its result."""
+def _trained(pool: Pool, source: _Source, space: Space, study: Study | None, trials: int) -> list[Trial]:
+    """Train a run for each point of a grid, or each trial of a study."""
     points = [] if study is not None else grid_points(space)
     names = [f"{k:04d}" for k in range(trials or len(points))]
     progress = Progress(dict.fromkeys(names, 1))
-    results: dict[str, tuple[Values, Result]] = {}
+    found: dict[str, Trial] = {}
 
     def runs() -> Iterator[GridRun]:
         for number, name in enumerate(names):
@@ -199,16 +196,17 @@ def _trained(
             yield GridRun(name, source.document(point), point=point)
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
-        _, score = best_of(result)
+        step, score = best_of(result)
         if study is not None:
             study.tell(int(run.name), score if result["state"] == "done" else None)
         label = _label(run.point)
         shown = result["why"] or ("no dev score" if score is None else f"dev score {score:.4f}")
         progress.tell(run.name, result, is_old, f"{label}: {shown}")
-        results[run.name] = dict(run.point), result
+        seconds = result["seconds"] or None
+        found[run.name] = Trial(run.name, run.point, result["state"], score, step, seconds, result["why"])
 
     pool.train(runs(), done)
-    return results
+    return [found[name] for name in sorted(found)]
 
 
 def _label(point: Mapping[str, Any]) -> str:
@@ -223,13 +221,7 @@ def best_of(result: Result) -> tuple[int, float | None]:
     return step, score
 
 
-def _trial(name: str, values: Values, result: Result) -> Trial:
-    step, score = best_of(result)
-    return Trial(name, values, result["state"], score, step, result["seconds"] or None, result["why"])
-
-
-def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source: _Source) -> Sweep:
-    trials = [_trial(name, *found) for name, found in sorted(results.items())]
+def _written(folder: Path, trials: Sequence[Trial], source: _Source) -> Sweep:
     whole = [trial for trial in trials if trial.state == "done" and trial.score is not None]
     if not whole:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
@@ -241,5 +233,4 @@ def _written(folder: Path, results: Mapping[str, tuple[Values, Result]], source:
     write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
     found = Sweep(trials, best, folder / BEST_CONFIG)
     write_json(folder / SWEEP_JSON, {"best": best.run, "trials": list(map(asdict, trials))})
-    write_text(folder / SWEEP_TABLE, f"{found}\n")
     return found

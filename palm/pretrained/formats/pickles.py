@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, BinaryIO, NoReturn
 
 MAX_OPERATIONS = 200_000
 """Operations of one pickle, each of which may leave an object of 100 bytes; an array takes about thirty."""
@@ -26,13 +26,6 @@ _ALLOWED = """
 _LONGEST_LINE = 4096
 
 
-class Source(Protocol):
-    """A file that a pickle is read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return as many bytes as are left, at most `size`."""
-
-
 class Stream:
     """A part of a file; reading past its end fails before memory is reserved.
 
@@ -41,7 +34,7 @@ class Stream:
         size: of the part, in bytes.
     """
 
-    def __init__(self, file: Source, size: int) -> None:
+    def __init__(self, file: BinaryIO, size: int) -> None:
         self.file = file
         self.left = size
 

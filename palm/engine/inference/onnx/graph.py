@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,9 @@ from palm.engine.training.model import outputs_of
 from palm.paradigm import Head
 from palm.reader import Reader
 
+INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
+"""Our name -> the input's name in the graph, which is Hugging Face's; other inputs keep our name."""
+
 COMPUTED = ("position_ids", "task_ids", "word_mask")
 """Inputs that a graph can compute by itself, so that its caller need not know them."""
 
@@ -34,7 +36,6 @@ class Graph(nn.Module):
         heads: task -> its head.
         specs: the tensors that batches have, see `batch_specs`.
         outputs: name in the graph -> the task and its head's output.
-        names: name in a batch -> name in the graph, where they differ.
         task_id: what ERNIE's task embedding gets; the graph then computes all of `COMPUTED`. None for a graph
             that reads them.
 
@@ -51,7 +52,6 @@ class Graph(nn.Module):
         heads: Mapping[str, Head],
         specs: Specs,
         outputs: Mapping[str, tuple[str, str]],
-        names: Mapping[str, str] = MappingProxyType({}),
         task_id: int | None = None,
     ) -> None:
         super().__init__()
@@ -60,7 +60,6 @@ class Graph(nn.Module):
         self.tasks = list(heads)
         self.outputs = outputs
         self.task_id = task_id
-        self._names = names
         read = [name for head in heads.values() for name in head.inputs_attr]
         self._features = [name for name in backbone.outputs_attr if name in read]
         needed = dict.fromkeys(
@@ -81,7 +80,7 @@ class Graph(nn.Module):
     @property
     def shapes(self) -> dict[str, tuple[str | int, ...]]:
         """Name in the graph -> shape, of all inputs."""
-        return {self._names.get(name, name): spec.shape for name, spec in self.inputs.items()}
+        return {INPUTS.get(name, name): spec.shape for name, spec in self.inputs.items()}
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
         """Compute the outputs in the order of `outputs`.
@@ -89,9 +88,7 @@ class Graph(nn.Module):
         Args:
             inputs: every name of `shapes`, int64.
         """
-        batch = {
-            name: inputs[self._names.get(name, name)].to(spec.dtype) for name, spec in self.inputs.items()
-        }
+        batch = {name: inputs[INPUTS.get(name, name)].to(spec.dtype) for name, spec in self.inputs.items()}
         if self.task_id is not None:
             ids = batch["token_ids"]
             mask = batch["input_mask"]
@@ -112,7 +109,7 @@ class Graph(nn.Module):
             name: torch.zeros([0] if len(spec.shape) == 1 else [len(batch["input_mask"]), 1])
             for name, spec in self.inputs.items()
         }
-        return {self._names.get(name, name): (missing | batch)[name].long().numpy() for name in self.inputs}
+        return {INPUTS.get(name, name): (missing | batch)[name].long().numpy() for name in self.inputs}
 
     @torch.no_grad()
     def difference(self, session: Any, task: str, batch: Tensors) -> float:
