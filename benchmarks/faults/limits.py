@@ -44,8 +44,8 @@ def commands(data: Path, place: Path) -> dict[str, list[str]]:
         "predict": ["predict", "--model", model, "--input", many, "--output", str(place / "predicted")],
         "evaluate": ["evaluate", "--model", model, "--input", str(data / "colour.tsv")],
         "report": ["report", str(data / "run"), "--output", str(place / "run.html"), "--no-predict"],
-        "export": ["export", model, str(place / "exported"), "--to", "hf"],
-        "convert": ["convert", model, str(place / "converted")],
+        "export": ["export", model, "--output", str(place / "exported"), "--to", "hf"],
+        "convert": ["convert", model, "--output", str(place / "converted")],
         "compare": ["compare", alone, "--seeds", "2", "--output", str(place / "compared")],
     }
 

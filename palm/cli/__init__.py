@@ -13,7 +13,7 @@ from functools import partial
 from palm.cli.command import COMMANDS, Command, find_components
 from palm.cli.without_torch import run_without_torch
 from palm.config.command_line import separated
-from palm.core.errors import PalmError
+from palm.core.errors import EXIT_CODES, ExitCode, PalmError
 from palm.core.files.untrusted import printable
 from palm.core.limits import explain_limits
 from palm.core.logging import logger, set_verbosity, show_on_console
@@ -26,7 +26,7 @@ from palm.cli import projects, runs, models, reports  # noqa: F401 - in the orde
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code: 0, or 2 with one message for what a user can mend."""
+    """Run the command line; return the exit code."""
     show_on_console()
     words = sys.argv[1:] if arguments is None else list(arguments)
     set_verbosity("--quiet" in words, "--verbose" in words)
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = COMMANDS[words[0]]
     if not {"-h", "--help"}.isdisjoint(words):
         run_without_torch(command.show_help)
-        raise SystemExit(0)
+        raise SystemExit(ExitCode.DONE)
     options = _parsed(command, [_with_underscores(word) for word in words[1:]])
     try:
         with ending_on_signals(), explain_limits():
@@ -53,14 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         logger.debug("where the error came from", exc_info=error)
         sys.stderr.write(f"error: {printable(str(error))}\n")
-        return 2
+        return ExitCode.REFUSED
     except KeyboardInterrupt as stop:
         sys.stderr.write("; ".join(["interrupted", *map(str, stop.args)]) + "\n")
         return 128 + signal.SIGINT
     except Stopped as stop:
         sys.stderr.write(f"{stop}\n")
         raise
-    return 0
+    return ExitCode.DONE
 
 
 def _with_underscores(word: str) -> str:
@@ -72,8 +72,11 @@ def _with_underscores(word: str) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     """Return the parser of `palm` itself; the arguments of a command are parsed by the command's parser."""
+    codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parser = argparse.ArgumentParser(
-        prog="palm", description="Multi-task training on one shared BERT or ERNIE encoder."
+        prog="palm",
+        description="Multi-task training on one shared BERT or ERNIE encoder.",
+        epilog=f"Exit codes: {codes}; 128 + N: ended by signal N.",
     )
     parser.add_argument("--version", action="version", version=f"palm {__version__}")
     parser.add_argument("--quiet", action="store_true", help="show warnings only; goes with every command")

@@ -42,6 +42,11 @@ def repeated(name: str, metavar: str, meaning: str) -> Option:
     return option(name, metavar=metavar, action="append", default=[], help=meaning)
 
 
+def output(what: str, **keywords: Any) -> Option:
+    """Declare the place of what a command writes: the same option in all of them."""
+    return option("--output", metavar="OUT", type=Path, help=f"where to write {what}", **keywords)
+
+
 @dataclass(frozen=True)
 class Command:
     """A command of `palm`.
@@ -141,7 +146,7 @@ SAVED_MODEL = (
 
 GRID = (
     option("--workers", type=int, metavar="N", help="runs at a time; one a GPU where absent"),
-    option("--output", type=Path, metavar="DIR", help="the folder of the runs"),
+    output("the runs: a folder"),
     flag("--keep_models", "keep the models of runs that are done"),
     flag("--overwrite", "remove the runs of other settings there"),
     # With these the command is one of its own runs.

@@ -70,9 +70,7 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to predict; may be repeated"),
         cli.option("--input", type=Path, help="the data file to predict"),
-        cli.option(
-            "--output", type=Path, help="a folder for the predictions, or a .jsonl, .csv or .parquet file"
-        ),
+        cli.output("the predictions: a folder, or a .jsonl, .csv or .parquet file"),
         cli.flag("--resume", "go on where the same prediction was stopped, if it was"),
         *cli.SAVED_MODEL,
     ],
@@ -104,7 +102,7 @@ def predict(options: argparse.Namespace) -> None:
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
         cli.option("--input", type=Path, help="the data file, with labels"),
-        cli.option("--output", type=Path, help="a .jsonl, .csv or .parquet file for the scored rows"),
+        cli.output("the scored rows: a .jsonl, .csv or .parquet file"),
         cli.option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
         *cli.SAVED_MODEL,
     ],
@@ -135,7 +133,7 @@ def evaluate(options: argparse.Namespace) -> None:
     "write trained tasks for transformers or ONNX",
     [
         cli.option("source", metavar="MODEL", help="a saved model, or the checkpoint of a run"),
-        cli.option("folder", metavar="OUT", help="the new folder"),
+        cli.output("it: a new folder", required=True),
         cli.OVERWRITE,
         cli.option("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX"),
         cli.flag("--all_heads", "all tasks of a run in one ONNX graph"),
@@ -152,9 +150,9 @@ def export(options: argparse.Namespace) -> None:
     if options.to == "hf":
         if options.all_heads:
             raise PalmError("--all_heads goes with --to onnx")
-        to_hugging_face(options.source, options.folder, **common)
+        to_hugging_face(options.source, options.output, **common)
         return
-    to_onnx(options.source, options.folder, all_heads=options.all_heads, **common)
+    to_onnx(options.source, options.output, all_heads=options.all_heads, **common)
 
 
 @cli.command(
@@ -162,7 +160,7 @@ def export(options: argparse.Namespace) -> None:
     "write an encoder for transformers",
     [
         cli.option("source", metavar="DIR", help="a directory with weights, sizes and vocabulary"),
-        cli.option("folder", metavar="OUT", help="the new folder"),
+        cli.output("it: a new folder", required=True),
         cli.OVERWRITE,
     ],
 )
@@ -172,7 +170,7 @@ def convert_encoder(options: argparse.Namespace) -> None:
     """
     from palm.export.convert import convert
 
-    convert(options.source, options.folder, options.overwrite)
+    convert(options.source, options.output, options.overwrite)
 
 
 @cli.command(
@@ -232,7 +230,7 @@ def inspect(options: argparse.Namespace) -> None:
     "the mean of several models of one task",
     [
         cli.option("models", metavar="MODEL", nargs="+", help="a saved model, or a checkpoint of a run"),
-        cli.option("--output", metavar="OUT", required=True, help="the new folder"),
+        cli.output("it: a new folder", required=True),
         cli.option("--weights", help="the weight of each model, separated by commas; equal where absent"),
         cli.option("--task", help="whose model to take from checkpoints that have several"),
         cli.OVERWRITE,

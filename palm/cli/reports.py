@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from palm.cli import command as cli
+from palm.core.errors import ExitCode
 
 A_RUN = "the folder of a run, its save_path"
 
@@ -19,12 +20,7 @@ A_RUN = "the folder of a run, its save_path"
     "plot the curves of runs",
     [
         cli.option("runs", metavar="RUN", nargs="+", help=A_RUN),
-        cli.option(
-            "--output",
-            metavar="FILE",
-            type=Path,
-            help="the page; curves.html in the first run's folder where absent",
-        ),
+        cli.output("the page; curves.html in the first run's folder where absent"),
         cli.flag("--terminal", "draw in the terminal instead"),
     ],
 )
@@ -47,12 +43,7 @@ def plot_runs(options: argparse.Namespace) -> None:
     "show on one page what a run was and where it is wrong",
     [
         cli.option("run", metavar="RUN", help=A_RUN),
-        cli.option(
-            "--output",
-            metavar="FILE",
-            type=Path,
-            help="the page; report.html in the run's folder where absent",
-        ),
+        cli.output("the page; report.html in the run's folder where absent"),
         cli.flag("--no_predict", "use only what the run wrote down, and predict nothing"),
         cli.repeated("--dev_file", "TASK=FILE", "the data to predict, in place of what the run names"),
         cli.TRUST,
@@ -98,4 +89,4 @@ def diff(options: argparse.Namespace) -> None:
     else:
         cli.write_line(printable(difference_table(found, options.first, options.second)))
     if found:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FOUND)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.cli import command as cli
-from palm.core.errors import PalmError
+from palm.core.errors import ExitCode, PalmError
 
 CHECK_OPTIONS = (
     cli.option("--json", metavar="FILE", help="write it as JSON; - for standard output, without text"),
@@ -59,7 +59,7 @@ def check_run(options: argparse.Namespace) -> None:
 
         write_page(findings, options.html)
     if not findings.is_fine(options.strict):
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FOUND)
 
 
 def _settings_help() -> str:
@@ -121,7 +121,7 @@ def verify_resume(options: argparse.Namespace) -> None:
     result = check_resume(words, options.steps, options.more)
     cli.write_line(result)
     if result.difference is not None:
-        raise SystemExit(1)
+        raise SystemExit(ExitCode.FOUND)
 
 
 def _record(options: argparse.Namespace) -> None:

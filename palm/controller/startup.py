@@ -16,7 +16,7 @@ from palm.config.command_line import HelpRequested
 from palm.config.printing import help_text
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.checks import type_problems
-from palm.core.errors import PalmError
+from palm.core.errors import ExitCode, PalmError
 from palm.core.numerics.device import device_of
 from palm.distributed.failures import record_failure
 from palm.distributed.group import DEFAULT_TIMEOUT, join
@@ -79,6 +79,6 @@ def report_plainly() -> None:
         # torch.distributed wraps this hook and would keep what it writes to sys.stderr for itself.
         stream = sys.__stderr__ or sys.stderr
         stream.write(f"error: {error}\n")
-        sys.exit(2)
+        sys.exit(ExitCode.REFUSED)
 
     sys.excepthook = report

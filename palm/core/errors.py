@@ -3,6 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The exit code of every command; a signal ends one with 128 and its number, as a shell counts."""
+
+    DONE = 0
+    FOUND = 1
+    REFUSED = 2
+
+
+EXIT_CODES = {
+    ExitCode.DONE: "done, and nothing was found",
+    ExitCode.FOUND: "done, and something was found: errors of a check, differences of two runs",
+    ExitCode.REFUSED: "not done, for the reason in the message",
+}
+"""What the codes mean."""
 
 
 class PalmError(Exception):

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+import palm
 from helpers import tiny
 from palm.cli import COMMANDS, main
+from palm.core.errors import EXIT_CODES
 
 
 @pytest.fixture
@@ -80,3 +82,26 @@ def test_help_has_one_style_of_options(capsys: pytest.CaptureFixture[str]) -> No
         with pytest.raises(SystemExit):
             main([command, "--help"])
         assert re.findall(r"--[a-z_]+-[a-z-]+", capsys.readouterr().out) == []
+
+
+def test_the_documented_exit_codes_are_those_of_the_code() -> None:
+    page = Path(__file__).parents[2] / "docs" / "starting.md"
+    rows = re.findall(r"^\| ([0-2]) \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {int(code): meaning for code, meaning in rows} == EXIT_CODES
+    sources = [path.read_text(encoding="utf-8") for path in Path(palm.__file__).parent.rglob("*.py")]
+    assert not [source for source in sources if re.search(r"SystemExit\([12]\)|sys\.exit\([0-9]", source)]
+
+
+def test_every_command_that_writes_says_where_by_one_option() -> None:
+    options = {
+        name: next((each for each in command.parser()._actions if "--output" in each.option_strings), None)
+        for name, command in COMMANDS.items()
+    }
+    found = {name for name, option in options.items() if option is not None}
+    assert found == {
+        *("predict", "evaluate", "export", "convert", "merge"),
+        *("compare", "sweep", "plot", "report"),
+    }
+    for option in filter(None, options.values()):
+        assert str(option.help).startswith("where to write ")
+        assert (option.metavar, option.type) == ("OUT", Path)

@@ -92,7 +92,7 @@ def test_transformers_computes_the_same(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bert", "ernie"])
 def test_paddlepalms_params_become_a_directory_of_hugging_face(kind: str, tmp_path: Path) -> None:
-    assert main(["convert", str(FOLDER / f"pretrain_{kind}"), str(tmp_path / "hf")]) == 0
+    assert main(["convert", str(FOLDER / f"pretrain_{kind}"), "--output", str(tmp_path / "hf")]) == 0
     given = to_ours(read_weights(FOLDER / f"pretrain_{kind}")).weights
     written = to_ours(read_weights(tmp_path / "hf"))
     assert written.layout == "huggingface"
@@ -142,7 +142,7 @@ def test_the_vocabulary_of_roberta_becomes_one_file(tmp_path: Path) -> None:
 def test_what_cannot_be_converted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(StorageError, match="no weights at"):
         palm.convert(tmp_path, tmp_path / "out")
-    assert main(["convert", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert main(["convert", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
     assert "error: no weights at" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -165,7 +165,7 @@ def test_a_folder_of_somebody_else_is_refused_with_the_remedy(
         ("/", "'/' is a folder that is in use; give the path of a new one"),
         (tmp_path / "file", "is a file; give the path of a new folder"),
     ):
-        assert main([words[0], "unread", str(folder), *words[1:], "--overwrite"]) == 2
+        assert main([words[0], "unread", "--output", str(folder), *words[1:], "--overwrite"]) == 2
         assert told in capsys.readouterr().err
     assert (tmp_path / "other" / "thesis.tex").read_text(encoding="utf-8") == "mine"
 
@@ -174,7 +174,7 @@ def test_what_palm_converted_before_is_replaced_when_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = str(FOLDER / "pretrain_ernie")
-    assert main(["convert", source, str(tmp_path / "out")]) == 0
-    assert main(["convert", source, str(tmp_path / "out")]) == 2
+    assert main(["convert", source, "--output", str(tmp_path / "out")]) == 0
+    assert main(["convert", source, "--output", str(tmp_path / "out")]) == 2
     assert "holds what palm wrote before" in capsys.readouterr().err
-    assert main(["convert", source, str(tmp_path / "out"), "--overwrite"]) == 0
+    assert main(["convert", source, "--output", str(tmp_path / "out"), "--overwrite"]) == 0

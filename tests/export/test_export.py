@@ -127,7 +127,7 @@ def transformers() -> Any:
 def exported(run: Path) -> Path:
     """All five tasks as transformers reads them."""
     for task in TASKS:
-        assert main(["export", str(saved(run, task)), str(run / "hf" / task), "--to", "hf"]) == 0
+        assert main(["export", str(saved(run, task)), "--output", str(run / "hf" / task), "--to", "hf"]) == 0
     return run / "hf"
 
 
@@ -398,10 +398,10 @@ def test_what_transformers_cannot_compute_is_refused(head: Head, message: str, t
 
 def test_several_tasks_are_one_model_each(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for source in (run / "out", run / "out" / "step_50"):
-        assert main(["export", str(source), str(run / "none"), "--to", "hf"]) == 2
+        assert main(["export", str(source), "--output", str(run / "none"), "--to", "hf"]) == 2
         error = capsys.readouterr().err
         assert f"error: {source} holds several tasks: export {saved(run, 'answer')} or " in error
-    assert main(["export", str(run), str(run / "none"), "--to", "hf", "--all_heads"]) == 2
+    assert main(["export", str(run), "--output", str(run / "none"), "--to", "hf", "--all_heads"]) == 2
     assert "--all_heads goes with --to onnx" in capsys.readouterr().err
 
 
@@ -437,14 +437,19 @@ class OnnxModel:
 
 @pytest.fixture(scope="module")
 def pairs_graph(run: Path, onnxruntime: Any) -> OnnxModel:
-    assert main(["export", str(saved(run, "fits")), str(run / "onnx" / "fits"), "--to", "onnx"]) == 0
+    assert (
+        main(["export", str(saved(run, "fits")), "--output", str(run / "onnx" / "fits"), "--to", "onnx"]) == 0
+    )
     return OnnxModel(run / "onnx" / "fits", onnxruntime)
 
 
 @pytest.fixture(scope="module")
 def joint_graph(run: Path, onnxruntime: Any) -> OnnxModel:
     checkpoint = str(run / "out" / "step_50")
-    assert main(["export", checkpoint, str(run / "onnx" / "all"), "--to", "onnx", "--all_heads"]) == 0
+    assert (
+        main(["export", checkpoint, "--output", str(run / "onnx" / "all"), "--to", "onnx", "--all_heads"])
+        == 0
+    )
     return OnnxModel(run / "onnx" / "all", onnxruntime)
 
 

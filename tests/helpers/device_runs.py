@@ -193,7 +193,9 @@ def run(folder: Path, device: str) -> dict[str, Any]:
         model = palm.load_model(out / "cls" / "infer_model", precision="fp32").to(torch.device(device))
         [one] = model.predict(["anna has a red door ."])
         exported = folder / f"exported-{device}"
-        assert main(["export", str(out / "cls" / "infer_model"), str(exported), "--to", "hf"]) == 0
+        assert (
+            main(["export", str(out / "cls" / "infer_model"), "--output", str(exported), "--to", "hf"]) == 0
+        )
         [weights] = exported.glob("*.safetensors")
     return {
         "losses": losses_of(out),

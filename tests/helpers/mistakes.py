@@ -554,7 +554,7 @@ def shell() -> Iterator[Mistake]:
         "train first",
     )
     yield said(["predict", *run, "--output", "x"], "--output", "goes with --model")
-    yield said(["convert", ".", "converted"], "no weights at")
+    yield said(["convert", ".", "--output", "converted"], "no weights at")
     yield said(["init", "new", "--tasks", "a=cls,a=mlm"], "'a'", "a2=KIND")
     yield said(["predict"], "palm predict needs CONFIG, or --model, --input and --output; missing: --model")
     yield said(["predict", "--model", "x"], "missing: --input, --output")
@@ -570,11 +570,13 @@ def shell() -> Iterator[Mistake]:
     yield said(["evaluate", "--model", "x"], "missing: --input")
     yield said(["evaluate", "--model", "x", "--input", "y"], "x is not a directory that palm saved")
     yield said(["evaluate", "--metrics", "mcc"], "palm evaluate needs CONFIG", "unknown: --metrics=mcc")
-    yield said(["export", "x", "y"], "usage: palm export", "required: --to")
-    yield said(["export", "x", "y", "--to", "tf"], "invalid choice: 'tf'")
-    yield said(["export", "x", "y", "--to", "hf", "--all_heads"], "--all_heads goes with --to onnx")
-    yield said(["export", "x", "y", "--to", "hf"], "x")
-    yield said(["convert", "nowhere", "converted"], "no weights at nowhere: it does not exist")
+    yield said(["export", "x", "--output", "y"], "usage: palm export", "required: --to")
+    yield said(["export", "x", "--output", "y", "--to", "tf"], "invalid choice: 'tf'")
+    yield said(
+        ["export", "x", "--output", "y", "--to", "hf", "--all_heads"], "--all_heads goes with --to onnx"
+    )
+    yield said(["export", "x", "--output", "y", "--to", "hf"], "x")
+    yield said(["convert", "nowhere", "--output", "converted"], "no weights at nowhere: it does not exist")
     yield said(["inspect", "nowhere"], "nowhere")
     yield said(["inspect", "nowhere", "--jsn"], "palm inspect does not know --jsn")
     yield said(["download", "--lst"], "palm download does not know --lst")

@@ -87,7 +87,7 @@ def test_a_saved_model_runs_no_function_that_it_names(folder: Path, part: str, n
     for command in (
         ["predict", "--model", str(model), "--input", "cls.tsv", "--output", "out"],
         ["evaluate", "--model", str(model), "--input", "cls.tsv"],
-        ["export", str(model), "hf", "--to", "hf"],
+        ["export", str(model), "--output", "hf", "--to", "hf"],
     ):
         assert main(command) == 2
     assert not (folder / "ran").exists()
