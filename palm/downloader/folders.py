@@ -68,7 +68,8 @@ def _unpacked(model: Model, work: Path) -> Path:
         files = unpack(archive, work / "unpacked")
         if model.is_supported:
             _check(files)
-            _convert(files)
+            if not (files / "model.safetensors").exists():  # a mirror's archive may have it already
+                _convert(files)
     except PalmError as error:
         if isinstance(error.__cause__, OSError | SafetensorError):  # the disk, not what has arrived
             raise OSError(str(error.__cause__)) from error
