@@ -7,7 +7,6 @@ import dataclasses
 import os
 import shutil
 import sys
-from pathlib import Path
 
 from palm.cli import command as cli
 from palm.core.errors import ExitCode
