@@ -29,6 +29,7 @@ import palm
 from benchmarks.faults import tiny_run
 from benchmarks.faults.shim import KILL, in_a_child, under_the_shim
 from palm.core.files.fs import WRITTEN
+from palm.engine.inference.prediction_resume import PREDICTION_LOCK
 from palm.export import to_hugging_face
 from palm.report.page import write_report
 from palm.starter.project import write_project
@@ -184,6 +185,7 @@ def predictions(data: Path, work: Path, wanted: int, trials: Trials) -> None:
     in_a_child(lambda: tiny_run.predict(data, out), out)
     duration = time.perf_counter() - start
     whole = (out / "predicted" / "predictions.json").read_bytes()
+    stays = {"predictions.json", PREDICTION_LOCK, WRITTEN}
     while kills < wanted:
         shutil.rmtree(out / "predicted")
         deaths = 0
@@ -191,7 +193,7 @@ def predictions(data: Path, work: Path, wanted: int, trials: Trials) -> None:
             deaths += 1
         kills += deaths
         same = (out / "predicted" / "predictions.json").read_bytes() == whole
-        left = [path.name for path in (out / "predicted").iterdir() if path.name != "predictions.json"]
+        left = [path.name for path in (out / "predicted").iterdir() if path.name not in stays]
         for number in range(deaths):
             wrong = [] if same and not left else [f"same: {same}, left over: {left}"]
             trials.add("killed at a random moment: predicting", wrong if number == 0 else [])

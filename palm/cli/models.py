@@ -139,31 +139,22 @@ def evaluate(options: argparse.Namespace) -> None:
         cli.OVERWRITE,
         cli.option("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX"),
         cli.flag("--all_heads", "all tasks of a run in one ONNX graph"),
-        cli.repeated(
-            "--rows",
-            "FILE",
-            "data whose first rows are compared, TASK=FILE with --all_heads; made-up tokens where absent",
-        ),
         cli.TRUST,
     ],
 )
 def export(options: argparse.Namespace) -> None:
     """Write a saved model as a directory of Hugging Face's transformers, or as an ONNX graph; or all tasks of
-    a checkpoint as one ONNX graph. A graph is compared with PyTorch on rows of data first.
+    a checkpoint as one ONNX graph. A graph is compared with PyTorch first.
     """
     from palm.export import to_hugging_face, to_onnx
 
     common: dict[str, Any] = {"trust": options.trust, "overwrite": options.overwrite}
     if options.to == "hf":
-        if options.all_heads or options.rows:
-            raise PalmError("--all_heads and --rows go with --to onnx")
+        if options.all_heads:
+            raise PalmError("--all_heads goes with --to onnx")
         to_hugging_face(options.source, options.folder, **common)
         return
-    rows: Any = next(iter(options.rows), None)
-    if options.all_heads:
-        pairs = cli.pairs_of(options.rows, "--rows with --all_heads", "TASK=FILE")
-        rows = {task: Path(file) for task, file in pairs}
-    to_onnx(options.source, options.folder, all_heads=options.all_heads, rows=rows, **common)
+    to_onnx(options.source, options.folder, all_heads=options.all_heads, **common)
 
 
 @cli.command(
@@ -192,12 +183,6 @@ def convert_encoder(options: argparse.Namespace) -> None:
         cli.option("names", metavar="NAME", nargs="*", help="a model, owner/name, or all of the list (all)"),
         cli.option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
         cli.option("--path", metavar="DIR", default=".", help="the folder that is to hold `pretrain`"),
-        cli.option(
-            "--no_convert",
-            dest="convert",
-            action="store_false",
-            help="keep PaddlePALM's weights as they are, without model.safetensors beside them",
-        ),
     ],
 )
 def download_models(options: argparse.Namespace) -> None:
@@ -214,7 +199,7 @@ def download_models(options: argparse.Namespace) -> None:
             cli.write_line(line)
     try:
         for name in names:
-            download("pretrain", name, options.path, convert=options.convert)
+            download("pretrain", name, options.path)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("run the same again, and it goes on from there") from None
 
@@ -230,12 +215,13 @@ def inspect(options: argparse.Namespace) -> None:
     Hugging Face, PaddlePALM or PaddleNLP. Of weights, only names and shapes are read where the
     format allows it.
     """
+    from palm.config import yaml_text
     from palm.core.files.untrusted import printable
-    from palm.export.inspection import as_text, inspect_directory
+    from palm.export.inspection import inspect_directory
 
     facts = inspect_directory(options.directory)
     if not options.json:
-        cli.write_line(printable(as_text(facts)))
+        cli.write_line(printable(yaml_text(facts)))
         return
     text = cli.json_text(facts)
     cli.write_line(text if text == printable(text) else json.dumps(facts, indent=2))  # whose escapes are JSON

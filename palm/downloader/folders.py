@@ -22,8 +22,8 @@ from palm.pretrained.vocabularies import VOCABULARIES, find_vocabulary
 from palm.pretrained.writing import write_hugging_face
 
 
-def obtain(model: Model, folder: Path, convert: bool) -> None:
-    """Download a model to a folder, unless that is there; `convert` PaddlePALM's weights to safetensors too.
+def obtain(model: Model, folder: Path) -> None:
+    """Download a model to a folder, unless that is there; PaddlePALM's weights become safetensors, too.
 
     Raises:
         StorageError: the network, the server, what it sent or the disk will not do.
@@ -34,7 +34,7 @@ def obtain(model: Model, folder: Path, convert: bool) -> None:
     with staging(folder) as work:
         if _is_there(folder):  # another process has made it while this one waited
             return
-        files = _snapshot_copy(model, work) if model.repository else _unpacked(model, work, convert)
+        files = _snapshot_copy(model, work) if model.repository else _unpacked(model, work)
         remove_empty(folder)  # Windows would not replace it
         rename(files, folder)
         remove(work / "files")
@@ -57,7 +57,7 @@ def _snapshot_copy(model: Model, work: Path) -> Path:
     return files
 
 
-def _unpacked(model: Model, work: Path, convert: bool) -> Path:
+def _unpacked(model: Model, work: Path) -> Path:
     """Download an archive and unpack it."""
     address = model.address()
     archive = work / "files" / Path(urlsplit(address).path).name
@@ -67,7 +67,9 @@ def _unpacked(model: Model, work: Path, convert: bool) -> Path:
         logger.info("Extracting %s...", archive.name)
         files = unpack(archive, work / "unpacked")
         if model.is_supported:
-            _check(files, convert)
+            _check(files)
+            if not (files / "model.safetensors").exists():  # a mirror's archive may have it already
+                _convert(files)
     except PalmError as error:
         if isinstance(error.__cause__, OSError | SafetensorError):  # the disk, not what has arrived
             raise OSError(str(error.__cause__)) from error
@@ -84,8 +86,8 @@ def _convert(folder: Path) -> None:
     write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, folder)
 
 
-def _check(folder: Path, convert: bool = False) -> None:
-    """Make sure that a folder holds weights, the sizes of their encoder and a vocabulary; perhaps convert it.
+def _check(folder: Path) -> None:
+    """Make sure that a folder holds weights, the sizes of their encoder and a vocabulary.
 
     Raises:
         StorageError: something is missing or damaged.
@@ -95,5 +97,3 @@ def _check(folder: Path, convert: bool = False) -> None:
     if missing:
         raise StorageError(f"no model has arrived: there is no {' and no '.join(missing)}")
     read_weights(folder)
-    if convert:
-        _convert(folder)

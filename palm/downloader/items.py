@@ -42,14 +42,13 @@ def listed(item: str = "all", scope: str = "all") -> Iterator[str]:
             yield f"  => {model.name}{remark}"
 
 
-def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: bool = True) -> Path:
+def download(item: str, scope: str = "all", path: str | Path = ".") -> Path:
     """Download pretrained models to `<path>/<item>/<scope>/`; a folder that is there is left alone.
 
     Args:
         item: the kind of thing: `pretrain`.
         scope: a model's name, `owner/name` or `owner/name@revision` of any at Hugging Face, or `all`.
         path: the folder that is to hold `pretrain`.
-        convert: whether PaddlePALM's weights are kept as `model.safetensors` as well.
 
     Raises:
         PalmError: nothing is called that; or the network, the server or the disk will not do.
@@ -63,7 +62,7 @@ def download(item: str, scope: str = "all", path: str | Path = ".", *, convert: 
         if not model.is_supported:
             logger.warning("%s: palm has no backbone for it", model.name)
         if model.is_supported or scope != "all":
-            obtain(model, folder / model.name, convert=convert)
+            obtain(model, folder / model.name)
     return folder if scope == "all" else folder / scope
 
 

@@ -12,6 +12,7 @@ from palm.core.version import __version__
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
 from palm.paradigm import HEADS, SequenceLabel
+from palm.pretrained.heads import PROBLEM_TYPES
 from palm.reader import READERS
 
 FILE = "palm_export.json"
@@ -39,10 +40,22 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
         if fitted := {name: values.tolist() for name, values in model.head.named_buffers()}:
             task["fitted"] = fitted
         if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
+            # Scores of a text's first label, of its last, and from each label (row) to the next.
             first, last, *following = model.head.crf.weight.tolist()
             task["crf"] = {"first": first, "last": last, "following": following}
     about = {"format": FORMAT, "version": VERSION, "palm_version": __version__, "to": to}
     write_json(folder / FILE, {**about, **more, "tasks": tasks})
+
+
+def label_settings(model: InferenceModel) -> dict[str, Any]:
+    """The settings of Hugging Face's `config.json` that come from a task's labels and its kind."""
+    settings: dict[str, Any] = {}
+    if labels := label_names(model.reader, model.head):
+        settings["id2label"] = dict(enumerate(labels))
+        settings["label2id"] = {label: number for number, label in enumerate(labels)}
+    if problem := PROBLEM_TYPES.get(HEADS.name_of(type(model.head))):
+        settings["problem_type"] = problem
+    return settings
 
 
 def _plain(component: Component) -> Mapping[str, Any]:

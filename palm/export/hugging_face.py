@@ -19,7 +19,7 @@ from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.model_card import CARD, label_names, model_card
-from palm.export.description import describe_export
+from palm.export.description import describe_export, label_settings
 from palm.export.library_model import library_model, save_library_model
 from palm.export.sentence_encoder import save_sentence_encoder
 from palm.export.sources import saved_model
@@ -27,7 +27,7 @@ from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.paradigm import Embedding
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
-from palm.pretrained.heads import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
+from palm.pretrained.heads import HeadLayout, layout_of_head, renamed
 
 
 def to_hugging_face(
@@ -64,14 +64,14 @@ def _parts(model: InferenceModel, model_dir: str | Path) -> tuple[str, str, Call
     if problem := _problem(name, model, head):
         raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
     if family is not None:
-        return name, architecture, partial(_write, model, name, family, head)
+        return name, architecture, partial(_write, model, family, head)
     built = library_model(model, head)
     return name, type(built).__name__, partial(save_library_model, built)
 
 
-def _write(model: InferenceModel, name: str, family: Family, head: HeadLayout, part: Path) -> None:
+def _write(model: InferenceModel, family: Family, head: HeadLayout, part: Path) -> None:
     save_tensors(part / "model.safetensors", _weights(model, family, head))
-    write_json(part / "config.json", _config(model, name, family, head))
+    write_json(part / "config.json", _config(model, family, head))
 
 
 def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
@@ -123,19 +123,13 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
     return weights | {theirs[name]: value for name, value in own.items()}
 
 
-def _config(model: InferenceModel, name: str, family: Family, head: HeadLayout) -> dict[str, Any]:
+def _config(model: InferenceModel, family: Family, head: HeadLayout) -> dict[str, Any]:
     config: dict[str, Any] = {
-        "architectures": [f"{family.classes}{head.model}"],
         "pad_token_id": load_tokenizer(model.reader).pad_id,
         "dtype": "float32",
-        **config_of(model.backbone),
+        **config_of(model.backbone, head.model),
     }
     if "dropout_prob" in model.head.settings:
         key = family.keys.get("classifier_dropout", "classifier_dropout")
         config[key] = model.head.settings["dropout_prob"]
-    if labels := label_names(model.reader, model.head):
-        config["id2label"] = {str(number): label for number, label in enumerate(labels)}
-        config["label2id"] = {label: number for number, label in enumerate(labels)}
-    if name in PROBLEM_TYPES:
-        config["problem_type"] = PROBLEM_TYPES[name]
-    return config
+    return config | label_settings(model)

@@ -7,16 +7,14 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors import safe_open
 from torch import Tensor
 
 from palm.core.checks import path_problems, raise_any
-from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
-from palm.core.files.tensors import check_header, weights_under
+from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
@@ -64,30 +62,6 @@ def inspect_directory(path: str | Path) -> Facts:
     files = [file for file in ([folder] if folder.is_file() else folder.rglob("*")) if file.is_file()]
     size = sum(file.stat().st_size for file in files)
     return {**facts, "files": {"number": len(files), "bytes": size}}
-
-
-def as_text(facts: Mapping[str, Any], indent: str = "") -> str:
-    """Facts as lines `name  value`, nested ones indented."""
-    width = max(map(len, facts), default=0)
-    lines = []
-    for name, value in facts.items():
-        if isinstance(value, Mapping) and value:
-            lines += [f"{indent}{name}", as_text(value, indent + "  ")]
-        else:
-            lines.append(f"{indent}{name:<{width}}  {_value_text(value)}".rstrip())
-    return "\n".join(lines)
-
-
-def _value_text(value: object) -> str:
-    if value in (None, [], {}):
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list):
-        return ", ".join(shortened(list(map(str, value)), 12))
-    return str(value)
 
 
 def _description(file: Path, kind: str) -> Mapping[str, Any] | None:
@@ -193,7 +167,7 @@ def _pretrained(folder: Path) -> Facts:
     return {
         "format": LAYOUT_TITLES[given.layout],
         "architecture": config.get("architectures", [directory.backbone])[0],
-        "backbone": {"name": directory.backbone, **directory.settings},
+        "backbone": _component({"name": directory.backbone, "settings": directory.settings}),
         "parameters": _parameters(_in_headers(given.weights)),
         "left out": sorted(given.left_out),
         "unknown": sorted(given.unused),
@@ -221,7 +195,7 @@ def _component(saved: Mapping[str, Any]) -> Facts:
     settings = {
         name: value
         for name, value in saved.get("settings", {}).items()
-        if name not in ("vocab_path", "label_map")
+        if name not in ("vocab_path", "label_map", "encoder_config_path")
     }
     return {"name": saved.get("name"), **settings}
 
@@ -239,14 +213,9 @@ def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
     They are in a file of palm's own, whose header can be read without torch.
     """
     file = folder / checkpoint.WEIGHTS_NEEDED[1]
-    check_header(file)
-    with safe_open(file, "np") as tensors:
-        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-        headers = {
-            name: _Header(_dtype(one.get_dtype()), prod(one.get_shape())) for name, one in slices.items()
-        }
+    found = {name: _Header(_dtype(kind), prod(shape)) for name, (kind, shape) in headers_in(file).items()}
     places = {"backbone": "backbone", **heads}
-    return {part: _parameters(weights_under(place, headers)) for part, place in places.items()}
+    return {part: _parameters(weights_under(place, found)) for part, place in places.items()}
 
 
 def _dtype(short: str) -> str:

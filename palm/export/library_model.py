@@ -11,9 +11,8 @@ from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_tasks import task_model
 from palm.core.errors import PalmError
 from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.model_card import label_names
-from palm.paradigm import HEADS
-from palm.pretrained.heads import PROBLEM_TYPES, HeadLayout, library_names
+from palm.export.description import label_settings
+from palm.pretrained.heads import HeadLayout, library_names
 from palm.pretrained.library import ABOVE, quiet_library
 
 
@@ -25,7 +24,8 @@ def library_model(model: InferenceModel, head: HeadLayout) -> Any:
     """
     backbone = model.backbone
     assert isinstance(backbone, Transformers)
-    built = task_model(backbone.config, head.model, **_settings(model))
+    settings = {"_attn_implementation": "eager", "architectures": None, **label_settings(model)}
+    built = task_model(backbone.config, head.model, **settings)
     names = library_names(backbone.config, head)
     if built is None or names is None:
         raise PalmError(
@@ -59,14 +59,3 @@ def _lacking(built: nn.Module, weights: dict[str, Tensor]) -> list[str]:
     loaded = {state[name].data_ptr() for name in weights if name in state}
     pooler = f"{built.base_model_prefix}.pooler."
     return [name for name in missing if state[name].data_ptr() not in loaded and not name.startswith(pooler)]
-
-
-def _settings(model: InferenceModel) -> dict[str, Any]:
-    """The settings of the library's configuration that come from the head."""
-    settings: dict[str, Any] = {"_attn_implementation": "eager", "architectures": None}
-    if labels := label_names(model.reader, model.head):
-        settings |= {"num_labels": len(labels), "id2label": dict(enumerate(labels))}
-        settings["label2id"] = {label: number for number, label in enumerate(labels)}
-    if problem := PROBLEM_TYPES.get(HEADS.name_of(type(model.head))):
-        settings["problem_type"] = problem
-    return settings

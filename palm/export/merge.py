@@ -17,7 +17,7 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.atomic_dir import check_target
 from palm.core.files.checksum import checksum
 from palm.core.files.manifest import MANIFEST
-from palm.core.files.tensors import load_into, tensor_digests, weights_under
+from palm.core.files.tensors import load_into, weights_under
 from palm.core.logging import logger, show_on_console
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
@@ -70,7 +70,7 @@ def merge(
     first, *others = parents = [_loaded(path, task, trust) for path in folders]
     for path, other in zip(folders[1:], others, strict=True):
         raise_any(_differences(folders[0], first, path, other))
-    mean = mean_of([model.weights() for model in parents], shares, [str(path) for path in folders])
+    mean = mean_of([model.weights() for model in parents], shares)
     load_into(first.backbone, weights_under("backbone", mean), folder)
     load_into(first.head, weights_under("paradigm", mean), folder)
     merged = [
@@ -97,38 +97,19 @@ def normalized_shares(shares: Sequence[float] | None, count: int) -> list[float]
     return [share / sum(shares) for share in shares]
 
 
-def mean_of(
-    models: Sequence[Mapping[str, Tensor]], shares: Sequence[float], names: Sequence[str]
-) -> dict[str, Tensor]:
+def mean_of(models: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
     """Average every tensor in float64; a model whose share is 1 stays as it is, bit for bit.
 
-    Raises:
-        StorageError: the models differ in names or shapes, or in tensors of whole numbers.
+    Whole numbers, such as counters, have no mean; they are those of the first that has a share.
     """
-    first = models[0]
-    for name, other in zip(names[1:], models[1:], strict=True):
-        found = [f"{path[0]} is {old} and {new}" for path, old, new in changes(_forms(first), _forms(other))]
-        if found:
-            listing = "; ".join(shortened(sorted(found), MOST_DIFFERENCES))
-            raise StorageError(f"{names[0]} and {name} are not built alike, so they have no mean: {listing}")
     taken = [(model, share) for model, share in zip(models, shares, strict=True) if share]
     mean = dict(taken[0][0])
     if len(taken) > 1:
-        for name, value in first.items():
+        for name, value in mean.items():
             if value.is_floating_point():
                 total = torch.stack([model[name].double() * share for model, share in taken]).sum(0)
                 mean[name] = total.to(value.dtype)
     return mean
-
-
-def _forms(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Describe what has to be equal for a mean: types, shapes, and of whole numbers the numbers."""
-    whole = tensor_digests({n: value for n, value in tensors.items() if not value.is_floating_point()})
-    numbers = {name: f" with the digest {digest[:8]}" for name, digest in whole.items()}
-    return {
-        name: f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{numbers.get(name, '')}"
-        for name, value in tensors.items()
-    }
 
 
 def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> InferenceModel:

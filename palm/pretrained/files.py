@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from palm.core.errors import StorageError
-from palm.core.files.tensors import check_header, load_tensors
+from palm.core.files.tensors import headers_in, load_tensors
 from palm.core.files.untrusted import read_json, resolve_inside, wrap_read_errors
 from palm.pretrained.formats import fluid
 from palm.pretrained.formats.paddle_pickle import read_pdparams
@@ -70,15 +69,11 @@ def _read_safetensors(file: Path, headers: bool) -> Weights:
     if not headers:
         return load_tensors(file)
     with wrap_read_errors(file):
-        check_header(file)
-        with safe_open(file, "np") as tensors:
-            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-            return {
-                name: torch.empty(
-                    one.get_shape(), dtype=_DTYPES.get(one.get_dtype(), torch.int64), device="meta"
-                )
-                for name, one in slices.items()
-            }
+        found = headers_in(file)
+        return {
+            name: torch.empty(shape, dtype=_DTYPES.get(kind, torch.int64), device="meta")
+            for name, (kind, shape) in found.items()
+        }
 
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

@@ -220,13 +220,6 @@ def test_paddlepalms_own_packed_parameters_arrive_with_their_values(
     assert np.array_equal(weights["layers.1.attention.query.weight"].numpy(), query.T)
 
 
-def test_without_conversion_the_archive_stays_as_it_is(server: FileServer, tmp_path: Path) -> None:
-    files = palm_files(tiny())
-    offer_archive(server, "BERT-zh-base", packed(files))
-    folder = download("pretrain", "BERT-zh-base", tmp_path, convert=False)
-    assert tree(folder) == sorted(["params", *files])
-
-
 def test_a_pooler_that_the_archive_lacks_is_not_made_up(server: FileServer, tmp_path: Path) -> None:
     files = {name: content for name, content in palm_files(tiny()).items() if "pooled_fc" not in name}
     offer_archive(server, "BERT-zh-base", packed(files))
@@ -516,10 +509,16 @@ def test_the_command_downloads_by_name_to_a_path(
     server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
-    words = ["download", "BERT-en-uncased-base", "--path", str(tmp_path), "--no_convert"]
+    words = ["download", "BERT-en-uncased-base", "--path", str(tmp_path)]
     assert command(words) == 0
     folder = tmp_path / "pretrain" / "BERT-en-uncased-base"
-    assert [path.name for path in sorted(folder.iterdir())] == ["bert_config.json", "params", "vocab.txt"]
+    assert [path.name for path in sorted(folder.iterdir())] == [
+        "bert_config.json",
+        "config.json",
+        "model.safetensors",
+        "params",
+        "vocab.txt",
+    ]
     assert capsys.readouterr().err == ""
 
 

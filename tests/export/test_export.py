@@ -402,7 +402,7 @@ def test_several_tasks_are_one_model_each(run: Path, capsys: pytest.CaptureFixtu
         error = capsys.readouterr().err
         assert f"error: {source} holds several tasks: export {saved(run, 'answer')} or " in error
     assert main(["export", str(run), str(run / "none"), "--to", "hf", "--all_heads"]) == 2
-    assert "--all_heads and --rows go with --to onnx" in capsys.readouterr().err
+    assert "--all_heads goes with --to onnx" in capsys.readouterr().err
 
 
 # onnxruntime
@@ -443,9 +443,8 @@ def pairs_graph(run: Path, onnxruntime: Any) -> OnnxModel:
 
 @pytest.fixture(scope="module")
 def joint_graph(run: Path, onnxruntime: Any) -> OnnxModel:
-    rows = ["--rows", f"topic={run / 'topic.tsv'}"]
     checkpoint = str(run / "out" / "step_50")
-    assert main(["export", checkpoint, str(run / "onnx" / "all"), "--to", "onnx", "--all_heads", *rows]) == 0
+    assert main(["export", checkpoint, str(run / "onnx" / "all"), "--to", "onnx", "--all_heads"]) == 0
     return OnnxModel(run / "onnx" / "all", onnxruntime)
 
 
@@ -482,9 +481,7 @@ def test_the_export_tells_what_was_compared(pairs_graph: OnnxModel) -> None:
     description = pairs_graph.description
     assert description["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
     assert description["outputs"] == ["logits", "probs"]
-    check = description["checks"]["fits"]
-    assert (check["num_rows"], check["rows_of"]) == (32, "made-up tokens")
-    assert 0 <= check["difference"] < 1e-5
+    assert 0 <= description["differences"]["fits"] < 1e-5
     assert description["tasks"]["fits"]["labels"] == ["0", "1"]
 
 
@@ -547,7 +544,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_crf_lies_beside_the_graph_and_viterbi_gives_the_labels_of_predict(
     tagger: Path, tmp_path: Path, onnxruntime: Any
 ) -> None:
-    assert to_onnx(tagger, tmp_path / "onnx")["tagger"].rows_of == "made-up tokens"
+    assert to_onnx(tagger, tmp_path / "onnx")["tagger"] < 1e-4
     graph = OnnxModel(tmp_path / "onnx", onnxruntime)
     crf = {name: np.array(part) for name, part in graph.description["tasks"]["tagger"]["crf"].items()}
     text = "two tickets from torville to east quinland please"
@@ -574,21 +571,8 @@ def test_a_graph_that_computes_something_else_is_refused(run: Path, pairs_graph:
     with torch.no_grad():
         model.head.get_parameter("out.bias").add_(0.25)
     with pytest.raises(PalmError) as caught:
-        check_graph(pairs_graph.session, graph, model, None, 1e-4)
-    assert all(part in str(caught.value) for part in ("'fits'", "2.5e-01", "32 rows", "1.0e-04"))
-
-
-@pytest.mark.usefixtures("onnxruntime")
-def test_rows_of_several_tasks_are_given_by_task(run: Path, tmp_path: Path) -> None:
-    rows = DATA / "match4mrqa" / "dev.tsv"
-    with pytest.raises(PalmError, match=r"rows: .*topic, fits, slots, answer, words"):
-        to_onnx(run / "out" / "step_50", tmp_path / "onnx", all_heads=True, rows=rows)
-
-
-@pytest.mark.usefixtures("onnxruntime")
-def test_rows_of_an_unknown_task_are_refused(tagger: Path, tmp_path: Path) -> None:
-    with pytest.raises(PalmError, match=r"rows: .*'fits', .*tagger"):
-        to_onnx(tagger, tmp_path / "onnx", rows={"fits": DATA / "match4mrqa" / "dev.tsv"})
+        check_graph(pairs_graph.session, graph, model, 1e-4)
+    assert all(part in str(caught.value) for part in ("'fits'", "2.5e-01", "32 made-up rows", "1.0e-04"))
 
 
 class FixedHead(Classify):

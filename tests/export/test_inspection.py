@@ -158,9 +158,8 @@ def test_the_text_is_for_reading(run: Path, capsys: pytest.CaptureFixture[str]) 
     capsys.readouterr()
     assert main(["inspect", str(run / "cls" / "infer_model")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["format      palm-model, version 1", "task        cls"]
-    assert "labels      0, green, 2, 3" in lines
-    assert "  lower case  no" in lines
+    assert lines[:2] == ["format: palm-model, version 1", "task: cls"]
+    assert "  lower case: false" in lines
 
 
 def test_a_directory_that_is_none_of_these_is_named(

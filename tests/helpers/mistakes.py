@@ -572,7 +572,7 @@ def shell() -> Iterator[Mistake]:
     yield said(["evaluate", "--metrics", "mcc"], "palm evaluate needs CONFIG", "unknown: --metrics=mcc")
     yield said(["export", "x", "y"], "usage: palm export", "required: --to")
     yield said(["export", "x", "y", "--to", "tf"], "invalid choice: 'tf'")
-    yield said(["export", "x", "y", "--to", "hf", "--rows", "z"], "--all_heads and --rows go with --to onnx")
+    yield said(["export", "x", "y", "--to", "hf", "--all_heads"], "--all_heads goes with --to onnx")
     yield said(["export", "x", "y", "--to", "hf"], "x")
     yield said(["convert", "nowhere", "converted"], "no weights at nowhere: it does not exist")
     yield said(["inspect", "nowhere"], "nowhere")

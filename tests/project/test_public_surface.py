@@ -56,7 +56,7 @@ PACKAGES = {
     ],
     "mixing": ["MixRatio", "Proportional", "Temperature", "Annealed", "RoundRobin", "DevScore"],
     "downloader": ["ls", "download"],
-    "export": ["Check", "to_hugging_face", "to_onnx"],
+    "export": ["to_hugging_face", "to_onnx"],
     "distribute": ["gpu_dev_count", "cpu_dev_count", "yield_pieces", "data_feeder", "decode_fake"],
 }
 

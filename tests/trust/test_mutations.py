@@ -14,7 +14,7 @@ from palm.experiments.grid.folder import GridRun
 
 FAULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "faults"
 COUNT = 9
-"""Mutations of each of the 34 formats."""
+"""Mutations of each of the 30 formats."""
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def test_damaged_files_of_every_format_are_a_result_or_an_error_of_palm(tmp_path
     made = program.samples(tmp_path)
     logging.disable(logging.CRITICAL)
     tallies = {sample.name: program.tally(sample, COUNT, seed=7) for sample in made}
-    assert len(tallies) == 34
+    assert len(tallies) == 30
     assert {name: one.faults for name, one in tallies.items() if one.faults} == {}
     assert all(one.outcomes.total() == COUNT for one in tallies.values())
-    assert sum(one.outcomes["palm error"] for one in tallies.values()) > 200
+    assert sum(one.outcomes["palm error"] for one in tallies.values()) > 180
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does it")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -47,11 +48,23 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         StorageError: missing, or not safetensors.
     """
     with wrap_read_errors(path):
-        check_header(path)
+        _check_header(path)
         return load_file(path)
 
 
-def check_header(path: Path) -> None:
+def headers_in(path: Path) -> dict[str, tuple[str, list[int]]]:
+    """Read from a safetensors file: name -> type, as `F32`, and shape of the tensor; needs no torch.
+
+    Raises:
+        ValueError, OSError: it is cut short, something else, or cannot be read.
+    """
+    _check_header(path)
+    with safe_open(path, "np") as tensors:
+        slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+        return {name: (one.get_dtype(), one.get_shape()) for name, one in slices.items()}
+
+
+def _check_header(path: Path) -> None:
     """Look at the length that a safetensors file gives for its header before anybody reads that much.
 
     Raises:

@@ -52,7 +52,7 @@ def read_folder(folder: Path, headers: bool = False) -> dict[str, Tensor]:
     """
     files = {file.name: file for file in sorted(folder.iterdir()) if file.is_file()}
     found = {}
-    for name in _weights_among(files, _NOT_WEIGHTS, folder):
+    for name in _weights_among(files, folder):
         with wrap_read_errors(files[name], _FORM), files[name].open("rb") as stream:
             found[name] = _variable(stream, files[name].stat().st_size, headers)
     return found
@@ -85,14 +85,14 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
                     with wrap_read_errors(f"{archive}: {name}", _FORM):
                         found[name] = _variable(stream, member.size, headers)
         unpacked.drain()
-    _weights_among([*found, *others], _NOT_WEIGHTS, archive)
+    _weights_among([*found, *others], archive)
     return found
 
 
-def _weights_among(names: Iterable[str], others: re.Pattern[str], place: Path) -> list[str]:
-    """The names that are not among `others`; how many those are is logged."""
+def _weights_among(names: Iterable[str], place: Path) -> list[str]:
+    """The names of weights; how many others there are is logged."""
     names = list(names)
-    weights = [name for name in names if not others.search(name)]
+    weights = [name for name in names if not _NOT_WEIGHTS.search(name)]
     if left := len(names) - len(weights):
         logger.info("%s: %d entries beside the weights are not read, such as an optimizer's", place, left)
     return weights

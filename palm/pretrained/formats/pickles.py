@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, BinaryIO, NoReturn
 
 MAX_OPERATIONS = 200_000
 """Operations of one pickle, each of which may leave an object of 100 bytes; an array takes about thirty."""
@@ -26,13 +26,6 @@ _ALLOWED = """
 _LONGEST_LINE = 4096
 
 
-class Source(Protocol):
-    """A file that a pickle is read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return as many bytes as are left, at most `size`."""
-
-
 class Stream:
     """A part of a file; reading past its end fails before memory is reserved.
 
@@ -41,7 +34,7 @@ class Stream:
         size: of the part, in bytes.
     """
 
-    def __init__(self, file: Source, size: int) -> None:
+    def __init__(self, file: BinaryIO, size: int) -> None:
         self.file = file
         self.left = size
 
@@ -121,6 +114,7 @@ class _Reader(pickle._Unpickler):
     def __init__(
         self, stream: Stream, known: Mapping[str, object], stored: Callable[[Any], Any] | None
     ) -> None:
+        # Python 2 wrote bytes as text; latin1 makes each byte the character of its number.
         super().__init__(stream, encoding="latin1")
         self.known = known
         self.stored = stored
@@ -145,6 +139,7 @@ class _Operations(dict[int, Callable[[Any], None]]):
     left = MAX_OPERATIONS
 
     def __getitem__(self, code: int) -> Callable[[Any], None]:
+        # Python's reader looks up every operation here, so that counting needs no loop of our own.
         self.left -= 1
         if self.left < 0:
             raise pickle.UnpicklingError(f"it has more than {MAX_OPERATIONS} operations")
