@@ -69,6 +69,7 @@ class Backbone(Component, nn.Module):
     def set_pooling(self, pooling: str) -> None:
         """Replace `pooling: model` by what a directory of weights says: 'cls', 'mean' or 'max'."""
         self.settings["pooling"] = pooling
+        self.pooling = pooling
 
     def head_layers(self, model: str) -> nn.Module | None:  # noqa: ARG002
         """Build layers for one task between this encoder's tokens and its head's last layer; None for none.

@@ -77,6 +77,7 @@ class _Attention(torch.autograd.Function):
         stop = 0 if ctx.overlapping else last.keys.stop
         grad_key = _empty_up_to(stop, gradient, of_keys)
         grad_value = _empty_up_to(stop, gradient, of_keys)
+        # Five tensors of each piece, in the order in which `forward` saved them.
         saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         for piece, (q, k, v, weight, mask) in zip(ctx.pieces, saved, strict=True):
             mean = piece.gradient_by_head(gradient)

@@ -134,7 +134,6 @@ class Encoder(Backbone):
     def set_pooling(self, pooling: str) -> None:
         """Replace `pooling: model` by what a directory of weights says."""
         super().set_pooling(pooling)
-        self.pooling = pooling
         if pooling != "cls":
             self.pooler = None
 
@@ -262,6 +261,7 @@ class Encoder(Backbone):
 
     def with_top(self, top: nn.ModuleDict) -> Encoder:
         """An encoder of the same lower modules, whose topmost are those of `copied_top`."""
+        # A shallow copy shares all parameters; a table of modules of its own leaves `self` as it is.
         own = copy.copy(self)
         own._modules = dict(self._modules)
         upper = top["layers"]

@@ -187,6 +187,7 @@ def joined_layout(batches: Sequence[Tensors], columns: int) -> dict[str, Tensor]
     for batch in batches:
         mask = batch["input_mask"]
         layout = batch if POSITIONS in batch else layout_of(mask)
+        # A flat position tells its row, and so how many added columns lie before it.
         row = layout[POSITIONS] // mask.shape[1]
         positions.append(layout[POSITIONS] + row * (columns - mask.shape[1]) + rows * columns)
         offsets.append(layout[OFFSETS][1:] + tokens)

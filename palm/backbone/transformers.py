@@ -114,7 +114,6 @@ class Transformers(Backbone):
     def set_pooling(self, pooling: str) -> None:
         """Replace `pooling: model` by what a directory of weights says."""
         super().set_pooling(pooling)
-        self.pooling = pooling
         if pooling != "cls":
             self.sentence = None
             if getattr(self.model, "pooler", None) is not None:

@@ -53,5 +53,6 @@ def _plain_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             raise ValueError(f"it holds more than {MAX_MEMBERS} files; it is no model")
         if not (member.isdir() or member.isreg()) or member.issparse():
             raise ValueError(f"it is unsafe: {member.name!r} is neither a plain file nor a folder")
+        # `..` is not skipped as hidden: the data filter has to see it, and refuses it.
         if not any(part.startswith(".") and part != ".." for part in PurePosixPath(member.name).parts):
             yield member

@@ -40,6 +40,7 @@ def fetch(url: str, file: Path) -> None:
 
 def _arrived(url: str, file: Path) -> Path:
     with urlopen(Request(url, method="HEAD"), timeout=TIMEOUT) as response:
+        # A server may tell no length; then the file ends with the connection.
         size = int(response.headers["Content-Length"] or 0) or None
         version = re.sub(r"\W", "", response.headers["ETag"] or "")
     part = file.with_name(f"{file.name}.{version}.part")

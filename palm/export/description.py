@@ -40,6 +40,7 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
         if fitted := {name: values.tolist() for name, values in model.head.named_buffers()}:
             task["fitted"] = fitted
         if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
+            # Scores of a text's first label, of its last, and from each label (row) to the next.
             first, last, *following = model.head.crf.weight.tolist()
             task["crf"] = {"first": first, "last": last, "following": following}
     about = {"format": FORMAT, "version": VERSION, "palm_version": __version__, "to": to}

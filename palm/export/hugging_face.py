@@ -125,10 +125,9 @@ def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[st
 
 def _config(model: InferenceModel, family: Family, head: HeadLayout) -> dict[str, Any]:
     config: dict[str, Any] = {
-        "architectures": [f"{family.classes}{head.model}"],
         "pad_token_id": load_tokenizer(model.reader).pad_id,
         "dtype": "float32",
-        **config_of(model.backbone),
+        **config_of(model.backbone, head.model),
     }
     if "dropout_prob" in model.head.settings:
         key = family.keys.get("classifier_dropout", "classifier_dropout")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from palm.backbone.encoder import Encoder
 from palm.backbone.transformers import Transformers
@@ -67,13 +66,8 @@ def _save_encoder(model: InferenceModel, backbone: Encoder, part: Path) -> None:
     if backbone.pooler is not None and family.pooler.endswith("pooler.dense"):
         weights |= {f"pooler.dense.{name}": value for name, value in backbone.pooler.state_dict().items()}
     save_tensors(part / "model.safetensors", weights)
-    config: dict[str, Any] = {
-        "architectures": [f"{family.classes}Model"],
-        "pad_token_id": load_tokenizer(model.reader).pad_id,
-        "dtype": "float32",
-        **config_of(backbone),
-    }
-    write_json(part / "config.json", config)
+    pad_id = load_tokenizer(model.reader).pad_id
+    write_json(part / "config.json", {"pad_token_id": pad_id, "dtype": "float32", **config_of(backbone)})
 
 
 def _save_pooler(backbone: Encoder, folder: Path) -> None:

@@ -60,8 +60,8 @@ def family_of(backbone: Backbone) -> Family:
     return FAMILIES[name]
 
 
-def config_of(backbone: Backbone) -> dict[str, Any]:
-    """The content of the encoder's `config.json`.
+def config_of(backbone: Backbone, model: str = "Model") -> dict[str, Any]:
+    """The content of the encoder's `config.json`, in a class of Hugging Face whose name ends with `model`.
 
     Raises:
         StorageError: `transformers` has no such encoder.
@@ -73,6 +73,7 @@ def config_of(backbone: Backbone) -> dict[str, Any]:
     if "embedding_size" in settings:
         settings["embedding_size"] = backbone.embeddings.word_table.shape[1]
     return {
+        "architectures": [f"{family.classes}{model}"],
         "model_type": family.model_type,
         **{family.keys.get(name, name): value for name, value in settings.items()},
     }

@@ -34,6 +34,7 @@ def renamed_for(backbone: Transformers, given: Renamed) -> Renamed:
         StorageError: a tensor has another shape than the configuration says.
     """
     own = {name.removeprefix("backbone."): value for name, value in given.original.items()}
+    # What palm saved has our names, those above the first token too, which the library does not know.
     if own.keys() >= backbone.state_dict().keys():
         heads = [name for name in own if name not in backbone.state_dict()]
         return Renamed("palm", {n: v for n, v in own.items() if n not in heads}, heads, [], given.original)

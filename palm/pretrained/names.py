@@ -46,6 +46,7 @@ def to_ours(tensors: Mapping[str, Tensor]) -> Renamed:
     layout = max(LAYOUTS, key=lambda name: sum(_own_name(theirs, name) is not None for theirs in tensors))
     own = LAYOUTS[layout].names.values()
     renamed = Renamed(layout, {}, [], [], tensors)
+    # False sorts first: a layout's own names win over those that it merely accepts.
     for theirs in sorted(tensors, key=lambda name: _general(_bare(name)) not in own):
         ours = _own_name(theirs, layout)
         if ours is not None and ours not in renamed.weights:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -34,5 +33,4 @@ def write_hugging_face(weights: Mapping[str, Tensor], backbone: Backbone, folder
         return
     family = family_of(backbone)
     save_tensors(folder / "model.safetensors", from_ours(weights, family.layout))
-    config: dict[str, Any] = {"architectures": [f"{family.classes}Model"], **config_of(backbone)}
-    write_json(folder / "config.json", config)
+    write_json(folder / "config.json", config_of(backbone))

@@ -41,6 +41,7 @@ class SharedPass(Backbone):
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         given = {name: value for name, value in inputs.items() if name in {*self.inputs_attr, *LAYOUT}}
         if not are_equal(given, self._inputs):
+            # What all heads read, not only this one: the next head finds it here.
             self._outputs = self.encoder(given, self._wanted)
             self._inputs = given
         return {name: self._outputs[name] for name in (self._wanted if wanted is None else wanted)}

@@ -291,6 +291,7 @@ class Trainer(TrainerBase):
             self.own_top = self.own_top or encoder.copied_top(count)
             encoder = encoder.with_top(self.own_top)
         if self.forward is not None:
+            # At every call: since the last one, build_forward or a new run may have put others in place.
             share_parameters(self._trained_encoder(), encoder)
             share_parameters(self.forward.head, forward.head)
         for module in (encoder, forward.head):

@@ -94,29 +94,27 @@ class PredictionLog:
         with wrap_write_errors(self.path):
             if self._file is None:
                 self._file = self._opened()
-            self._write(records)
+            self._write(self._file, records)
             self._file.flush()
         self.num_examples += len(records)
 
     def _opened(self) -> IO[bytes]:
-        make_folder(self.path.parent)
         self._check()
         mark_written(self.path)
-        self._file = file = open_to_append(self.path)
+        file = open_to_append(self.path)
         # What a dying process left half written is cut off.
         file.truncate(self._end)
         if not self._end:
             self._digest = ""
-            self._write(self._about())
+            self._write(file, self._about())
         return file
 
-    def _write(self, value: Any) -> None:
+    def _write(self, file: IO[bytes], value: Any) -> None:
         """Write a line: its checksum, which covers all lines before, and the value."""
-        assert self._file is not None
         text = json.dumps(value)
         # Over all lines before, so that one that was moved or left out shows.
         self._digest = chained(self._digest, text.encode())
-        self._file.write(f"{self._digest} {text}\n".encode())
+        file.write(f"{self._digest} {text}\n".encode())
 
     def _check(self) -> None:
         if os.path.lexists(self.path) and not (is_plain(self.path) and is_temporary(self.path)):

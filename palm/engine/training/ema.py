@@ -52,6 +52,7 @@ class ExponentialMovingAverage:
         if refuses is None:
             torch._foreach_lerp_(self._values, self._parameters, weight)
             return
+        # No lerp: one weight for all tensors is a number of the host, and this one lies on the device.
         changes = torch._foreach_sub(self._parameters, self._values)
         torch._foreach_mul_(changes, weight * (1 - refuses))
         torch._foreach_add_(self._values, changes)

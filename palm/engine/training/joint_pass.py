@@ -72,6 +72,7 @@ def _encoded_apart(
     encoders: Sequence[Backbone], wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
 ) -> list[Tensors]:
     """Encode batch by batch; the same rows through the same encoder once."""
+    # Ids do for keys, because `encoders` keeps all of them alive.
     keys = [(rows, id(encoder)) for rows, encoder in zip(rows_of, encoders, strict=True)]
     passes: dict[tuple[int, int], Tensors] = {}
     for key, encoder, batch in zip(keys, encoders, batches, strict=True):

@@ -118,6 +118,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
 
 def _tasks_identity(recipe: Recipe) -> dict[str, dict[str, Any]]:
     owners: dict[Head, str] = {}
+    # Two tasks on one head are another run than two with equal heads, so each names the owner of its head.
     tasks = {
         task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
         for task in recipe.tasks

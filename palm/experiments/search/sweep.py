@@ -217,6 +217,7 @@ def best_of(result: Result) -> tuple[int, float | None]:
     """Global step and score of the best evaluation of a run."""
     if not result["dev"]:
         return 0, None
+    # Of equal scores the earliest, which cost least.
     step, score = max(result["dev"], key=lambda each: (each[1], -each[0]))
     return step, score
 

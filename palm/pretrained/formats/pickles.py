@@ -114,6 +114,7 @@ class _Reader(pickle._Unpickler):
     def __init__(
         self, stream: Stream, known: Mapping[str, object], stored: Callable[[Any], Any] | None
     ) -> None:
+        # Python 2 wrote bytes as text; latin1 makes each byte the character of its number.
         super().__init__(stream, encoding="latin1")
         self.known = known
         self.stored = stored
@@ -138,6 +139,7 @@ class _Operations(dict[int, Callable[[Any], None]]):
     left = MAX_OPERATIONS
 
     def __getitem__(self, code: int) -> Callable[[Any], None]:
+        # Python's reader looks up every operation here, so that counting needs no loop of our own.
         self.left -= 1
         if self.left < 0:
             raise pickle.UnpicklingError(f"it has more than {MAX_OPERATIONS} operations")

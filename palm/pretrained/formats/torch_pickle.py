@@ -150,6 +150,7 @@ def _numbers(data: Any, dtype: torch.dtype) -> Tensor:
 def _checked(file: Path, entry: zipfile.ZipInfo) -> Any:
     """The bytes of an entry that is not compressed, compared with its checksum."""
     with file.open("rb") as stream:
+        # The header beside the data may be longer than the table of contents says; its own lengths count.
         stream.seek(entry.header_offset + 26)
         name, more = struct.unpack("<HH", stream.read(4))
         stream.seek(name + more, 1)
