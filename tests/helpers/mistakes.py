@@ -801,7 +801,7 @@ def readers() -> Iterator[Mistake]:
 def trainers() -> Iterator[Mistake]:
     trainer = palm.Trainer
     yield called(
-        "precision='half'", lambda _: trainer("a", precision="half"), "precision should be one of auto, fp32"
+        "precision='half'", lambda _: trainer("a", precision="half"), "'half' should be one of auto, fp32"
     )
     yield called("train() first", lambda _: trainer("a").train(), "train comes too early; call build_forward")
     yield called(
