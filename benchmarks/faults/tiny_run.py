@@ -109,13 +109,12 @@ def fingerprint(out: Path) -> str:
 def history(out: Path) -> list[dict[str, Any]]:
     """The lines of a run's history without what differs between equal runs.
 
-    That is times, and the warning that a run which was killed early has no checkpoint.
+    That is times, memory, and the warning that a run which was killed early has no checkpoint.
     """
+    differing = {"seconds", "time", "memory_bytes"}
     found = map(json.loads, (out / "history.jsonl").read_text(encoding="utf-8").splitlines())
     lines = (line for line in found if line["event"] != "warning")
-    return [
-        {name: value for name, value in line.items() if name not in ("seconds", "time")} for line in lines
-    ]
+    return [{name: value for name, value in line.items() if name not in differing} for line in lines]
 
 
 def problems(out: Path) -> list[str]:
