@@ -202,8 +202,9 @@ def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
         assert heads[0] == heads[1]
         ours, theirs = (load_file(place / "model.safetensors") for place in folders)
         assert ours.keys() == theirs.keys()
+        # Three stages in a row: 2.3e-6 was seen on a CPU without AVX-512.
         for name in ours.keys() - {f"{heads[0].get('mrc')}.out.bias"}:  # unfelt, as above
-            torch.testing.assert_close(ours[name], theirs[name], atol=2e-6, rtol=0)
+            torch.testing.assert_close(ours[name], theirs[name], atol=5e-6, rtol=0)
     for task in ranks.TASKS:
         assert_same_model(*(place / "staged" / task / "infer_model" for place in (two, one)))
     told = [
