@@ -110,10 +110,10 @@ def test_predictions_in_bf16_use_cast_weights_until_they_change(family: str, tmp
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), cached:
             return backbone(batch, ["encoder_outputs"])["encoder_outputs"].float()
 
-    assert not cache._values
+    assert not cache._products
     before = predicted(True)
     linear = [part for part in backbone.model.modules() if isinstance(part, torch.nn.Linear)]
-    assert 0 < len(cache._values) <= len(linear)
+    assert 0 < len(cache._products) <= len(linear)
     torch.testing.assert_close(before, predicted(False), atol=0.05, rtol=0.05)
 
     with torch.no_grad():
