@@ -14,6 +14,7 @@ from palm.core.files.atomic_dir import new_directory
 from palm.core.files.door import copy, make_executable, make_folder, remove
 from palm.core.files.fs import write_text
 from palm.core.files.manifest import MANIFEST, is_sealed
+from palm.core.files.untrusted import read_object
 from palm.core.registry import did_you_mean
 from palm.engine.run.run_directory import name_problem
 from palm.starter.table_tasks import TableTasks
@@ -83,6 +84,12 @@ pretrain_path: {pretrain}""",
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+NARROW = 384
+"""The hidden_size up to which pretrained weights are trained at `NARROW_RATE`."""
+
+NARROW_RATE = "3e-4"
 
 
 def write_project(
@@ -186,7 +193,7 @@ def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
         f"{f'mix_ratio: {ratios}':30} # how often each is drawn",
         "encoder": _filled(encoder, named),
         "main": targets[0],
-        "rate": "3e-3" if pretrain is None else "5e-5",
+        "rate": "3e-3" if pretrain is None else _rate(pretrain),
         "epochs": "40" if pretrain is None else "5",
         "predict": "\n".join(f"palm predict config.yaml --task {name}" for name in targets),
         "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
@@ -194,6 +201,15 @@ def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
         "first": next(iter(tasks)),
         "start": _filled(start, named),
     }
+
+
+def _rate(pretrain: str) -> str:
+    """The learning rate for pretrained weights; docs/optimization.md has what it is worth with few rows."""
+    sizes = Path(pretrain) / "config.json"
+    width = read_object(sizes).get("hidden_size") if sizes.is_file() else None
+    if width is None:
+        return f"5e-5            # {NARROW_RATE} for an encoder whose hidden_size is {NARROW} or less"
+    return f"{NARROW_RATE}            # a narrow encoder needs more than 5e-5" if width <= NARROW else "5e-5"
 
 
 def _task_list(tasks: Mapping[str, str], targets: Sequence[str]) -> str:

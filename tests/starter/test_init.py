@@ -82,6 +82,16 @@ def test_a_project_may_start_from_pretrained_weights(tmp_path: Path) -> None:
     assert not (tmp_path / "project" / "encoder").exists()
 
 
+@pytest.mark.parametrize(("width", "rate"), [(384, 3e-4), (768, 5e-5), (None, 5e-5)])
+def test_a_narrow_encoder_has_a_higher_rate(tmp_path: Path, width: int | None, rate: float) -> None:
+    (tmp_path / "encoder").mkdir()
+    if width is not None:
+        (tmp_path / "encoder" / "config.json").write_text(json.dumps({"hidden_size": width}))
+    write_project(tmp_path / "project", {"cls": "cls"}, str(tmp_path / "encoder"))
+    config = yaml.safe_load((tmp_path / "project" / "config.yaml").read_text(encoding="utf-8"))
+    assert float(config["learning_rate"]) == rate
+
+
 def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError) as caught:
