@@ -185,11 +185,11 @@ def test_with_other_batches_a_run_goes_on_at_the_same_part_of_its_plan(
     assert f"at global step {2 * ranks.SAVED}" in caplog.text
 
 
-def assert_same_model(folder: Path, other: Path) -> None:
+def assert_same_model(folder: Path, other: Path, atol: float = 2e-6) -> None:
     ours, theirs = (load_file(place / "model.safetensors") for place in (folder, other))
     assert ours.keys() == theirs.keys()
     for name in ours.keys() - {f"paradigm.{UNFELT.rpartition('@mrc.')[2]}"}:
-        torch.testing.assert_close(ours[name], theirs[name], atol=2e-6, rtol=0)
+        torch.testing.assert_close(ours[name], theirs[name], atol=atol, rtol=0)
 
 
 def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
@@ -206,7 +206,7 @@ def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
         for name in ours.keys() - {f"{heads[0].get('mrc')}.out.bias"}:  # unfelt, as above
             torch.testing.assert_close(ours[name], theirs[name], atol=5e-6, rtol=0)
     for task in ranks.TASKS:
-        assert_same_model(*(place / "staged" / task / "infer_model" for place in (two, one)))
+        assert_same_model(*(place / "staged" / task / "infer_model" for place in (two, one)), atol=5e-6)
     told = [
         [json.loads(line) for line in (place / "staged" / "history.jsonl").read_text("utf-8").splitlines()]
         for place in (one, two)
