@@ -15,7 +15,7 @@ import torch
 import palm
 from helpers import tiny
 from palm.backbone.base import Backbone
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.engine.training.events import Transferred
 from palm.engine.training.loop import Training
