@@ -18,7 +18,7 @@ from palm.check.planning import RunPlan, plan_of
 from palm.check.problems import Problem
 from palm.check.result import Check, Computing, Wiring
 from palm.check.saving import Saving, saving_of, saving_problems
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.controller.plan import TaskPlan
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of

@@ -46,10 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run = partial(command.run, options)
             run_without_torch(run) if command.only_reads else run()
     except PalmError as error:
-        with suppress(OSError, MemoryError, ImportError):  # where files or memory are what is missing
-            from palm.distributed.failures import record_failure
-
-            record_failure(error)
+        if failures := sys.modules.get("palm.distributed.failures"):  # else this is no rank of several
+            with suppress(OSError, MemoryError):  # where files or memory are what is missing
+                failures.record_failure(error)
         sys.stdout.flush()
         logger.debug("where the error came from", exc_info=error)
         sys.stderr.write(f"error: {printable(str(error))}\n")

@@ -11,7 +11,7 @@ from palm.cli import command as cli
 from palm.core.errors import PalmError
 
 if TYPE_CHECKING:
-    from palm.controller import Controller
+    from palm.controller.controller import Controller
 
 
 def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool:
@@ -49,7 +49,7 @@ def _load_model(options: argparse.Namespace) -> Any:
 
 
 def _open_controller(options: argparse.Namespace) -> Controller:
-    from palm.controller import Controller
+    from palm.controller.controller import Controller
 
     precision = [] if options.precision is None else ["--precision", options.precision]
     cli.find_components(options.config)

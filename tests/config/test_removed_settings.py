@@ -9,7 +9,7 @@ import pytest
 from helpers import tiny
 from palm.config.printing import listed
 from palm.config.removed import REMOVED
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.errors import ConfigError
 

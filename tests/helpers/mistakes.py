@@ -18,7 +18,7 @@ from palm.config.conversion import type_name
 from palm.config.printing import listed
 from palm.config.removed import FOREIGN
 from palm.config.schema import Parameter
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.registry import Registry
 from palm.head import Classify

@@ -18,7 +18,7 @@ from palm.engine.inference.inference import InferenceModel
 from palm.engine.run.checkpoint import models_in
 from palm.engine.training.model import outputs_of
 from palm.reader.seq_label import TaggedExample
-from palm.report.analysis import Analysis, analyse, analyses_of, counts_of
+from palm.report.analysis import Analysis, analyse, analyses_of
 from palm.report.counting import (
     AnswerCounts,
     Confused,
@@ -28,6 +28,7 @@ from palm.report.counting import (
     PairCounts,
     TagCounts,
     WordCounts,
+    counts_of,
     grouped,
 )
 from palm.report.data import statistics
@@ -203,7 +204,7 @@ def test_the_mean_of_single_losses_is_the_loss_of_the_batch(number: int, tmp_pat
     with torch.inference_mode():
         expected = model.head.loss(outputs_of(model.backbone, model.head, batch), batch).item()
     assert has_row_losses(model)
-    found = list(example_losses(model, examples))
+    found = example_losses(model, examples)
     assert math.fsum(found) / len(found) == pytest.approx(expected, abs=1e-5)  # type: ignore[arg-type]
 
 
@@ -218,7 +219,7 @@ def test_the_loss_of_tags_is_that_of_the_words_of_a_text(tmp_path: Path) -> None
     batch = reader.collate(rows, range(3), lambda k: generator(0, k))
     with torch.inference_mode():
         mean = model.head.loss(outputs_of(model.backbone, model.head, batch), batch).item()
-    found = list(example_losses(model, examples))
+    found = example_losses(model, examples)
     total = sum(loss * n for loss, n in zip(found, words, strict=True))  # type: ignore[operator]
     assert total / sum(words) == pytest.approx(mean, abs=1e-5)
 
@@ -229,7 +230,7 @@ def test_a_question_whose_answer_does_not_stand_there_has_no_loss(tmp_path: Path
     data = json.loads((folder / "mrc.json").read_text(encoding="utf-8"))
     data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] += 1
     (folder / "mrc.json").write_text(json.dumps(data), encoding="utf-8")
-    losses = list(example_losses(model, model.reader.read_true(folder / "mrc.json")))
+    losses = example_losses(model, list(model.reader.read_true(folder / "mrc.json")))
     assert [number for number, loss in enumerate(losses) if loss is None] == [1]
 
 
