@@ -14,6 +14,7 @@ from typing import IO, Any
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, open_to_append
 from palm.core.files.fs import write_text
+from palm.core.files.untrusted import parse_json
 from palm.core.files.write_errors import wrap_write_errors
 from palm.core.version import __version__
 from palm.engine.training.events import (
@@ -215,7 +216,7 @@ def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
         ) from error
     for number, text in enumerate(written, start=1):
         try:
-            line = json.loads(text)
+            line = parse_json(text.encode())
         except (ValueError, RecursionError):
             if number == len(written):
                 return
