@@ -124,17 +124,17 @@ class SequenceLabelReader(WordReader):
     def records(
         self, examples: Sequence[TaggedExample], rows: Rows, decoded: Sequence[Record], first: int
     ) -> Iterator[Record]:
-        labels: list[list[str]] = [[] for _ in examples]
+        records: list[dict[str, Any]] = [{"index": first + k, "labels": []} for k in range(len(examples))]
         for example, value in zip(rows["example"].values.tolist(), decoded, strict=True):
-            labels[example] += self._named(value["labels"])
-        for index, names in enumerate(labels, start=first):
-            yield {"index": index, "labels": names}
+            for name, words in {**value, "labels": self._named(value["labels"])}.items():
+                records[example].setdefault(name, []).extend(words)
+        yield from records
 
     def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
         for example in examples:
             assert example.labels is not None, "examples to evaluate on are read with labels"
             check_labelled(example.labels[0], example.place)
-            yield {"labels": self._named(example.labels)}
+            yield {"labels": self._named(example.labels), "label_ids": example.labels}
 
     def _named(self, labels: Iterable[int]) -> list[str]:
         return [self.labels.names.get(label, str(label)) for label in labels]

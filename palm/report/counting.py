@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from palm.metrics import CalibrationError, LabelCalibrationError
+from palm.metrics import CalibrationError, LabelCalibrationError, WordCalibrationError
 from palm.metrics.answers import best, counted_words, exact, word_f1
 from palm.metrics.tagging import Entity, entities
 from palm.reader import Record
@@ -221,6 +221,9 @@ class TagCounts(Counts):
         expected = set(entities(gold))
         right, given, true = ([one.kind for one in each] for each in (found & expected, found, expected))
         self.count(right, given, true)
+        if "logits" in record:
+            self.calibration = self.calibration or WordCalibrationError()
+            self.calibration.update(record, truth)
         words = getattr(example, "words", [])
         missed = _listed(expected - found, words)
         invented = _listed(found - expected, words)
