@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from palm.core.checks import count_problems, dropout_problems, raise_any
 from palm.core.constructor import constructor_of
-from palm.core.errors import WiringError
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import ALIASES_2X, Head, Judged, head_problems
 from palm.paradigm.calibration import best_temperature, lowest_threshold
-from palm.paradigm.class_loss import ClassLoss
+from palm.paradigm.class_loss import ClassLoss, label_error
 
 PLAIN_LOSS: Mapping[str, Any] = {
     "class_weights": None,
@@ -137,15 +136,11 @@ class ClassHead(Head):
         Raises:
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
         """
-        logits = outputs["logits"]
         labels = targets[self.target]
         try:
-            loss: Tensor = self.class_loss(logits, labels)
+            loss: Tensor = self.class_loss(outputs["logits"], labels)
         except IndexError:
-            strange = sorted(set(labels.tolist()) - {NO_LABEL, *range(logits.shape[1])})
-            raise WiringError(
-                f"label_ids: {strange} are outside 0..{logits.shape[1] - 1}; n_classes is {logits.shape[1]}"
-            ) from None
+            raise label_error("label_ids", labels, outputs["logits"].shape[-1]) from None
         return loss
 
     def count_labels(self, labels: npt.NDArray[Any]) -> None:

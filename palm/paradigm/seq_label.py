@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from palm.core.checks import positive_problems, raise_any
 from palm.core.component import Translate
-from palm.core.errors import ConfigError, WiringError
+from palm.core.errors import ConfigError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, Judged, TokenHead, values_by_row
 from palm.paradigm.class_head import ClassHead
+from palm.paradigm.class_loss import label_error
 from palm.paradigm.crf import LinearChainCRF
 
 
@@ -91,18 +91,13 @@ class SequenceLabel(ClassHead, TokenHead):
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
         """
         mask = outputs["word_mask"]
-        labels = targets["label_ids"]
-        count = outputs["logits"].shape[-1]
-        # A GPU would have to be waited for.
-        if mask.device.type == "cpu" and int(labels[mask].max()) >= count:
-            strange = sorted({label for label in labels[mask].tolist() if label >= count})
-            raise WiringError(f"label_ids: {strange} are outside 0..{count - 1}; n_classes is {count}")
+        labels = targets["label_ids"].masked_fill(~mask, NO_LABEL)
         if self.crf is None:
-            # Equal gradients, bit by bit; but a GPU would be waited for to count the words, and on a CPU the
-            # sum of the others has the last digits that it always had.
-            if mask.is_cuda or not self.class_loss.is_plain:
-                return cross_entropy_of_words(outputs["logits"], labels, mask, self.class_loss)
-            return F.cross_entropy(outputs["logits"][mask], labels[mask])
+            # By rows of all tokens: a GPU would be waited for to count the words.
+            return super().loss({"logits": outputs["logits"].flatten(0, 1)}, {"label_ids": labels.flatten()})
+        # A GPU cannot say which label is wrong, and would be waited for.
+        if mask.device.type == "cpu" and int(labels.max()) >= self.n_classes:
+            raise label_error("label_ids", labels, self.n_classes)
         # A row without labels is computed with label 0, and left out of the mean.
         known = (labels != NO_LABEL).any(1)
         emissions, words = words_first(outputs["logits"], mask)
@@ -148,20 +143,6 @@ class SequenceLabel(ClassHead, TokenHead):
         return [
             ({**record, "probs": [next(probs) for _ in record["labels"]]}, truth) for record, truth in pairs
         ]
-
-
-def cross_entropy_of_words(
-    logits: Tensor, labels: Tensor, mask: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
-) -> Tensor:
-    """The mean over the words, without counting or selecting them.
-
-    Args:
-        logits: [batch, seq, n_classes].
-        labels: int64 [batch, seq].
-        mask: bool [batch, seq], True on words.
-        loss: of rows [words, n_classes] and their labels, which leaves out those of NO_LABEL.
-    """
-    return loss(logits.flatten(0, 1), labels.masked_fill(~mask, NO_LABEL).flatten())
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
