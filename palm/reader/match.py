@@ -92,25 +92,25 @@ class MatchReader(TextReader):
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
         self.truth_names = ("is_right",)
 
-    def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
+    def columns_of(self, with_targets: bool) -> tuple[str, ...]:
+        columns = super().columns_of(with_targets)
+        return (*columns, "text_b_neg") if with_targets and self.is_pairwise else columns
+
+    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> Any:
+        example = super().example_of(row, with_targets, missing_labels)
         if not (with_targets and self.is_pairwise):
-            return super().read(path, with_targets)
-
-        def example(row: TableRow) -> RankedExample:
-            right = self._example(row, None)
-            wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
-            return RankedExample(right, replace(right, text_b=wrong))
-
-        return self.table_examples(path, with_targets, (*self.text_columns, "text_b_neg"), example)
+            return example
+        wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
+        return RankedExample(example, replace(example, text_b=wrong))
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
         """Pairwise, each right text, labelled 1, and then its wrong one, labelled 0."""
-        if not self.is_pairwise:
-            yield from super().read_true(path)
-            return
-        for example in self.read(path, with_targets=True):
-            yield replace(example.right, label=1)
-            yield replace(example.wrong, label=0)
+        for example in super().read_true(path):
+            if isinstance(example, RankedExample):
+                yield replace(example.right, label=1)
+                yield replace(example.wrong, label=0)
+            else:
+                yield example
 
     def cells_of(self, text: Any) -> dict[str, Any] | None:
         if isinstance(text, (tuple, list)) and len(text) == 2:
