@@ -17,7 +17,7 @@ from palm.core.files.checksum import checksum
 from palm.core.logging import collected_warnings, logger
 from palm.reader.rows.chunks import RowEncoder, training_parts
 from palm.reader.rows.rows import Rows
-from palm.reader.rows.stored import mapped_rows, write_arrays, write_description
+from palm.reader.rows.stored import mapped_rows, write_rows
 from palm.reader.tables.selection import data_checksum
 from palm.reader.text.bad_rows import BadRows
 
@@ -131,8 +131,7 @@ def _encode_into(part: Path, reader: RowEncoder, path: Path, key: str) -> None:
     """Encode a file into a new entry."""
     bad = BadRows(path, reader.on_bad_row)
     with collected_warnings() as warnings:
-        columns = write_arrays(part, _with_progress(training_parts(reader, path, bad), path))
-    write_description(part, columns, warnings, (bad.records, bad.count))
+        write_rows(part, _with_progress(training_parts(reader, path, bad), path), warnings, bad)
     if key_of(reader, path) != key:
         raise DataError(f"{path}: the file has changed while it was read; start again")
 
