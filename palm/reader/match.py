@@ -24,16 +24,14 @@ PAIR_COLUMNS = ("token_ids", "first_segment")
 
 
 @dataclass(frozen=True, slots=True)
-class RankedExample:
+class RankedExample(TextExample):
     """One line of a table for pairwise training.
 
     Args:
-        right: `text_a` with `text_b`.
-        wrong: `text_a` with `text_b_neg`.
+        text_b_neg: belongs less to `text_a` than `text_b`.
     """
 
-    right: TextExample
-    wrong: TextExample
+    text_b_neg: str
 
 
 @READERS.register("match")
@@ -101,14 +99,14 @@ class MatchReader(TextReader):
         if not (with_targets and self.is_pairwise):
             return example
         wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
-        return RankedExample(example, replace(example, text_b=wrong))
+        return RankedExample(example.text_a, example.text_b, None, row.place, wrong)
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
         """Pairwise, each right text, labelled 1, and then its wrong one, labelled 0."""
         for example in super().read_true(path):
             if isinstance(example, RankedExample):
-                yield replace(example.right, label=1)
-                yield replace(example.wrong, label=0)
+                yield TextExample(example.text_a, example.text_b, 1, example.place)
+                yield TextExample(example.text_a, example.text_b_neg, 0, example.place)
             else:
                 yield example
 
@@ -120,8 +118,10 @@ class MatchReader(TextReader):
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
         if not (with_targets and self.is_pairwise):
             return super().encode(examples, with_targets)
-        right = super().encode([example.right for example in examples], with_targets=False)
-        wrong = super().encode([example.wrong for example in examples], with_targets=False)
+        right = super().encode(examples, with_targets=False)
+        wrong = super().encode(
+            [replace(each, text_b=each.text_b_neg) for each in examples], with_targets=False
+        )
         return Rows({**right.columns, **{f"wrong_{name}": wrong[name] for name in PAIR_COLUMNS}})
 
     def row_tokens(self, rows: Rows) -> Ints:

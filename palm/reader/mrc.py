@@ -185,16 +185,9 @@ class MRCReader(TokenizingReader):
 
     def _row(self, query: list[int], document: Pieces, window: range, answer: range | None) -> dict[str, Any]:
         tokens = slice(window.start, window.stop)
-        context = document.ids[tokens].tolist()
         first = len(query) + self.num_special - 1  # the column where the window begins
         row = {
-            "token_ids": [
-                self.tokenizer.cls_id,
-                *query,
-                *self.tokenizer.between,
-                *context,
-                self.tokenizer.sep_id,
-            ],
+            "token_ids": self.tokenizer.row(query, document.ids[tokens].tolist()),
             "first_segment": first,
             "window_start": window.start,
             "char_starts": document.starts[tokens],

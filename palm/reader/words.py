@@ -13,7 +13,6 @@ from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow
-from palm.reader.text.sequence import sequence_of
 from palm.reader.text.windows import word_windows
 from palm.reader.tokenizing import TokenizingReader
 
@@ -74,9 +73,7 @@ class WordReader(TokenizingReader):
             for window in word_windows(list(map(len, pieces)), room):
                 own = pieces[window.start : window.stop]
                 owners.append(number)
-                columns["token_ids"].append(
-                    sequence_of(self.tokenizer, list(chain(*own)), None, self.max_seq_len).token_ids
-                )
+                columns["token_ids"].append(self.tokenizer.row(chain(*own)))
                 # the columns of the words' first pieces, after `[CLS]`
                 columns["word_starts"].append(list(accumulate(map(len, own[:-1]), initial=1)))
                 for name, values in self.numbers_of(example, window, with_targets).items():
