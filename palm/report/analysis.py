@@ -31,13 +31,13 @@ from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.tables.files import is_data
 from palm.reader.tables.selection import ENDING, data_checksum
 from palm.reader.text.squad import SquadQuestion
-from palm.report.counting import Confused, Counts, LabelScore, counts_of
+from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
 from palm.report.losses import example_losses, record_loss
 from palm.report.run import Model, Run
 
 ANALYSIS_FILE = "report_data.json"
-ANALYSIS_VERSION = 3
+ANALYSIS_VERSION = 4
 
 MOST_ROWS = 25
 """Rows that are shown, those with the largest loss."""
@@ -88,7 +88,7 @@ class Analysis:
         label_scores: of every label, the most frequent first.
         matrix_labels: of the confusion matrix; empty where it would be too large.
         matrix: a row for each true label, a column for each predicted one.
-        confused: the pairs that are confused most.
+        confused: the pairs that are confused most: true label, predicted label, how often.
         facts: what else there is to say, as names and values.
         groups: titles, and under each of them ranges with their number of examples and mean score.
         reliability: names, and of each the probabilities of predictions and how many of these are right.
@@ -107,7 +107,7 @@ class Analysis:
     label_scores: Sequence[LabelScore] = ()
     matrix_labels: Sequence[str] = ()
     matrix: Sequence[Sequence[int]] = ()
-    confused: Sequence[Confused] = ()
+    confused: Sequence[tuple[str, str, int]] = ()
     facts: Sequence[tuple[str, str]] = ()
     groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
     reliability: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()

@@ -52,15 +52,6 @@ class LabelScore:
 
 
 @dataclass(frozen=True)
-class Confused:
-    """The number of times that one label was predicted for another."""
-
-    gold: str
-    predicted: str
-    count: int
-
-
-@dataclass(frozen=True)
 class Judged:
     """One example as a person compares it.
 
@@ -115,10 +106,10 @@ class Counts(ABC):
             _label_score(label, self.right[label], self.given[label], self.true[label]) for label in labels
         ]
 
-    def confused(self) -> list[Confused]:
-        """The pairs that are confused most."""
+    def confused(self) -> list[tuple[str, str, int]]:
+        """The pairs that are confused most: true label, predicted label, how often."""
         wrong = Counter({pair: n for pair, n in self.pairs.items() if pair[0] != pair[1]})
-        return [Confused(gold, predicted, n) for (gold, predicted), n in wrong.most_common(MOST_PAIRS)]
+        return [(*pair, n) for pair, n in wrong.most_common(MOST_PAIRS)]
 
     def baseline(self) -> float | None:
         """The share of the most frequent true label; None where an example has no single label."""
