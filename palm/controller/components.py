@@ -15,14 +15,5 @@ from palm.paradigm import HEADS
 from palm.reader import READERS
 
 # In the order of `palm ls`.
-_ALL: list[Registry[Any]] = (
-    READERS,
-    HEADS,
-    BACKBONES,
-    METRICS,
-    MIXINGS,
-    OPTIMIZERS,
-    LR_SCHEDULES,
-    BALANCES,
-)
+_ALL: list[Registry[Any]] = [READERS, HEADS, BACKBONES, METRICS, MIXINGS, OPTIMIZERS, LR_SCHEDULES, BALANCES]
 REGISTRIES = {registry.setting: registry for registry in _ALL}
