@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, DataError, WiringError
 from palm.core.files.serialization import describe, rebuild
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
