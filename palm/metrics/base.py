@@ -83,7 +83,7 @@ class Mean(Metric):
         return {self.main: self._sum / self._count if self._count else self.none}
 
 
-METRICS: Registry[type[Metric]] = Registry("metric", Metric)
+METRICS: Registry[type[Metric]] = Registry("metric", Metric, "metrics")
 
 
 def metrics_of(names: Sequence[str]) -> list[type[Metric]]:

@@ -151,4 +151,4 @@ def values_by_row(values: Tensors, counts: Tensor) -> list[dict[str, Any]]:
     return [{name: rows[row].tolist() for name, rows in parts.items()} for row in range(len(counts))]
 
 
-HEADS: Registry[type[Head]] = Registry("head", Head)
+HEADS: Registry[type[Head]] = Registry("head", Head, "paradigm")

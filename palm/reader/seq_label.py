@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -121,14 +122,9 @@ class SequenceLabelReader(WordReader):
             batch["label_ids"] = torch.from_numpy(label_ids)
         return batch
 
-    def records(
-        self, examples: Sequence[TaggedExample], rows: Rows, decoded: Sequence[Record], first: int
-    ) -> Iterator[Record]:
-        records: list[dict[str, Any]] = [{"index": first + k, "labels": []} for k in range(len(examples))]
-        for example, value in zip(rows["example"].values.tolist(), decoded, strict=True):
-            for name, words in {**value, "labels": self._named(value["labels"])}.items():
-                records[example].setdefault(name, []).extend(words)
-        yield from records
+    def record(self, example: Any, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:  # noqa: ARG002
+        words = {name: [*chain.from_iterable(row[name] for row in decoded)] for name in decoded[0]}
+        return {**words, "labels": self._named(words["labels"])}
 
     def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
         for example in examples:
