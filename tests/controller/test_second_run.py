@@ -12,7 +12,7 @@ import torch
 import palm
 from helpers import tiny
 from palm.backbone import BERT
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.untrusted import read_json
 from palm.engine.training.loop import Step

@@ -11,7 +11,7 @@ import pytest
 
 from helpers import tiny
 from palm.backbone import BERT, RoBERTa
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.pretrained import load_pretrain
 from palm.pretrained.families import write_hugging_face

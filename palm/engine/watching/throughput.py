@@ -74,7 +74,7 @@ class Meter:
                 grad_norm=norm,
                 rows=training.rows,
                 tokens=training.tokens,
-                seconds=now,
+                seconds=round(now, 3),
                 remaining=max(training.total_steps - training.step, 0) * per_step,
                 steps_per_second=(training.step - number) / pace,
                 rows_per_second=(training.rows - rows) / pace,
