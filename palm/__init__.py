@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         optimizer,
         reader,
     )
-    from palm.controller import Controller
+    from palm.controller.controller import Controller
     from palm.downloader import load_backbone
     from palm.engine.inference.inference import InferenceModel
     from palm.engine.inference.loading import load_model
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from palm.trainer import MultiHeadTrainer, Trainer
 
 _HOMES = {
-    "Controller": "palm.controller",
+    "Controller": "palm.controller.controller",
     "Evaluator": "palm.engine.run.evaluation",
     "InferenceModel": "palm.engine.inference.inference",
     "MultiHeadTrainer": "palm.trainer",

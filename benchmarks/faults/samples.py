@@ -21,7 +21,7 @@ from torch import Tensor
 import palm
 from palm.backbone import BERT
 from palm.config import read_config
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.controller.plan import plan
 from palm.core.files import manifest as storage
 from palm.engine.inference.inference import InferenceModel

@@ -27,7 +27,7 @@ import palm
 from palm.check import check
 from palm.check.page import write_page
 from palm.config import read_config
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.files.cache import Cache
 from palm.core.files.fs import WRITTEN, check_replaceable, is_written
 from palm.core.files.manifest import is_sealed, verify

@@ -85,7 +85,7 @@ def train(options: argparse.Namespace) -> None:
         name for name in ("json", "html", "strict", "no_measure", "find_batch_size") if getattr(options, name)
     ]:
         raise PalmError(f"--{', --'.join(unused)}: goes with --dry_run, or with palm check")
-    from palm.controller import Controller
+    from palm.controller.controller import Controller
 
     cli.find_components(options.config)
     Controller(options.config, options.task_dir, argv=options.settings).train()
@@ -126,7 +126,7 @@ def verify_resume(options: argparse.Namespace) -> None:
 
 def _record(options: argparse.Namespace) -> None:
     """Train one of the runs that are compared."""
-    from palm.controller import Controller
+    from palm.controller.controller import Controller
     from palm.engine.run.determinism import EnoughSteps, Recorder
 
     killed_after = options.steps if options.killed else None

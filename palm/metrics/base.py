@@ -56,7 +56,7 @@ class Metric(ABC):
         return value / cls.perfect if cls.higher_is_better else 1 / (1 + value)
 
 
-METRICS: Registry[type[Metric]] = Registry("metric", Metric)
+METRICS: Registry[type[Metric]] = Registry("metric", Metric, "metrics")
 
 
 def metrics_of(names: Sequence[str]) -> list[type[Metric]]:

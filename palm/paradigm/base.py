@@ -139,4 +139,4 @@ class TokenHead(Head):
         return tokens if self.above is None else self.above(tokens)
 
 
-HEADS: Registry[type[Head]] = Registry("head", Head)
+HEADS: Registry[type[Head]] = Registry("head", Head, "paradigm")

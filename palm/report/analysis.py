@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain, repeat, tee
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict
@@ -26,34 +26,18 @@ from palm.engine.inference.loading import load_model
 from palm.engine.run.checkpoint import STATE, models_in
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
-from palm.reader import Reader
-from palm.reader.inspection import label_names, named_texts
+from palm.reader.inspection import named_texts
 from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.tables.files import is_data
 from palm.reader.tables.selection import ENDING, data_checksum
 from palm.reader.text.squad import SquadQuestion
-from palm.report.counting import (
-    AnswerCounts,
-    Confused,
-    Counts,
-    LabelCounts,
-    LabelScore,
-    NumberCounts,
-    PairCounts,
-    RankingCounts,
-    RelationCounts,
-    SetCounts,
-    SimilarityCounts,
-    SpanCounts,
-    TagCounts,
-    WordCounts,
-)
+from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
-from palm.report.losses import example_losses, has_row_losses, record_loss
+from palm.report.losses import example_losses, record_loss
 from palm.report.run import Model, Run
 
 ANALYSIS_FILE = "report_data.json"
-ANALYSIS_VERSION = 3
+ANALYSIS_VERSION = 4
 
 MOST_ROWS = 25
 """Rows that are shown, those with the largest loss."""
@@ -104,7 +88,7 @@ class Analysis:
         label_scores: of every label, the most frequent first.
         matrix_labels: of the confusion matrix; empty where it would be too large.
         matrix: a row for each true label, a column for each predicted one.
-        confused: the pairs that are confused most.
+        confused: the pairs that are confused most: true label, predicted label, how often.
         facts: what else there is to say, as names and values.
         groups: titles, and under each of them ranges with their number of examples and mean score.
         reliability: names, and of each the probabilities of predictions and how many of these are right.
@@ -123,7 +107,7 @@ class Analysis:
     label_scores: Sequence[LabelScore] = ()
     matrix_labels: Sequence[str] = ()
     matrix: Sequence[Sequence[int]] = ()
-    confused: Sequence[Confused] = ()
+    confused: Sequence[tuple[str, str, int]] = ()
     facts: Sequence[tuple[str, str]] = ()
     groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
     reliability: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
@@ -302,65 +286,22 @@ def _judged_rows(
     model: InferenceModel, path: Path, counts: Counts, pairs: list[Pair], windows: list[int]
 ) -> Iterator[Row]:
     """Predict a file and yield its examples; update counts, and append each one's prediction and rows."""
-    for example, record, truth, loss, size in _stream(model, path):
-        pairs.append((record, truth))
-        judged = counts.judge(example, record, truth)
-        windows.append(size)
-        yield Row(
-            str(getattr(example, "place", "")),
-            _texts(example),
-            judged.gold,
-            judged.predicted,
-            judged.is_right,
-            record_loss(record) if loss is None else loss,
-        )
-
-
-def counts_of(reader: Reader) -> Counts:
-    """Return an empty count for predictions of the kind that a reader has truths of.
-
-    Raises:
-        PalmError: a user's own reader, with truths of another form.
-    """
-    names = dict(label_names(reader))
-    kinds: dict[str, Callable[[], Counts]] = {
-        "label": lambda: LabelCounts(names),
-        "label_set": lambda: SetCounts(names),
-        "labels": TagCounts,
-        "relations": RelationCounts,
-        "spans": SpanCounts,
-        "answers": AnswerCounts,
-        "words": WordCounts,
-        "value": NumberCounts,
-        "is_right": PairCounts,
-        "relevance": RankingCounts,
-        "pair": SimilarityCounts,
-    }
-    found = next((kinds[name] for name in reader.truth_names if name in kinds), None)
-    if found is None:
-        raise PalmError(
-            f"{type(reader).__name__} tells {', '.join(reader.truth_names) or 'nothing'} of its examples; "
-            f"the report shows what tells one of {', '.join(kinds)}"
-        )
-    return found()
-
-
-def _stream(model: InferenceModel, path: Path) -> Iterator[tuple[Any, Any, Any, float | None, int]]:
-    """Of every example: itself, its record, its truth, its loss if that can be told, and its rows."""
     reader = model.reader
-    seen, known, shown, counted, lost = tee(reader.read_true(path), 5)
-    sizes = (
-        np.bincount(rows["example"].values, minlength=len(chunk)).tolist()
-        for chunk, rows in encoded_chunks(reader, counted, with_targets=False, size=1024)
-    )
-    return zip(
-        shown,
-        chain.from_iterable(model.steps(seen, losses={})),
-        reader.truths(known),
-        example_losses(model, lost) if has_row_losses(model) else repeat(None),
-        chain.from_iterable(sizes),
-        strict=False,
-    )
+    for chunk, rows in encoded_chunks(reader, reader.read_true(path), with_targets=False):
+        records = chain.from_iterable(model.steps(chunk, losses={}, first=len(windows)))
+        windows += np.bincount(rows["example"].values, minlength=len(chunk)).tolist()
+        losses = example_losses(model, chunk)
+        for example, record, truth, loss in zip(chunk, records, reader.truths(chunk), losses, strict=True):
+            pairs.append((record, truth))
+            judged = counts.judge(example, record, truth)
+            yield Row(
+                str(getattr(example, "place", "")),
+                _texts(example),
+                judged.gold,
+                judged.predicted,
+                judged.is_right,
+                record_loss(record) if loss is None else loss,
+            )
 
 
 def _texts(example: Any) -> list[tuple[str, str]]:

@@ -71,6 +71,11 @@ class Frame:
         return [step for step in found if self.x_low <= step <= self.x_high]
 
     @property
+    def x_labels(self) -> list[tuple[float, str]]:
+        """Place and text of the numbers below the x axis."""
+        return [(self.x(step), text) for step, text in labels(self.xs)]
+
+    @property
     def y_labels(self) -> list[tuple[float, str]]:
         """Place and text of the numbers beside the y axis."""
         return [(self.y(value), text) for value, text in labels(self.ys)]
@@ -130,7 +135,6 @@ class Chart:
         lines: drawn in order.
         note: a sentence under the title.
         x_name: of the x axis.
-        stages: after which step each stage of a run begins, and its name, in order.
     """
 
     title: str
@@ -138,40 +142,35 @@ class Chart:
     lines: Sequence[Line]
     note: str = ""
     x_name: str = "global step"
-    stages: Sequence[tuple[float, str]] = ()
+
+    @property
+    def tabled(self) -> list[Line]:
+        """The lines with points that the table behind the chart has."""
+        return [line for line in self.lines if line.in_table and line.curve.points]
 
     @property
     def columns(self) -> list[str]:
         """The heads of the table behind the chart."""
-        return [self.x_name, *(curve.name for curve in self._tabled)]
+        return [self.x_name, *(line.curve.name for line in self.tabled)]
 
     @property
     def rows(self) -> list[list[str]]:
         """The rows of that table: all points, or some of many, a dash if a curve has none."""
-        by_step = [dict(curve.points) for curve in self._tabled]
-        steps = sorted({step for points in by_step for step in points})
-        kept = Curve("", [(step, 0) for step in steps]).thinned(MOST_ROWS).points
+        by_step = [dict(line.curve.points) for line in self.tabled]
+        kept = Curve("", [(step, 0) for step in self._steps]).thinned(MOST_ROWS).points
         return [
-            [
-                shown_number(step),
-                *(shown_number(points[step]) if step in points else "–" for points in by_step),
-            ]
+            [shown_number(step), *(shown_number(own[step]) if step in own else "–" for own in by_step)]
             for step, _ in kept
         ]
 
     @property
     def is_cut(self) -> bool:
         """True if the table leaves points out."""
-        return len(self.rows) < len({step for curve in self._tabled for step, _ in curve.points})
+        return len(self._steps) > MOST_ROWS
 
     @property
-    def drawn(self) -> list[Line]:
-        """The lines of the table that have points."""
-        return [line for line in self.lines if line.in_table and line.curve.points]
-
-    @property
-    def _tabled(self) -> list[Curve]:
-        return [line.curve for line in self.lines if line.in_table]
+    def _steps(self) -> list[float]:
+        return sorted({step for line in self.tabled for step, _ in line.curve.points})
 
     @property
     def frame(self) -> Frame | None:
@@ -182,22 +181,24 @@ class Chart:
         first, last = _range([step for step, _ in points])
         return Frame(first, last, ticks(*_range([value for _, value in points]), 5))
 
-    def x_labels(self, frame: Frame) -> list[tuple[float, str]]:
-        """Return place and text of the numbers below the x axis."""
-        return [(frame.x(step), text) for step, text in labels(frame.xs)]
 
-    def stage_lines(self, frame: Frame) -> list[tuple[float, str, str]]:
-        """Return the place at which stages begin, their names, and what of these there is room for."""
-        places: dict[float, list[str]] = {}
-        for step, name in self.stages:
-            if step < frame.x_high:  # the first one begins before the first point
-                places.setdefault(frame.x(max(step, frame.x_low)), []).append(name)
-        found = []
-        for x, end in pairwise([*places, frame.right]):
-            names = ", ".join(places[x])
-            text = names if len(names) <= NAME_LENGTH else f"{names[: NAME_LENGTH - 1]}…"
-            found.append((x, names, text if end - x >= NAME_WIDTH else ""))
-        return found
+def stage_lines(frame: Frame, stages: Sequence[tuple[float, str]]) -> list[tuple[float, str, str]]:
+    """Return the place at which stages begin, their names, and what of these there is room for.
+
+    Args:
+        frame: of the chart.
+        stages: after which step each stage of the run begins, and its name, in order.
+    """
+    places: dict[float, list[str]] = {}
+    for step, name in stages:
+        if step < frame.x_high:  # the first one begins before the first point
+            places.setdefault(frame.x(max(step, frame.x_low)), []).append(name)
+    found = []
+    for x, end in pairwise([*places, frame.right]):
+        names = ", ".join(places[x])
+        text = names if len(names) <= NAME_LENGTH else f"{names[: NAME_LENGTH - 1]}…"
+        found.append((x, names, text if end - x >= NAME_WIDTH else ""))
+    return found
 
 
 def labels(values: Sequence[float]) -> list[tuple[float, str]]:

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
+from palm.core.errors import PalmError
 from palm.metrics import CalibrationError, LabelCalibrationError
 from palm.metrics.answers import best, counted_words, exact, word_f1
 from palm.metrics.tagging import Entity, entities
-from palm.reader import Record
+from palm.reader import Reader, Record
+from palm.reader.inspection import label_names
 
 MOST_LABELS = 24
 """Of a confusion matrix: one with more cannot be read."""
@@ -49,15 +52,6 @@ class LabelScore:
 
 
 @dataclass(frozen=True)
-class Confused:
-    """The number of times that one label was predicted for another."""
-
-    gold: str
-    predicted: str
-    count: int
-
-
-@dataclass(frozen=True)
 class Judged:
     """One example as a person compares it.
 
@@ -75,6 +69,9 @@ class Judged:
 class Counts(ABC):
     """Judges examples of one kind of truth, and adds them up.
 
+    Args:
+        names: label id -> name.
+
     Attributes:
         pairs: (gold, predicted) -> how often, of whatever is compared.
         right: label -> how often it was given and true.
@@ -85,7 +82,8 @@ class Counts(ABC):
 
     calibration: CalibrationError | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        self.names = dict(names)
         self.pairs = Counter[tuple[str, str]]()
         self.right = Counter[str]()
         self.given = Counter[str]()
@@ -108,10 +106,10 @@ class Counts(ABC):
             _label_score(label, self.right[label], self.given[label], self.true[label]) for label in labels
         ]
 
-    def confused(self) -> list[Confused]:
-        """The pairs that are confused most."""
+    def confused(self) -> list[tuple[str, str, int]]:
+        """The pairs that are confused most: true label, predicted label, how often."""
         wrong = Counter({pair: n for pair, n in self.pairs.items() if pair[0] != pair[1]})
-        return [Confused(gold, predicted, n) for (gold, predicted), n in wrong.most_common(MOST_PAIRS)]
+        return [(*pair, n) for pair, n in wrong.most_common(MOST_PAIRS)]
 
     def baseline(self) -> float | None:
         """The share of the most frequent true label; None where an example has no single label."""
@@ -148,19 +146,11 @@ def _share(part: int, whole: int) -> float:
 
 
 class LabelCounts(Counts):
-    """One label per example.
-
-    Args:
-        names: id -> name.
-    """
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        super().__init__()
-        self._names = dict(names)
+    """One label per example."""
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         gold, predicted = (
-            self._names.setdefault(each["label"], str(each["label"])) for each in (truth, record)
+            self.names.setdefault(each["label"], str(each["label"])) for each in (truth, record)
         )
         self.pairs[gold, predicted] += 1
         self.count([gold] if gold == predicted else [], [predicted], [gold])
@@ -176,29 +166,24 @@ class LabelCounts(Counts):
 
     def matrix(self) -> tuple[list[str], list[list[int]]]:
         seen = {label for pair in self.pairs for label in pair}
-        labels = [name for _, name in sorted(self._names.items()) if name in seen]
+        labels = [name for _, name in sorted(self.names.items()) if name in seen]
         if len(labels) > MOST_LABELS:
             return [], []
         return labels, [[self.pairs[gold, given] for given in labels] for gold in labels]
 
 
 class SetCounts(Counts):
-    """Any number of labels per example: scores of each label, and how many of them there are.
+    """Any number of labels per example: scores of each label, and how many of them there are."""
 
-    Args:
-        names: id -> name.
-    """
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        super().__init__()
-        self._names = names
+    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        super().__init__(names)
         self._examples = 0
         self._errors = self.calibration = LabelCalibrationError()
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         self._errors.update(record, truth)
         predicted, gold = (
-            {self._names.get(label, str(label)) for label in labels}
+            {self.names.get(label, str(label)) for label in labels}
             for labels in (record["labels"], truth["label_set"])
         )
         self.count(gold & predicted, predicted, gold)
@@ -237,8 +222,8 @@ class KindCounts(Counts):
 
     things: ClassVar[str]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        super().__init__(names)
         self.kinds: Counter[str] = Counter()
 
     def facts(self) -> list[tuple[str, str]]:
@@ -352,8 +337,8 @@ class WordCounts(Counts):
 class NumberCounts(Counts):
     """Real numbers: how far off they are."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        super().__init__(names)
         self._errors: list[float] = []
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
@@ -374,8 +359,8 @@ class NumberCounts(Counts):
 class PairCounts(Counts):
     """Scores of right and wrong pairs, each right one followed by its wrong one."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        super().__init__(names)
         self._score = 0.0
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
@@ -387,60 +372,28 @@ class PairCounts(Counts):
 
 
 class RankingCounts(Counts):
-    """Rankings of candidates: the place of the first relevant one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._places: list[int] = []
+    """Rankings of candidates: right if the first one is among the most relevant."""
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:
-        ranking = record["ranking"]
+        first = record["ranking"][0]
         relevance = truth["relevance"]
         best = max(relevance)
-        if not best:
-            return Judged("(none is relevant)", example.texts[ranking[0]], is_right=True)
-        self._places.append(next(place for place, k in enumerate(ranking, start=1) if relevance[k]))
-        is_right = relevance[ranking[0]] == best
-        return Judged(example.texts[relevance.index(best)], example.texts[ranking[0]], is_right)
-
-    def facts(self) -> list[tuple[str, str]]:
-        if not self._places:
-            return []
-        return [
-            (
-                f"a relevant candidate among the first {k}",
-                f"{100 * sum(place <= k for place in self._places) / len(self._places):.1f} %",
-            )
-            for k in (1, 3, 10)
-        ]
+        gold = example.texts[relevance.index(best)] if best else "(none is relevant)"
+        return Judged(gold, example.texts[first], relevance[first] == best)
 
 
 class SimilarityCounts(Counts):
     """Cosines of pairs that belong together."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._cosines: list[float] = []
-
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
-        self._cosines.append(record["value"])
         return Judged(truth["pair"][1], f"cosine {record['value']:.3f}", is_right=False)
-
-    def facts(self) -> list[tuple[str, str]]:
-        cosines = sorted(self._cosines)
-        places = {"lowest": 0.0, "lower quarter": 0.25, "median": 0.5, "upper quarter": 0.75}
-        return [
-            (f"cosine of a pair, {name}", f"{cosines[int(share * (len(cosines) - 1))]:.3f}")
-            for name, share in places.items()
-            if cosines
-        ]
 
 
 class AnswerCounts(Counts):
     """Answers to questions: how much of them is right, and how long they are."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        super().__init__(names)
         self._kinds: Counter[str] = Counter()
         self._lengths: list[tuple[int, int, float]] = []
 
@@ -484,6 +437,37 @@ class AnswerCounts(Counts):
                 grouped(list(zip(windows, scores, strict=True)), (1, 2, 3, 5, 9)),
             ),
         ]
+
+
+KINDS: dict[str, type[Counts]] = {
+    "label": LabelCounts,
+    "label_set": SetCounts,
+    "labels": TagCounts,
+    "relations": RelationCounts,
+    "spans": SpanCounts,
+    "answers": AnswerCounts,
+    "words": WordCounts,
+    "value": NumberCounts,
+    "is_right": PairCounts,
+    "relevance": RankingCounts,
+    "pair": SimilarityCounts,
+}
+"""Name of a truth -> what counts predictions of it."""
+
+
+def counts_of(reader: Reader) -> Counts:
+    """Return an empty count for predictions of the kind that a reader has truths of.
+
+    Raises:
+        PalmError: a user's own reader, with truths of another form.
+    """
+    found = next((KINDS[name] for name in reader.truth_names if name in KINDS), None)
+    if found is None:
+        raise PalmError(
+            f"{type(reader).__name__} tells {', '.join(reader.truth_names) or 'nothing'} of its examples; "
+            f"the report shows what tells one of {', '.join(KINDS)}"
+        )
+    return found(label_names(reader))
 
 
 def grouped(rows: Sequence[tuple[int, float]], bounds: Sequence[int]) -> list[tuple[str, int, float]]:

@@ -44,44 +44,31 @@ def _curve(name: str, points: Iterable[Point]) -> Curve:
     return Curve(name, [(step, value) for step, value in points if math.isfinite(value)])
 
 
-def losses(history: History, kind: str = "loss") -> dict[str, Curve]:
-    """Task -> the losses of its logged steps, or `mean_loss`, the running mean of all its steps there."""
-    return {
-        task: _curve(task, ((step.step, getattr(step, kind)) for step in history.steps if step.task == task))
-        for task in history.tasks
-    }
+def losses(history: History, task: str, kind: str = "loss") -> Curve:
+    """The losses of a task's logged steps, or `mean_loss`, the running mean of all its steps there."""
+    return _curve(task, ((step.step, getattr(step, kind)) for step in history.steps if step.task == task))
 
 
-def smooth_losses(history: History) -> dict[str, Curve]:
-    """Task -> its smoothed losses; of few logged steps the running mean, which knows all steps between."""
-    means = losses(history, "mean_loss")
-    return {
-        task: means[task] if len(curve.points) < FEW_POINTS else curve.smoothed()
-        for task, curve in losses(history).items()
-    }
+def smooth_losses(history: History, task: str) -> Curve:
+    """A task's smoothed losses; of few logged steps the running mean, which knows all steps between."""
+    curve = losses(history, task)
+    return losses(history, task, "mean_loss") if len(curve.points) < FEW_POINTS else curve.smoothed()
 
 
-def dev_losses(history: History) -> dict[str, Curve]:
-    """Task -> its dev losses, of tasks that have any."""
-    evaluations = history.evaluations
-    found = {
-        task: _curve(task, ((each.step, each.dev_loss.get(task, math.nan)) for each in evaluations))
-        for task in history.tasks
-    }
-    return {task: curve for task, curve in found.items() if curve.points}
+def dev_losses(history: History, task: str) -> Curve:
+    """The dev losses of a task."""
+    return _curve(task, ((each.step, each.dev_loss.get(task, math.nan)) for each in history.evaluations))
 
 
-def scores(history: History) -> dict[str, list[Curve]]:
-    """Task -> a curve for each of its metrics, the deciding one first; of tasks that were evaluated."""
-    found = {}
-    for task in history.tasks:
-        own = [(each.step, each.scores[task]) for each in history.evaluations if task in each.scores]
-        names = dict.fromkeys(name for _, scores in own for name in scores)
-        if names:
-            found[task] = [
-                _curve(name, ((step, scores.get(name, math.nan)) for step, scores in own)) for name in names
-            ]
-    return found
+def metric_names(history: History, task: str) -> list[str]:
+    """The names of a task's scores, the deciding one first."""
+    return [*dict.fromkeys(name for each in history.evaluations for name in each.scores.get(task, ()))]
+
+
+def scores(history: History, task: str, name: str) -> Curve:
+    """One of a task's scores over its evaluations."""
+    found = ((each.step, each.scores.get(task, {}).get(name, math.nan)) for each in history.evaluations)
+    return _curve(name, found)
 
 
 def of_steps(history: History, kind: str) -> Curve:
@@ -89,24 +76,10 @@ def of_steps(history: History, kind: str) -> Curve:
     return _curve(kind.replace("_", " "), ((step.step, getattr(step, kind)) for step in history.steps))
 
 
-def realised_steps(history: History) -> dict[str, Curve]:
-    """Task -> how many steps it had had, over global steps."""
-    known: dict[int, dict[str, int]] = {0: dict.fromkeys(history.tasks, 0)}
-    for draws in history.draws:
-        known[draws.step] = dict(draws.steps)
-    return {
-        task: Curve(task, [(step, counts[task]) for step, counts in sorted(known.items()) if task in counts])
-        for task in history.tasks
-    }
-
-
-def planned_steps(history: History) -> dict[str, Curve]:
-    """Task -> the straight line to the steps that were planned for it."""
-    total = history.start.total_steps
-    return {
-        task: Curve(task, [(0, 0), (total, plan.expected_steps)])
-        for task, plan in history.start.tasks.items()
-    }
+def realised_steps(history: History, task: str) -> Curve:
+    """The steps that a task had had, over global steps; from (0, 0) on."""
+    known = [(draws.step, draws.steps[task]) for draws in history.draws if task in draws.steps]
+    return Curve(task, [*dict([(0, 0), *known]).items()])
 
 
 def paces(history: History) -> list[Curve]:

@@ -70,20 +70,20 @@ def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
     return [name for name in names if len({json.dumps(each.get(name), default=str) for each in settings}) > 1]
 
 
-def mean_curve(group: SeedGroup, curve_of: Callable[[History], Curve | None]) -> Sequence[Point] | None:
+def mean_curve(group: SeedGroup, curve_of: Callable[[History], Curve]) -> Sequence[Point]:
     """Average the curves of a group's runs, between the first and the last step that all of them have.
 
     Args:
         group: the runs.
-        curve_of: the curve of one of them, if it has it.
+        curve_of: the curve of one of them; those without points are left out.
     """
-    found = [curve for run in group.runs if (curve := curve_of(run.history)) is not None and curve.points]
+    found = [points for run in group.runs if (points := curve_of(run.history).points)]
     if len(found) < 2:
-        return found[0].points if found else None
-    first = max(curve.points[0][0] for curve in found)
-    last = min(curve.points[-1][0] for curve in found)
+        return found[0] if found else ()
+    first = max(points[0][0] for points in found)
+    last = min(points[-1][0] for points in found)
     steps = np.linspace(first, max(first, last), GRID)
-    columns = [np.array(curve.points, dtype=np.float64).T for curve in found]
+    columns = [np.array(points, dtype=np.float64).T for points in found]
     mean = np.stack([np.interp(steps, known, numbers) for known, numbers in columns]).mean(0)
     return list(zip(steps.tolist(), mean.tolist(), strict=True))
 

@@ -59,6 +59,18 @@ class History:
         """The names of the tasks, in order."""
         return list(self.start.tasks)
 
+    @property
+    def task_steps(self) -> dict[str, int]:
+        """The steps that every task has had, as far as they are known."""
+        logged = {step.task: step.task_step for step in self.steps}
+        drawn = self.draws[-1].steps if self.draws else {}
+        return {task: max(logged.get(task, 0), drawn.get(task, 0)) for task in self.tasks}
+
+    def best(self, task: str) -> Evaluated | None:
+        """Return the best evaluation of a task, as the run itself decided, or else its last; None without."""
+        own = [each for each in self.evaluations if each.scores.get(task)]
+        return next((each for each in reversed(own) if task in each.best), own[-1] if own else None)
+
 
 def read_history(run: str | Path) -> History:
     """Read the history of a run; the last line may be cut off, as a killed run leaves it.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -16,37 +15,36 @@ from palm.core.errors import DataError
 from palm.core.numerics.precision import resolved
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
-from palm.engine.inference.inference import CHUNK_EXAMPLES, InferenceModel
-from palm.engine.training.model import outputs_of, restored_modes
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.training.model import outputs_of
 from palm.reader import Record, Rows
+from palm.reader.rows.chunks import chunks_of
 from palm.reader.text.squad import SquadQuestion, answerable
 
 
-def example_losses(model: InferenceModel, examples: Iterable[Any]) -> Iterator[float | None]:
-    """One number per example, the mean over its rows; None where training could not use it.
+def example_losses(model: InferenceModel, examples: Sequence[Any]) -> list[float | None]:
+    """Return a number per example, the mean over its rows; None where training could not use it.
+
+    All are None where the head's tensors cannot be cut into rows (see `has_row_losses`).
 
     Args:
-        model: its head's tensors all have a row of the batch first (see `has_row_losses`).
+        model: of the task.
         examples: as `Reader.read_true` gives them.
     """
-    examples = iter(examples)
-    while chunk := list(islice(examples, CHUNK_EXAMPLES)):
-        usable = {}
-        for number, each in enumerate(chunk):
-            with suppress(DataError):  # a question is trained with the answers that stand where its file says
-                has_answers = isinstance(each, SquadQuestion) and each.answers
-                usable[number] = answerable(each) if has_answers else each
-        rows = model.reader.encode(list(usable.values()), with_targets=True) if usable else None
-        totals: dict[int, list[float]] = {}  # example -> the losses of its rows
-        if rows is not None:
-            by_length = np.argsort(rows.lengths, kind="stable").tolist()  # little padding, as in prediction
-            for start in range(0, len(rows), model.batch_size):
-                indices = by_length[start : start + model.batch_size]
-                for index, loss in zip(indices, _row_losses(model, rows, indices), strict=True):
-                    totals.setdefault(int(rows["example"][index]), []).append(loss)
-        means = {example: math.fsum(values) / len(values) for example, values in totals.items()}
-        places = {number: place for place, number in enumerate(usable)}
-        yield from (means.get(places[number]) if number in places else None for number in range(len(chunk)))
+    usable = {}
+    for number, each in enumerate(examples if has_row_losses(model) else ()):
+        with suppress(DataError):  # a question is trained with the answers that stand where its file says
+            has_answers = isinstance(each, SquadQuestion) and each.answers
+            usable[number] = answerable(each) if has_answers else each
+    losses: dict[int, list[float]] = {number: [] for number in usable}
+    if usable:
+        rows = model.reader.encode(list(usable.values()), with_targets=True)
+        by_length = np.argsort(rows.lengths, kind="stable").tolist()  # little padding, as in prediction
+        numbers = list(usable)
+        for indices in chunks_of(by_length, model.batch_size):
+            for index, loss in zip(indices, _row_losses(model, rows, indices), strict=True):
+                losses[numbers[int(rows["example"][index])]].append(loss)
+    return [fmean(losses[number]) if losses.get(number) else None for number in range(len(examples))]
 
 
 def has_row_losses(model: InferenceModel) -> bool:
@@ -62,7 +60,7 @@ def record_loss(record: Record) -> float | None:
     if "embedding_b" in record:
         return 1 - float(record["value"])
     words = [word["log_prob"] for word in record.get("words", ()) if "log_prob" in word]
-    return -math.fsum(words) / len(words) if words else None
+    return -fmean(words) if words else None
 
 
 @torch.inference_mode()
@@ -72,16 +70,15 @@ def _row_losses(model: InferenceModel, rows: Rows, indices: Sequence[int]) -> li
         rows, indices, lambda k: generator(0, "mask", model.task, "predict", 0, indices[k])
     )
     batch = {name: value.to(device) for name, value in batch.items()}
-    with restored_modes(model.backbone, model.head):
-        model.backbone.eval()
-        model.head.eval()
-        outputs = outputs_of(model.backbone, model.head, batch, resolved(model.precision, device))
-        losses = [
-            model.head.loss(
-                _row(outputs, model.head.outputs_attr, row), _row(batch, model.head.targets_attr, row)
-            )
-            for row in range(len(indices))
-        ]
+    model.backbone.eval()
+    model.head.eval()
+    outputs = outputs_of(model.backbone, model.head, batch, resolved(model.precision, device))
+    losses = [
+        model.head.loss(
+            _row(outputs, model.head.outputs_attr, row), _row(batch, model.head.targets_attr, row)
+        )
+        for row in range(len(indices))
+    ]
     values: list[float] = torch.stack(losses).float().tolist()
     return values
 

@@ -13,7 +13,7 @@ import palm
 from helpers import tiny
 from helpers.components import small, tensors
 from palm.backbone import BERT
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 
 CPU = torch.device("cpu")

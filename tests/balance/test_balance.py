@@ -14,7 +14,7 @@ from torch import Tensor
 
 from helpers import tiny
 from palm.balance import BALANCES, DWA, FAMO, CAGrad, Uncertainty
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 from palm.engine.training.loop import Training
 from palm.engine.training.train_step import balanced_gradients, gramian, sum_of_losses

@@ -11,7 +11,7 @@ import pytest
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.core.files.manifest import verify
 from palm.core.files.untrusted import read_json

@@ -14,7 +14,7 @@ import palm
 from helpers import article, tiny
 from palm.check import check
 from palm.check.text import text_of_check
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.loop import Training
 from palm.reader import ClassifyReader, MRCReader

@@ -13,7 +13,7 @@ import yaml
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
 
 

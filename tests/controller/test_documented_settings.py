@@ -13,7 +13,7 @@ import torch
 import palm
 from helpers import tiny
 from palm.config import settings_of
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.controller.settings import RunSettings
 from palm.engine.training.task import Task
 from palm.reader import READERS

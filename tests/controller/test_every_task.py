@@ -19,7 +19,7 @@ from palm.starter.project import KINDS, write_project
 
 PROGRAM = """
 import os, signal, sys
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.engine.training.loop import Step
 
 def kill(event):

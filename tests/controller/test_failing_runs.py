@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import StorageError, TrainingError
 from palm.core.files.manifest import verify
 from palm.engine.training.events import Event, Started

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.numerics.precision import tf32
 from palm.engine.training.recipe import identity
 

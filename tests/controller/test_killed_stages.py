@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from helpers import killed_stage, tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.files.tensors import load_tensors
 
 ROOT = Path(__file__).resolve().parents[2]

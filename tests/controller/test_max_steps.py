@@ -9,7 +9,7 @@ import pytest
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.engine.training.planning import StepPlan
 from palm.mixing import Annealed, MixRatio, TaskProgress

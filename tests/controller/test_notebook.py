@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 
 

@@ -14,7 +14,7 @@ import torch
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import torch
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.core.files.tensors import load_tensors
 from palm.core.signals import Stopped

@@ -15,7 +15,7 @@ from torch import equal
 
 from helpers import tiny
 from helpers.shared import SHARED, needs_shared
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.engine.training.loop import Training
 
 pytestmark = needs_shared

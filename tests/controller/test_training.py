@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import StorageError, TrainingError
 from palm.engine.run.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from palm.engine.training.loop import Step, Training

@@ -11,10 +11,10 @@ import pytest
 
 from helpers import tiny
 from palm.backbone import BERT, RoBERTa
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.pretrained import load_pretrain
-from palm.pretrained.writing import write_hugging_face
+from palm.pretrained.families import write_hugging_face
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import palm
 from helpers import tiny
 from helpers.components import small, tensors
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.core.numerics import precision as precision_module
 from palm.core.numerics.precision import choice, choice_of_cpu, computing, measured_speedup, resolved

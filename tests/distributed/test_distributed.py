@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 import palm
 from helpers import ranks, tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.invocation import program
 from palm.distributed import group
 from palm.distributed.group import is_launched, split_among_ranks

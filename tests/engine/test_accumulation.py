@@ -11,7 +11,7 @@ import torch
 
 import palm
 from helpers import article, tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.distributed.replica import Replica
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.engine.inference.inference import even_batches
 from palm.engine.inference.loading import load_model
 

@@ -164,7 +164,7 @@ EVENTS: list[Event] = [
     Logged(10, "a", 6, 0, 6.5, 6.25, 4e-4, 0.5, 160, 2048, 1.5, 7),
     Drawn(10, {"a": 6}),
     Evaluated(10, {"a": {"f1": 0.5}}, {"a": 2.0}, ["a"], 1.75),
-    Transferred(10, {"a": {"b": 0.5}}, {"layer 1": {"a": {"b": 0.5}}}, {"a": {"b": 0.25}}, 0.125),
+    Transferred(10, {"a": {"b": 0.5}}, {"a": {"b": 0.25}}, 0.125),
     Saved(10, "target", Path("a/infer_model"), "a"),
     Saved(10, "checkpoint", Path("/elsewhere/step_10")),
     Warned(10, "one\u2028two\x85three"),
@@ -198,6 +198,7 @@ def test_what_this_version_does_not_know_is_left_out() -> None:
     [
         ("{broken", ["{broken"]),
         ("[" * 100_000, ["[["]),
+        (r'{"event": "warning", "step": 1, "message": "half a pair: \ud800"}', ["half a pair"]),
         ("[1]", ["[1]"]),
         ('{"step": 1}', ["step"]),
         ('{"event": "draws"}', ["draws", "step"]),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import TrainingError
 from palm.engine.run.checkpoint import load_checkpoint, optimizer_tensors, save_checkpoint
 from palm.engine.training import loop

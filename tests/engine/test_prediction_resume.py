@@ -12,7 +12,7 @@ import pytest
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.core.files.fs import WRITTEN
 from palm.engine.inference import inference

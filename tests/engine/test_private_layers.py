@@ -11,7 +11,7 @@ from torch import Tensor
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint, trained_weights
 from palm.engine.training.loop import Training
 from palm.engine.training.train_step import sum_of_losses

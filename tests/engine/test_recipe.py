@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.serialization import rebuild
 from palm.engine.run.checkpoint import differences, load_checkpoint, save_checkpoint

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import palm
 from helpers import article, tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity

@@ -14,7 +14,7 @@ import palm
 from helpers import tiny
 from helpers.reader_files import rng_of_row, write_text
 from helpers.streams import Numbers, stream
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.engine.training.stream import TaskStream
 from palm.reader import MatchReader, Rows

@@ -9,7 +9,7 @@ import pytest
 
 import palm
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 
 WORDLESS = "\u200b"
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from helpers.subword_files import write_byte_level, write_byte_level_json, write_unigram_json
 from palm.backbone import BERT, ELECTRA, ERNIE, DistilBERT, RoBERTa
 from palm.cli import main
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors

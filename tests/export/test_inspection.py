@@ -14,7 +14,7 @@ from helpers import tiny
 from helpers.golden_forward import FOLDER
 from helpers.shared import minilm
 from palm.cli import main
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.engine.training.events import Ended, Event, Logged
 from palm.engine.watching.history import write_lines

@@ -42,7 +42,7 @@ from helpers import tiny
 from helpers.device_modes import MODES
 from palm.backbone import layer
 from palm.cli import main
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.engine.inference.inference import InferenceModel
 
 STEPS = 6

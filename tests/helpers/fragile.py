@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from helpers import ranks
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.distributed.group import rank
 from palm.engine.training.loop import Step, Training
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers import tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.engine.training.events import Started
 from palm.engine.training.loop import Step
 

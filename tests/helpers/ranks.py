@@ -19,7 +19,7 @@ import torch
 import palm
 from helpers import tiny
 from palm.backbone import layer
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.numerics import layers
 from palm.distributed import replica

@@ -11,7 +11,7 @@ import torch
 
 from helpers import tiny
 from palm.backbone import BERT
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.files.manifest import seal
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.run.checkpoint import save_checkpoint

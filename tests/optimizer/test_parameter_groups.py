@@ -10,7 +10,7 @@ import torch
 
 import palm
 from helpers import article, tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
 from palm.engine.training.loop import Training

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 
 from helpers import tiny
 from palm.backbone import BERT, ERNIE, Backbone
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError
 from palm.core.tensor_specs import Tensors
 from palm.optimizer import Adam, AdamW, AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratios

@@ -15,7 +15,7 @@ from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text
 from helpers.shared import RECORDED_0, RECORDED_2, needs_shared
 from palm.backbone import ERNIE
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.paradigm import Match
 from palm.pretrained import to_ours
 from palm.reader import MatchReader

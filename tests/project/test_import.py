@@ -13,7 +13,7 @@ import pytest
 import palm
 from helpers import tiny
 from palm.cli import COMMANDS
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.starter.catalogue import entries
 from palm.starter.catalogue_text import description, listing
 
@@ -92,10 +92,11 @@ LIGHT_COMMANDS = {
 
 def test_commands_that_read_declarations_and_records_do_not_wait_for_torch(folder: Path) -> None:
     last = "ls paradigm --config config.yaml"  # whose module is the user's
-    commands = [words.split() for words in (*LIGHT_COMMANDS, last)]
+    commands = [words.split() for words in (*LIGHT_COMMANDS, "diff run nowhere", last)]
     run = python(LIGHT.format(commands=commands), folder)
-    *shown, own = run.stdout.split("False\n")
-    assert (own.split()[-4:], run.stderr) == (["own.Mine", "Three", "rows", "True"], "")
+    *shown, failed, own = run.stdout.split("False\n")
+    assert (own.split()[-4:], failed) == (["own.Mine", "Three", "rows", "True"], "")
+    assert [line.partition(":")[0] for line in run.stderr.splitlines()] == ["error"]
     assert [part in text for part, text in zip(LIGHT_COMMANDS.values(), shown, strict=True)] == [True] * 12
 
 

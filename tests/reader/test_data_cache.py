@@ -18,7 +18,7 @@ import torch
 
 from helpers import tiny
 from helpers.reader_files import asked, write_squad
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import DataError, PalmError
 from palm.core.files.cache import KEPT_DAYS
 from palm.engine.training.stream import TaskStream

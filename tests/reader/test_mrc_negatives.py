@@ -23,7 +23,7 @@ from helpers.reader_files import (
     write_vocabulary,
 )
 from helpers.shared import needs_shared
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.paradigm import MRC
 from palm.reader import MRCReader
 from palm.reader.answers import ContextWindow, best_answers, null_odds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 
@@ -33,10 +34,8 @@ def history() -> History:
 
 
 def test_losses_leave_out_what_was_not_a_number() -> None:
-    assert {task: curve.points for task, curve in curves.losses(history()).items()} == {
-        "a": [(1, 3.0), (3, 1.0)],
-        "b": [],
-    }
+    assert curves.losses(history(), "a").points == [(1, 3.0), (3, 1.0)]
+    assert curves.losses(history(), "b").points == []
 
 
 def test_the_pace_is_what_was_done_between_two_steps() -> None:
@@ -44,10 +43,9 @@ def test_the_pace_is_what_was_done_between_two_steps() -> None:
     assert (rows.points, tokens.points) == ([(2, 5.0), (3, 20.0)], [(2, 50.0), (3, 150.0)])
 
 
-def test_steps_planned_and_realised() -> None:
-    realised, planned = curves.realised_steps(history()), curves.planned_steps(history())
-    assert (realised["a"].points, realised["b"].points) == ([(0, 0), (3, 2)], [(0, 0), (3, 1)])
-    assert (planned["a"].points, planned["b"].points) == ([(0, 0), (6, 4)], [(0, 0), (6, 2)])
+def test_steps_that_were_had() -> None:
+    assert curves.realised_steps(history(), "a").points == [(0, 0), (3, 2)]
+    assert history().task_steps == {"a": 2, "b": 1}
 
 
 @pytest.mark.parametrize(
@@ -63,9 +61,9 @@ def test_ticks_are_round_and_enclose_the_range(low: float, high: float, expected
     assert ticks(low, high, 5) == expected
 
 
-def svg(chart: Chart) -> str:
+def svg(chart: Chart, stages: Sequence[tuple[float, str]] = ()) -> str:
     pytest.importorskip("jinja2", reason="the extra report is not installed")
-    return str(environment().get_template("chart.html").module.picture(chart))  # type: ignore[attr-defined]
+    return str(environment().get_template("chart.html").module.picture(chart, stages))  # type: ignore[attr-defined]
 
 
 def test_a_chart_puts_points_where_their_numbers_are() -> None:
@@ -105,7 +103,7 @@ def test_names_in_a_chart_are_escaped() -> None:
 def test_stages_have_a_line_and_their_name_where_they_begin() -> None:
     line = Line(Curve("loss", [(70, 1.0), (90, 2.0), (120, 3.0)]))
     stages = [(0, "1-helper"), (95, "2-fork"), (95, "3-<merge>"), (97, "4-last"), (130, "5-later")]
-    drawn = re.findall(r'<g class="stage">(.*?)</g>', svg(Chart("loss", "loss", [line], stages=stages)))
+    drawn = re.findall(r'<g class="stage">(.*?)</g>', svg(Chart("loss", "loss", [line]), stages))
     assert [re.search(r'<line x1="([\d.]+)"', each)[1] for each in drawn] == ["66.0", "238.0", "251.8"]
     assert [re.search("<title>(.*)</title>", each)[1] for each in drawn] == [
         "1-helper",
@@ -119,5 +117,5 @@ def test_stages_have_a_line_and_their_name_where_they_begin() -> None:
 
 def test_a_long_name_of_a_stage_is_cut() -> None:
     line = Line(Curve("loss", [(0, 1.0), (100, 2.0)]))
-    (drawn,) = re.findall(r">([^<]*)</text></g>", svg(Chart("x", "x", [line], stages=[(0, "n" * 40)])))
+    (drawn,) = re.findall(r">([^<]*)</text></g>", svg(Chart("x", "x", [line]), [(0, "n" * 40)]))
     assert drawn == "n" * 27 + "…"

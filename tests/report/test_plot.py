@@ -51,7 +51,7 @@ def test_the_points_of_a_chart_are_those_of_the_history(run: Path) -> None:
     raw, smooth, *_ = charts["mrc: loss"].lines
     steps = [(step.step, step.loss) for step in history.steps if step.task == "mrc"]
     assert (list(raw.curve.points), raw.faint) == (steps, True)
-    assert smooth.curve.points == smooth_losses(history)["mrc"].points
+    assert smooth.curve.points == smooth_losses(history, "mrc").points
     f1 = [(each.step, each.scores["mrc"]["f1"]) for each in history.evaluations]
     assert list(charts["mrc: f1"].lines[0].curve.points) == f1
     # cls has two metrics, match two, mlm two, mrc two, each task a loss
@@ -63,10 +63,10 @@ def test_seeds_are_drawn_as_their_mean_before_each_of_them(run: Path) -> None:
     runs = [read_run(folder) for folder in folders]
     (group,) = grouped_runs(runs)
     assert group.name == "seed1 (3 runs)"
-    points = mean_curve(group, lambda history: losses(history)["cls"])
+    points = mean_curve(group, lambda history: losses(history, "cls"))
     assert points is not None
     steps, values = zip(*points, strict=True)
-    middle = losses(runs[1].history)["cls"].points
+    middle = losses(runs[1].history, "cls").points
     assert values == pytest.approx(np.interp(steps, *zip(*middle, strict=True)))
     assert [line.faint for line in charts_by_title(*folders)["cls: accuracy"].lines] == [True] * 3 + [False]
 

@@ -16,7 +16,7 @@ import pytest
 import palm.cli
 from helpers import saved, tiny
 from palm.cli.command import COMMANDS, Command
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.files.fs import WRITTEN
 from palm.core.files.manifest import _manifest_text
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 import palm
 from helpers import saved, tiny
 from palm.cli import main
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.export.sources import saved_model, tasks_of_run
 from palm.pretrained.directory import settings_of_directory

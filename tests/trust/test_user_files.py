@@ -19,7 +19,7 @@ import pytest
 
 import palm
 from helpers import saved, tiny
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import linked_copy, new_directory
 from palm.core.files.cache import KEPT_DAYS, forget_unused

@@ -251,7 +251,6 @@ class Transferred(Event, recorded_as="transfer"):
     Args:
         step: the global step after which it took place.
         cosine: of the tasks' gradients, over the whole encoder.
-        layers: the same for the embeddings, and each layer of the encoder.
         look_ahead: task a -> task b -> by how much b's loss falls after a step on a, as a share of what an
             equally long one on b itself would take; 1 is as good as that, below 0 does harm.
         took: seconds.
@@ -259,7 +258,6 @@ class Transferred(Event, recorded_as="transfer"):
 
     step: int
     cosine: Pairs
-    layers: Mapping[str, Pairs]
     look_ahead: Pairs
     took: float = 0.0
 

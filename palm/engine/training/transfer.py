@@ -84,6 +84,9 @@ class TransferProbe:
         began = time.perf_counter()
         training = self.training
         names = [task.name for task in training.tasks]
+        encoder = [
+            k for k, (name, _) in enumerate(training.model.named_parameters()) if name.startswith("backbone.")
+        ]
         with undisturbed(training):
             batches = self._next_batches()
             losses = []
@@ -91,18 +94,14 @@ class TransferProbe:
             for name, parts in batches.items():
                 losses.append(sum_of_losses(training.replica, [TaskBatches(name, parts)]).item())
                 gradients.append(taken_gradients(training.replica))
-            products = {
-                name: gramian([[own[k] for k in kept] for own in gradients]) for name, kept in self._layers()
-            }
-            whole = products.pop("")
-            norms = whole.diagonal().sqrt().tolist()
+            products = gramian([[own[k] for k in encoder] for own in gradients])
+            norms = products.diagonal().sqrt().tolist()
             changes = [
                 self._changes(own, gradient, losses, norms, batches) for own, gradient in enumerate(gradients)
             ]
         return Transferred(
             training.step,
-            cosine=_pairs(names, cosines(whole)),
-            layers={name: _pairs(names, cosines(found)) for name, found in products.items()},
+            cosine=_pairs(names, cosines(products)),
             look_ahead=_pairs(names, changes),
             took=round(time.perf_counter() - began, 3),
         )
@@ -121,17 +120,6 @@ class TransferProbe:
                 for part, own in zip(parts, factors, strict=True)
             ]
         return found
-
-    def _layers(self) -> Iterator[tuple[str, list[int]]]:
-        """The numbers of the parameters of the whole encoder, without a name, and of each of its layers."""
-        numbers = {name: k for k, (name, _) in enumerate(self.training.model.named_parameters())}
-        yield "", [k for name, k in numbers.items() if name.startswith("backbone.")]
-        try:
-            layers = self.training.model.parameter_layers()
-        except ConfigError:  # the encoder does not tell
-            return
-        for number, names in enumerate(layers):
-            yield f"layer {number}" if number else "embeddings", [numbers[name] for name in names]
 
     def _changes(
         self,

@@ -83,7 +83,7 @@ class Meter:
                 learning_rate=step.learning_rate,
                 rows=training.rows,
                 tokens=training.tokens,
-                seconds=now,
+                seconds=round(now, 3),
                 remaining=max(training.total_steps - training.step, 0) * per_step,
                 steps_per_second=(training.step - number) / pace,
                 rows_per_second=(training.rows - rows) / pace,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain, tee
 from pathlib import Path
 
-from palm.controller import Controller
+from palm.controller.controller import Controller
 from palm.core.errors import TrainingError
 from palm.core.files.door import make_folder, within
 from palm.core.files.fs import write_json, write_text

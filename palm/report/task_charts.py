@@ -1,0 +1,62 @@
+"""Charts of loss and dev scores of every task: of one run, or of several beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from palm.report import curves
+from palm.report.charts import MOST_MARKS, Chart, Line
+from palm.report.curves import Curve
+from palm.report.groups import SeedGroup, mean_curve
+from palm.report.history import History
+
+MOST_METRICS = 3
+"""Of a task that are drawn: its first ones."""
+
+
+def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
+    """Yield charts for every task: its loss, then its first metrics.
+
+    Tasks of a single run have colours of their own; of several, the runs have.
+    """
+    histories = [run.history for group in groups for run in group.runs]
+    is_single = len(histories) == 1
+    for place, task in enumerate(dict.fromkeys(task for history in histories for task in history.tasks)):
+        named = [name for history in histories for name in curves.metric_names(history, task)]
+        metrics = [*dict.fromkeys(named)][:MOST_METRICS]
+        made = [("loss", partial(_losses, task)), *((name, partial(_scores, task, name)) for name in metrics)]
+        for name, lines_of in made:
+            lines = [
+                line
+                for number, group in enumerate(groups)
+                for line in lines_of(group, place if is_single else number, is_single)
+                if line.curve.points
+            ]
+            if lines:
+                has_ring = any(line.star for line in lines)
+                note = f"A ring marks the step that was best by {metrics[0]}." if has_ring else ""
+                yield Chart(f"{task}: {name}", name, lines, note)
+
+
+def _losses(task: str, group: SeedGroup, colour: int, is_single: bool) -> Iterator[Line]:
+    smooth, dev = ("smoothed", "dev loss") if is_single else (group.name, f"{group.name}, dev loss")
+    for run in group.runs:
+        points = curves.losses(run.history, task).points
+        raw = Curve("loss of the step", points)
+        yield Line(raw, colour, faint=True, marks=len(points) <= MOST_MARKS, in_table=is_single)
+    yield Line(Curve(smooth, mean_curve(group, partial(curves.smooth_losses, task=task))), colour)
+    points = mean_curve(group, partial(curves.dev_losses, task=task))
+    yield Line(Curve(dev, points), colour, dash=1, marks=True)
+
+
+def _scores(task: str, name: str, group: SeedGroup, colour: int, is_single: bool) -> Iterator[Line]:
+    def score(history: History) -> Curve:
+        return curves.scores(history, task, name)
+
+    for run in group.runs if len(group.runs) > 1 else ():
+        yield Line(score(run.history), colour, faint=True, in_table=False)
+    points = mean_curve(group, score)
+    best = group.runs[0].history.best(task) if len(group.runs) == 1 else None
+    star = next((point for point in points if best is not None and point[0] == best.step), None)
+    yield Line(Curve(name if is_single else group.name, points), colour, marks=is_single, star=star)
