@@ -78,7 +78,7 @@ def build(plan: Plan, place: Place) -> Parts:
     tasks = builder.tasks(plan, settings, backbone)
     if len(tasks) == len(plan.tasks) + len(plan.given):  # else it is reported why some are missing
         builder.add(step_problems(settings.tasks_per_step, balance, tasks))
-    raise_any(dict.fromkeys(builder.problems))
+    raise_any(builder.problems)
     with builder.reporting(None):  # so that a layer or a pattern that does not exist comes before any data
         build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
     raise_any(builder.problems)

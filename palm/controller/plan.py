@@ -15,6 +15,7 @@ from palm.config import Config, settings_of
 from palm.config.config import AUTO
 from palm.config.schema import Consumer
 from palm.controller.chosen_rows import RowSettings, choose_rows
+from palm.controller.components import REGISTRIES
 from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
@@ -53,18 +54,6 @@ NO_SETTINGS: dict[Consumer, Collection[str]] = {
     **{LR_SCHEDULES[name]: HORIZON for name in LR_SCHEDULES},
 }
 """Parameters of components that no configuration sets; help and documentation leave them out."""
-
-
-SETTING_OF = {
-    "backbone": "backbone",
-    "optimizer": "optimizer",
-    "learning-rate schedule": "lr_scheduler",
-    "mixing strategy": "mixing",
-    "balancing method": "balance",
-    "reader": "reader",
-    "head": "paradigm",
-}
-"""What a registry holds -> the setting that names an entry of it."""
 
 
 Chosen = dict[str | None, dict[str, list[str]]]
@@ -248,11 +237,11 @@ def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
 def _owners() -> dict[str, dict[str, list[str]]]:
     """Setting -> the components of palm that take it, by the setting that names one of their kind."""
     found: dict[str, dict[str, list[str]]] = {}
-    for registry in (READERS, HEADS, BACKBONES, OPTIMIZERS, LR_SCHEDULES, MIXINGS, BALANCES):
+    for registry in REGISTRIES.values():
         for name in registry:
-            for parameter in settings_of(registry[name]).values():  # type: ignore[arg-type]
+            for parameter in settings_of(registry[name]).values():
                 for spelling in parameter.spellings:
-                    found.setdefault(spelling, {}).setdefault(SETTING_OF[registry.kind], []).append(name)
+                    found.setdefault(spelling, {}).setdefault(registry.setting, []).append(name)
     return found
 
 
@@ -265,7 +254,7 @@ def _known(
     if name is None or (name == AUTO and registry is BACKBONES):
         config.excuse(scope)
         return None
-    key = SETTING_OF[registry.kind]
+    key = registry.setting
     owner = scope if scope in config.tasks else None
     try:
         found = registry[name]

@@ -93,7 +93,7 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         problems.append(
             f"{place}: no stage trains {', '.join(left)}; leave it out of task_instance, or add one"
         )
-    raise_any(dict.fromkeys(problems))
+    raise_any(problems)
     return found
 
 

@@ -51,10 +51,12 @@ class Registry(Generic[T]):
     Args:
         kind: what the entries are, for messages (`"reader"`).
         base: the class that every one of them is a subclass of.
+        setting: names an entry in a configuration (`"mixing"`); as `kind` where absent.
     """
 
-    def __init__(self, kind: str, base: type) -> None:
+    def __init__(self, kind: str, base: type, setting: str = "") -> None:
         self.kind = kind
+        self.setting = setting or kind
         self._base = base
         self._entries: dict[str, T] = {}
 

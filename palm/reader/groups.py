@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +14,7 @@ from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import Draw
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
-from palm.reader.rows.rows import Column, Ints, Numbers, Rows
+from palm.reader.rows.rows import Column, Ints, Numbers, Rows, offsets_of
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, parsed_list
@@ -93,13 +92,13 @@ class GroupReader(TextReader):
 
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
         sequences = []
-        counts = [0]
+        counts = []
         for example in examples:
             assert isinstance(example, GroupExample)
             found = list(self.sequences_of(example, with_targets))
             sequences += [TextExample(one, other, None, example.place) for one, other in found]
             counts.append(len(found))
-        ends = np.asarray([*accumulate(counts)], dtype=np.int64)
+        ends = offsets_of(counts)
         each = super().encode(sequences, with_targets=False)
         tokens = each["token_ids"]
         assert tokens.offsets is not None
@@ -118,7 +117,7 @@ class GroupReader(TextReader):
         lengths = flat["sequence_lengths"]
         each = Rows(
             {
-                "token_ids": Column(flat["token_ids"], np.concatenate([[0], lengths.cumsum()])),
+                "token_ids": Column(flat["token_ids"], offsets_of(lengths)),
                 "first_segment": Column.scalar(flat["first_segments"]),
             }
         )

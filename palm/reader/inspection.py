@@ -46,17 +46,10 @@ def named_texts(example: Any) -> list[tuple[str, str]]:
     """Return the texts of an example with their names; of an unknown class, all but its label and place."""
     if isinstance(example, SquadQuestion):
         return [("question", example.question), ("context", example.context)]
-    if isinstance(example, RankedExample):
-        right = example.right
-        return [
-            ("text_a", right.text_a),
-            ("right", right.text_b or ""),
-            ("wrong", example.wrong.text_b or ""),
-        ]
     if isinstance(words := getattr(example, "words", None), list):
         return [("text_a", " ".join(words))]
     if isinstance(getattr(example, "text_a", None), str):
-        texts = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
+        texts = [(name, getattr(example, name, None)) for name in ("text_a", "text_b", "text_b_neg")]
         listed = [(f"text {k}", text) for k, text in enumerate(getattr(example, "texts", ()))]
         return [(name, text) for name, text in texts if text is not None] + listed
     if dataclasses.is_dataclass(example):
@@ -84,10 +77,9 @@ def truths_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict
 
 def place_of(example: Any) -> str:
     """Return `file:line` without folders, or the question's id."""
-    whole = getattr(example, "right", example)
-    if isinstance(whole, SquadQuestion):
-        return f"question {whole.id!r}"
-    name, colon, line = str(getattr(whole, "place", "")).rpartition(":")
+    if isinstance(example, SquadQuestion):
+        return f"question {example.id!r}"
+    name, colon, line = str(getattr(example, "place", "")).rpartition(":")
     return f"{Path(name).name}{colon}{line}"
 
 

@@ -128,11 +128,8 @@ class MultiLabelReader(TextReader):
             row[[-1 - label for label in ids if label < 0]] = NO_LABEL
         return Column.ragged([*sets], np.int8)
 
-    def records(
-        self, examples: Sequence[TextExample], rows: Rows, decoded: Sequence[Record], first: int
-    ) -> Iterator[Record]:
+    def record(self, example: TextExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
+        record = super().record(example, rows, places, decoded)
         names = self.sets.names
-        for record in super().records(examples, rows, decoded, first):
-            if names:
-                record["label_names"] = [names.get(label, str(label)) for label in record["labels"]]
-            yield record
+        named = [names.get(label, str(label)) for label in record["labels"]]
+        return {**record, "label_names": named} if names else record

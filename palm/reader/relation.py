@@ -139,24 +139,19 @@ class RelationReader(SpanReader):
             batch["relation_labels"] = torch.from_numpy(labels)
         return batch
 
-    def records(
-        self, examples: Sequence[SpanExample], rows: Rows, decoded: Sequence[Record], first: int
-    ) -> Iterator[Record]:
-        relations: list[list[Record]] = [[] for _ in examples]
-        counts = [0] * len(examples)
-        for owner, window, value in zip(*windows_in(rows), decoded, strict=True):
-            count = counts[owner] + len(value["spans"])
-            predicted = range(counts[owner], count)
-            numbers = held_spans(examples[owner], window) if self.spans_given else predicted
-            counts[owner] = count
-            relations[owner] += [
+    def record(self, example: SpanExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
+        relations = []
+        count = 0
+        for window, value in zip(windows_in(rows, places), decoded, strict=True):
+            predicted = range(count, count + len(value["spans"]))
+            numbers = held_spans(example, window) if self.spans_given else predicted
+            count = predicted.stop
+            relations += [
                 {**self._ends(numbers[head], numbers[tail], label), "prob": prob}
                 for head, tail, label, prob in value["relations"]
             ]
-        records = super().records(examples, rows, decoded, first)
-        for example, record, own in zip(examples, records, relations, strict=True):
-            spans = self.listed(example) if self.spans_given else record["spans"]
-            yield {**record, "spans": spans, "relations": own}
+        given = {"spans": self.listed(example)} if self.spans_given else {}
+        return {**super().record(example, rows, places, decoded), **given, "relations": relations}
 
     def truths(self, examples: Iterable[SpanExample]) -> Iterator[Record]:
         for example in examples:

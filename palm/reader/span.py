@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, starmap
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -220,16 +221,13 @@ class SpanReader(WordReader):
             batch["span_labels"] = torch.from_numpy(labels)
         return batch
 
-    def records(
-        self, examples: Sequence[SpanExample], rows: Rows, decoded: Sequence[Record], first: int
-    ) -> Iterator[Record]:
-        found: list[list[Record]] = [[] for _ in examples]
-        for owner, window, value in zip(*windows_in(rows), decoded, strict=True):
+    def record(self, example: SpanExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
+        spans = []
+        for window, value in zip(windows_in(rows, places), decoded, strict=True):
             for start, end, label, prob in value["spans"]:
-                span = examples[owner].record(start + window.start, end + window.start, self._name(label))
-                found[owner].append(span | {"prob": prob})
-        for index, spans in enumerate(found, start=first):
-            yield {"index": index, "spans": spans}
+                span = example.record(start + window.start, end + window.start, self._name(label))
+                spans.append(span | {"prob": prob})
+        return {"spans": spans}
 
     def truths(self, examples: Iterable[SpanExample]) -> Iterator[Record]:
         for example in examples:
@@ -254,13 +252,7 @@ def held_spans(example: SpanExample, window: range) -> list[int]:
     ]
 
 
-def windows_in(rows: Rows) -> tuple[list[int], list[range]]:
-    """Of every row the number of its example, and its words."""
-    owners = rows["example"].values.tolist()
-    ends: dict[int, int] = {}
-    windows = []
-    for owner, count in zip(owners, rows["word_starts"].lengths.tolist(), strict=True):
-        start = ends.get(owner, 0)
-        ends[owner] = start + count
-        windows.append(range(start, start + count))
-    return owners, windows
+def windows_in(rows: Rows, places: range) -> list[range]:
+    """The words of each of an example's rows."""
+    ends = accumulate((len(rows["word_starts"][place]) for place in places), initial=0)
+    return list(starmap(range, pairwise(ends)))

@@ -15,8 +15,8 @@ from palm.balance import BALANCES
 from palm.check import check
 from palm.cli import main
 from palm.config.conversion import type_name
+from palm.config.foreign import FOREIGN
 from palm.config.printing import listed
-from palm.config.removed import FOREIGN
 from palm.config.schema import Parameter
 from palm.controller.controller import Controller
 from palm.controller.plan import HELP, NO_SETTINGS
@@ -172,7 +172,7 @@ def ranges() -> Iterator[Mistake]:
         ({"warmup_proportion": 1}, "warmup_proportion should be at least 0 and below 1, not 1.0"),
         ({"warmup_proportion": -0.1}, "warmup_proportion should be at least 0 and below 1, not -0.1"),
         ({"ema_decay": 1, "use_ema": True}, "ema_decay should be at least 0 and below 1, not 1.0"),
-        ({"early_stopping_by": "run"}, "early_stopping_by should be task or all, not 'run'"),
+        ({"early_stopping_by": "run"}, "early_stopping_by should be one of 'task', 'all', not 'run'"),
         ({"early_stopping_patience": 3}, "early_stopping_patience needs a task with a dev_file"),
         ({"keep_last_n": 0}, "keep_last_n should be 1 or more, or -1 for all, not 0"),
         ({"num_devices": 0}, "num_devices should be 1 or more, or auto, not 0"),

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from palm.engine.watching.trackers.curves import Summary
 
 import palm
 from helpers import tiny
@@ -21,7 +22,6 @@ from palm.core.files.manifest import seal
 from palm.engine.run.determinism import read_recording
 from palm.engine.run.run_directory import FOLDERS, RunDirectory
 from palm.engine.training.events import Saved
-from palm.engine.watching.trackers.curves import Summary
 from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face

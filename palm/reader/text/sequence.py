@@ -32,12 +32,10 @@ def sequence_of(
     second where they are equally long.
     """
     if b is None:
-        ids = [tokenizer.cls_id, *a[: max_seq_len - 2], tokenizer.sep_id]
+        ids = tokenizer.row(a[: max_seq_len - 2])
         return TokenSequence(ids, len(ids))
-    between = tokenizer.between
-    keep_a, keep_b = fitting_lengths(len(a), len(b), max_seq_len - 2 - len(between))
-    ids = [tokenizer.cls_id, *a[:keep_a], *between, *b[:keep_b], tokenizer.sep_id]
-    return TokenSequence(ids, keep_a + 1 + len(between))
+    keep_a, keep_b = fitting_lengths(len(a), len(b), max_seq_len - 2 - tokenizer.separators)
+    return TokenSequence(tokenizer.row(a[:keep_a], b[:keep_b]), keep_a + 1 + tokenizer.separators)
 
 
 def fitting_lengths(a: int, b: int, budget: int) -> tuple[int, int]:

@@ -148,6 +148,11 @@ class Tokenizer:
             for encoding, ends in zip(encodings, offsets, strict=True)
         ]
 
+    def row(self, a: Iterable[int], b: Iterable[int] | None = None) -> list[int]:
+        """`[CLS] a [SEP]`, with `b [SEP]` behind it where there is one."""
+        second = [] if b is None else [*self.between, *b]
+        return [self.cls_id, *a, *second, self.sep_id]
+
     def to_library(self) -> tokenizers.Tokenizer:
         """A copy for the library `tokenizers`: texts to ids, special tokens in them as text."""
         return tokenizers.Tokenizer.from_str(self._pipeline.to_str())
