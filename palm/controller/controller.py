@@ -132,6 +132,19 @@ class Controller:
                 logger.warning("%s", line)
         self._pretrained = path
 
+    def load_start(self) -> None:
+        """Load the weights that the settings name: those of `start_from`, or else pretrained ones.
+
+        Raises:
+            StorageError: no weights there, of another shape, or trained with other ids of tokens or labels.
+        """
+        parts = self._fresh()
+        settings = parts.settings
+        if settings.start_from is not None:
+            start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
+        elif settings.pretrain_path is not None and self._pretrained is None:
+            self.load_pretrain()
+
     def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; saves each target as it finishes.
 
@@ -185,12 +198,9 @@ class Controller:
 
     def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
         """Make the run, with the weights that it starts from, and its evaluator; enter it in its folder."""
-        parts = self._trainable()
-        settings = parts.settings
-        if begin.checkpoint is None and settings.start_from is not None:
-            start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
-        elif begin.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
-            self.load_pretrain()
+        settings = self._trainable().settings
+        if begin.checkpoint is None:
+            self.load_start()
         training = self.training()
         evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
         evaluator = Evaluator.of(training, *evaluates)  # its state is in the checkpoint, too
