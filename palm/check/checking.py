@@ -120,7 +120,6 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
     """Build the run, plan it, look at where it writes, and perhaps measure it: parts of `Check`, problems."""
     settings = RunSettings(**controller.plan.settings)
     try:
-        controller.load_start()
         training = controller.training(devices)
         stages = steps_of(controller.stages, devices)
     except PalmError as error:

@@ -132,19 +132,6 @@ class Controller:
                 logger.warning("%s", line)
         self._pretrained = path
 
-    def load_start(self) -> None:
-        """Load the weights that the settings name: those of `start_from`, or else pretrained ones.
-
-        Raises:
-            StorageError: no weights there, of another shape, or trained with other ids of tokens or labels.
-        """
-        parts = self._fresh()
-        settings = parts.settings
-        if settings.start_from is not None:
-            start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
-        elif settings.pretrain_path is not None and self._pretrained is None:
-            self.load_pretrain()
-
     def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; saves each target as it finishes.
 
@@ -199,9 +186,7 @@ class Controller:
     def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
         """Make the run, with the weights that it starts from, and its evaluator; enter it in its folder."""
         settings = self._trainable().settings
-        if begin.checkpoint is None:
-            self.load_start()
-        training = self.training()
+        training = self.training() if begin.checkpoint is None else self._made()
         evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
         evaluator = Evaluator.of(training, *evaluates)  # its state is in the checkpoint, too
         if begin.checkpoint is not None:
@@ -357,9 +342,21 @@ class Controller:
     def training(self, devices: int | None = None) -> Training:
         """Make the run of `train`, for a loop of your own: `for step in controller.training().steps(): …`.
 
+        It starts from the weights of `start_from` or `pretrain_path`, if the settings name some.
+
         Args:
             devices: plan the steps that the run has on so many devices, of which this process is the first.
         """
+        parts = self._fresh()
+        settings = parts.settings
+        if settings.start_from is not None:
+            start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
+        elif settings.pretrain_path is not None and self._pretrained is None:
+            self.load_pretrain()
+        return self._made(devices)
+
+    def _made(self, devices: int | None = None) -> Training:
+        """Make the run from the weights as they are."""
         parts = self._fresh()
         self._begun = True
         settings = parts.settings
