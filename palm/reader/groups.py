@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -60,11 +60,6 @@ class GroupReader(TextReader):
         names = super().columns_of(with_targets)
         own = self.list_columns or (self.list_column,)
         return tuple(part for name in names for part in (own if name == self.list_column else (name,)))
-
-    def cells_of(self, text: Any) -> dict[str, Any] | None:
-        if isinstance(text, (tuple, list)) and len(text) == 2:
-            return {"text_a": text[0], self.list_column: text[1]}
-        return text if isinstance(text, dict) else None
 
     def texts_of(self, row: TableRow) -> list[str]:
         """The list of a row; empty where there is none.
