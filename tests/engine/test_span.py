@@ -80,6 +80,13 @@ def test_chinese_characters_are_words(vocab: Path, tmp_path: Path) -> None:
     assert [span[:2] for span in example.spans] == [(0, 2), (7, 9)]
 
 
+def test_spans_of_a_csv_file_are_json(vocab: Path, tmp_path: Path) -> None:
+    rows = 'text_a,spans\nred boat,"[{""start"": 4, ""end"": 8, ""label"": ""thing""}]"\nboat,\n'
+    path = write_text(tmp_path, "a.csv", rows)
+    (example,) = SpanReader(vocab, 16, NAMES).read(path, with_targets=True)
+    assert (example.words, example.spans) == (["red", "boat"], [(1, 2, NAMES["thing"])])
+
+
 @pytest.mark.parametrize(
     ("text", "spans", "named"),
     [
