@@ -343,7 +343,7 @@ def components() -> Iterator[Mistake]:
         ("reader", "clss", "reader: no reader is called 'clss'", "did you mean 'cls'?"),
         ("reader", "tsv", "reader: no reader is called 'tsv'; known: cls"),
         ("reader", "json.JSONDecoder", "is no reader: that would be a subclass of palm.reader"),
-        ("reader", "nowhere.Reader", "the reader 'nowhere.Reader' cannot be imported: No module named"),
+        ("reader", "nowhere.Reader", "the reader 'nowhere.Reader' cannot be imported: ", "PYTHONPATH"),
         ("reader", None, "reader is missing (reads its data: cls, embedding, match, m"),
         ("paradigm", "clas", "paradigm: no head is called 'clas'", "did you mean 'cls'?"),
         ("paradigm", "ner", "paradigm: no head is called 'ner'; known: cls"),
