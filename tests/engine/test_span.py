@@ -276,7 +276,7 @@ def test_the_report_tells_missed_spans_from_wrong_ends_and_labels() -> None:
         f"spans: {kind}": "1 (25.0 %)"
         for kind in ("right", "other ends", "another label", "missed", "invented")
     }
-    assert [(each.gold, each.predicted, each.count) for each in counts.confused()] == [("y", "x", 1)]
+    assert counts.confused() == [("y", "x", 1)]
     assert {each.label: (each.precision, each.recall) for each in counts.label_scores()} == {
         "x": (1 / 3, 1 / 2),
         "y": (0, 0),
