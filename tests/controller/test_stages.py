@@ -324,6 +324,6 @@ def test_tasks_with_one_head_have_one_id_for_a_label(folder: Path) -> None:
 
 def test_a_later_stage_without_a_step_is_told_before_the_first_trains(folder: Path) -> None:
     stages = [{"name": "one"}, {"name": "two", "num_epochs": 0.01}]
-    with pytest.raises(TrainingError, match="2-two: "):
+    with pytest.raises(TrainingError, match="stages: stage 2-two: "):
         Controller(config(folder, "cls", stages=stages), argv=[]).train()
     assert not list((folder / "out").rglob("*.safetensors"))
