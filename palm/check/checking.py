@@ -19,7 +19,7 @@ from palm.check.problems import Problem
 from palm.check.result import Check, Computing, Wiring
 from palm.check.saving import Saving, saving_of, saving_problems
 from palm.controller.controller import Controller
-from palm.controller.plan import TaskPlan
+from palm.controller.plan import TaskPlan, place_of
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of
 from palm.controller.startup import configured
@@ -121,7 +121,7 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
     settings = RunSettings(**controller.plan.settings)
     try:
         training = controller.training(devices)
-        stages = steps_of(controller.stages, devices)
+        stages = steps_of(controller.stages, devices, place_of(controller.config, "stages"))
     except PalmError as error:
         code = "data" if isinstance(error, DataError) else "run"
         return {}, [Problem("error", code, "", str(error))]
