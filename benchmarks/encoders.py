@@ -2,7 +2,7 @@
 
     python benchmarks/encoders.py [--family modernbert] [--width 384] [--layers 6] [--turns 5]
 
-Rows have lengths spread evenly on a logarithmic scale. palm gets them in batches of 16 in the order of the
+Rows have lengths spread evenly on a logarithmic scale. palm gets them in batches in the order of the
 file; the library once in these (`padded`) and once in batches of rows of like lengths (`grouped`), with its
 `sdpa` attention. In bf16, both train under torch's autocast; to predict, the library has its weights in bf16,
 and palm computes under autocast with its weight cache, as its predictions do. A turn is every batch once by
@@ -41,7 +41,7 @@ def main() -> None:
     encoders = built(options)
     theirs = encoders["library"]
     for case in options.cases:
-        batches = batches_of(*SHAPES[case], rows=options.rows)
+        batches = batches_of(*SHAPES[case], rows=options.rows, size=options.batch_size)
         for precision in options.precisions:
             for what in ("train", "predict"):
                 runs = {
@@ -109,13 +109,14 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cases", nargs="+", default=list(SHAPES))
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     return parser.parse_args()
 
 
-def batches_of(shortest: int, longest: int, rows: int, size: int = 16) -> dict[bool, list[dict[str, Tensor]]]:
+def batches_of(shortest: int, longest: int, rows: int, size: int) -> dict[bool, list[dict[str, Tensor]]]:
     """The same rows in batches as they come (False) and of like lengths (True)."""
     generator = torch.Generator().manual_seed(0)
     spread = torch.rand(rows, generator=generator)

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from palm.backbone.architecture import Architecture
 from palm.backbone.base import SENTENCE, Backbone
 from palm.backbone.embeddings import Embeddings
-from palm.backbone.layer import PostNorm, call_layer, casting
+from palm.backbone.layer import call_layer, casting
 from palm.backbone.packing import Packing, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.shape import Shape, Table
@@ -59,6 +59,7 @@ class Encoder(Backbone):
     Attributes:
         architecture: the encoder's own settings -> its parts.
         defaults: other defaults of the settings below.
+        inner_width: that of the feed-forward networks.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -117,6 +118,7 @@ class Encoder(Backbone):
     def _assemble(self, shape: Shape, parts: Architecture) -> None:
         """Declare inputs and outputs, and build all modules; the order decides which weights a seed gives."""
         width = shape.hidden_size
+        self.inner_width = shape.inner_width
         self.max_tokens = shape.max_position_embeddings - sum(table.unused for table in shape.tables)
         self._is_rotary = any(kind.rotary_base is not None for kind in parts.attention)
         ids = [table.ids for table in shape.tables if table.ids is not None]
@@ -136,13 +138,6 @@ class Encoder(Backbone):
         super().set_pooling(pooling)
         if pooling != "cls":
             self.pooler = None
-
-    @property
-    def inner_width(self) -> int:
-        """Inner width of the feed-forward networks."""
-        first = self.layers[0]
-        assert isinstance(first, PostNorm)
-        return first.ffn.inner.out_features
 
     @classmethod
     def from_config(cls: type[E], config: Mapping[str, Any], phase: str = "train") -> E:

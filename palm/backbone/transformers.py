@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.backbone.base import BACKBONES, SENTENCE, Backbone
+from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing, Padded, checked_layout
 from palm.backbone.pooling import Pooling, pooled
 from palm.backbone.transformers_attention import NAME, register
@@ -23,6 +24,9 @@ from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.numerics.layers import CachedLinear
 from palm.core.tensor_specs import Tensors
+
+OURS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: CachedLinear, nn.Dropout: Dropout}
+"""The library's layers -> palm's, which compute the same: dropout by random bytes, weights cast once."""
 
 
 @BACKBONES.register("transformers")
@@ -92,8 +96,7 @@ class Transformers(Backbone):
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"{path}: the library cannot build this encoder: {reason}") from error
         for part in self.model.modules():
-            if type(part) is nn.Linear:
-                part.__class__ = CachedLinear
+            part.__class__ = OURS.get(type(part), type(part))
 
     def write_file(self, setting: str, target: Path) -> None:  # noqa: ARG002
         """Write the configuration without what the library adds about the machine and its own version."""

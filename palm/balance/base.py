@@ -63,4 +63,4 @@ class Balance(Component, ABC):
         self.state = {}
 
 
-BALANCES: Registry[type[Balance]] = Registry("balancing method", Balance)
+BALANCES: Registry[type[Balance]] = Registry("balancing method", Balance, "balance")

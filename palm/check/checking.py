@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from palm.check.problems import Problem
 from palm.check.result import Check, Computing, Wiring
 from palm.check.saving import Saving, saving_of, saving_problems
 from palm.controller.controller import Controller
-from palm.controller.plan import TaskPlan
+from palm.controller.plan import TaskPlan, place_of
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of
 from palm.controller.startup import configured
@@ -77,10 +77,15 @@ def check(
             return Check(name, problems, seconds=time.perf_counter() - began)
         # Before the data is looked at: what that takes of memory is not the run's.
         parts, of_run = _checked_run(controller, devices, measure)
-        if find_batch_size and _is_too_large(of_run):
-            parts, of_run = _fitting(
-                lambda more: Controller(config, task_dir, argv=[*words, *more], tasks=tasks), devices, of_run
-            )
+        smaller: list[str] = []
+        while find_batch_size and _is_too_large(of_run) and (smaller := _halved(controller)):
+            gc.collect()  # the model of the attempt before
+            torch.cuda.empty_cache()
+            controller = Controller(config, task_dir, argv=[*words, *smaller], tasks=tasks)
+            parts, of_run = _checked_run(controller, devices, measure=True)
+        if smaller and not _is_too_large(of_run):
+            finding = "the fullest batches do not fit into the memory of the device; smaller ones do"
+            of_run.append(Problem("error", "memory", "", finding, f"set {' '.join(smaller)}"))
         plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
         data = [data_of(plan) for plan in plans]
     problems = _together(data, of_run, warned, plans)
@@ -115,14 +120,12 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
     """Build the run, plan it, look at where it writes, and perhaps measure it: parts of `Check`, problems."""
     settings = RunSettings(**controller.plan.settings)
     try:
-        if settings.pretrain_path is not None:
-            controller.load_pretrain()
         training = controller.training(devices)
-        stages = steps_of(controller.stages, devices)
+        stages = steps_of(controller.stages, devices, place_of(controller.config, "stages"))
     except PalmError as error:
         code = "data" if isinstance(error, DataError) else "run"
         return {}, [Problem("error", code, "", str(error))]
-    plan = plan_of(training, devices)
+    plan = plan_of(training)
     targets = [task.name for task in training.tasks if task.is_target]
     names = [task.name for task in training.tasks]
     directory = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
@@ -146,25 +149,6 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
 
 def _is_too_large(problems: Sequence[Problem]) -> bool:
     return any(problem.code == "memory" for problem in problems)
-
-
-def _fitting(
-    make: Callable[[Sequence[str]], Controller], devices: int, problems: list[Problem]
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Check the run with smaller and smaller batches; `make` takes further settings."""
-    parts: dict[str, Any] = {}
-    smaller = _halved(make([]))
-    while smaller and _is_too_large(problems):
-        gc.collect()  # the model of the attempt before
-        torch.cuda.empty_cache()
-        controller = make(smaller)
-        parts, problems = _checked_run(controller, devices, measure=True)
-        settings = smaller
-        smaller = _halved(controller)
-    if not _is_too_large(problems):
-        finding = "the fullest batches do not fit into the memory of the device; smaller ones do"
-        problems.append(Problem("error", "memory", "", finding, f"set {' '.join(settings)}"))
-    return parts, problems
 
 
 def _halved(controller: Controller) -> list[str]:

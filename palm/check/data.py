@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from palm.check.digests import Matches, contradictory, repeated, shared
+from palm.check.digests import Matches, contradictory, relabelled, repeated, shared
 from palm.check.files import FileCheck, FileReading
 from palm.check.problems import Problem
 from palm.controller.plan import TaskPlan
@@ -127,18 +127,14 @@ class TaskData:
         name = reading.path.name
         total = max(1, len(digests))
         if again.count:
-            finding = f"{name}: {_part(again.count, total)} rows repeat an earlier one"
-            if nearly.count > again.count:
-                finding += f", {nearly.count} but for case and punctuation"
+            finding = f"{name}: {_part(again.count, total)} rows repeat an earlier one{_more(again, nearly)}"
+            remedy = "remove them, or they count twice"
+            remedy += " in every score" if reading.role != "train" else ""
             severity = "warning" if again.count >= MANY * total else "note"
-            remedy = "remove them, or they count twice" + (
-                " in every score" if reading.role != "train" else ""
-            )
             self.add(severity, "duplicates", finding, remedy, _lines_of(again, pairs, pairs))
         if clash.count:
-            finding = (
-                f"{name}: {_part(clash.count, total)} rows have the text of another row and another label"
-            )
+            part = _part(clash.count, total)
+            finding = f"{name}: {part} rows have the text of another row and another label"
             remedy = "decide which label is right; the model can only learn one of them"
             self.add("warning", "contradictions", finding, remedy, _lines_of(clash, pairs, pairs))
 
@@ -178,14 +174,15 @@ class TaskData:
             self.add("warning", "one_label", finding, "add rows of other labels, or scores say little")
         if reading.role != "train" or not counts:
             return
-        self._look_at_head(reading, counts)
         if once := sorted(label for label, count in counts.items() if count == 1):
             finding = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", finding, "add rows of such a label, or merge it with another")
-        self.missing_labels = [label for label in reading.counts.names.values() if label not in counts]
+        classes = reading.reader.settings.get("n_classes")
+        named = [*reading.counts.names.values()] or map(str, range(classes or 0))
+        self.missing_labels = [label for label in named if label not in counts]
         if self.missing_labels:
-            finding = f"{name}: {_several(self.missing_labels)} in the label_map and in no row"
-            remedy = "the model never learns such a label: add rows, or take it out of the label_map"
+            finding = f"{name}: {_several(self.missing_labels)} in no row"
+            remedy = "the model never learns such a label: add rows, or take it out of label_map or n_classes"
             self.add("warning", "missing_label", finding, remedy)
         self._look_at_balance(name, counts)
 
@@ -198,21 +195,6 @@ class TaskData:
             finding = f"{name}: {common!r} is the label of {_part(most, total)}, the rarest has {least}"
             remedy = "a model that always predicts it scores as much: look at macro_f1 beside accuracy"
             self.add("note", "imbalance", finding, remedy)
-
-    def _look_at_head(self, reading: FileReading, counts: Mapping[str, int]) -> None:
-        """Enter classes of the head that no row has, where no label_map names them."""
-        classes = reading.reader.settings.get("n_classes")
-        if isinstance(classes, int) and not reading.counts.names and len(counts) < classes:
-            without = [str(number) for number in range(classes) if str(number) not in counts]
-            finding = (
-                f"{reading.path.name}: n_classes is {classes}, and no row has the {_several(without)[4:]}"
-            )
-            self.add(
-                "warning",
-                "missing_label",
-                finding.removesuffix(" is").removesuffix(" are"),
-                "lower n_classes, or add rows",
-            )
 
     def compare(self, train: FileReading, others: Mapping[Role, FileReading]) -> None:
         """Enter what is wrong between the training file and the others."""
@@ -229,21 +211,19 @@ class TaskData:
         exact = shared(train.digests.exact, other.digests.exact, MOST_EXAMPLES)
         nearly = shared(train.digests.normalised, other.digests.normalised, MOST_EXAMPLES)
         self.leaks.append(Leak(other.role, exact.count, nearly.count))
-        if not nearly.count:
-            return
         seen = exact if exact.count else nearly
-        firsts = train.examples_at({number for number, _ in seen.pairs})
-        seconds = other.examples_at({number for _, number in seen.pairs})
-        part = _part(exact.count, len(other.digests))
-        finding = f"{other.path.name} ({other.role}): {part} rows also stand in {train.path.name}"
-        more = (
-            f"{nearly.count - exact.count} more" if exact.count else _part(nearly.count, len(other.digests))
-        )
-        if nearly.count > exact.count:
-            finding = f"{finding}, {more}" if exact.count else finding.replace(part, more)
-            finding += " but for case and punctuation"
-        self.add("warning", "leak", finding, LEAK_REMEDY[other.role], _lines_of(seen, firsts, seconds))
+        if seen.count:
+            firsts = train.examples_at({number for number, _ in seen.pairs})
+            seconds = other.examples_at({number for _, number in seen.pairs})
+            part = _part(seen.count, len(other.digests))
+            finding = f"{other.path.name} ({other.role}): {part} rows also stand in {train.path.name}"
+            finding += _more(exact, nearly) if exact.count else BUT_FOR_CASE
+            if train.counts.labels and (count := relabelled(train.digests, other.digests)):
+                finding += f"; {count} of them with another label"
+            self.add("warning", "leak", finding, LEAK_REMEDY[other.role], _lines_of(seen, firsts, seconds))
 
+
+BUT_FOR_CASE = " but for case and punctuation"
 
 LEAK_REMEDY: dict[Role, str] = {
     "dev": "take them out of the training file, or scores are better than the model",
@@ -255,6 +235,11 @@ def _lines_of(found: Matches, firsts: Mapping[int, Any], seconds: Mapping[int, A
     """A line for each pair that is shown."""
     for first, second in found.pairs:
         yield f"{shown(seconds[second])}  (as {place_of(firsts[first])})"
+
+
+def _more(exact: Matches, nearly: Matches) -> str:
+    """Say how many more rows match if letter case, punctuation and blanks are not counted."""
+    return f", {nearly.count - exact.count} more{BUT_FOR_CASE}" if nearly.count > exact.count else ""
 
 
 def _several(labels: Sequence[str]) -> str:

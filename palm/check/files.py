@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from palm.check.digests import RowDigests
@@ -20,9 +19,7 @@ from palm.reader.inspection import (
     FileStatistics,
     Role,
     examples_of,
-    histogram,
     place_of,
-    quantiles,
     readable_row,
     texts_of,
     tokenizer_of,
@@ -43,7 +40,6 @@ MOST_UNKNOWN_TEXTS = 500
 """Texts in which unknown words are looked up: cutting a text with its characters takes longer."""
 
 MOST_WORDS = 10
-MOST_LABELS = 200
 
 
 @dataclass(frozen=True)
@@ -160,8 +156,7 @@ class FileReading:
             number = int(rows["example"][row])
             targets = {}
             for name, value in truths[number].items():
-                if name == "label" and isinstance(value, int):
-                    value = self.counts.names.get(value, value)
+                value = self.counts.names.get(value, value) if name == "label" else value
                 words = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
                 targets[name] = cut(words, MOST_LETTERS)
             text = readable_row(self._tokenizer, rows["token_ids"][row], targets)
@@ -186,30 +181,26 @@ class FileReading:
     def check(self, repeated: int, nearly_repeated: int, contradictory: int) -> FileCheck:
         """The counts as one value; for the arguments see `FileCheck`."""
         counts = self.counts
-        lengths = counts.sorted_lengths()
         least, total, largest = counts.values or (0.0, 0.0, 0.0)
+        is_chosen = is_selection(self.path)
         return FileCheck(
             role=self.role,
             path=str(table_of(self.path)),
-            chosen_by=read_selection(self.path).settings if is_selection(self.path) else {},
+            chosen_by=read_selection(self.path).settings if is_chosen else {},
             bytes=data_size(table_of(self.path)),
-            examples=counts.examples,
-            rows=len(lengths),
             repeated=repeated,
             nearly_repeated=nearly_repeated,
             contradictory=contradictory,
-            labels=counts.labels.most_common(MOST_LABELS),
             num_labels=len(counts.labels),
             label_range=[least, total / counts.examples, largest] if counts.values else [],
             unanswered=counts.unanswered,
-            tokens=_spread(lengths),
-            histogram=histogram(lengths),
             truncated={what: count for what, (count, _, _) in self.facts.cut.items()},
             unknown=self.facts.unknown,
-            unknown_share=self.facts.unknown / self.facts.tokens if self.facts.tokens else 0.0,
+            unknown_share=self.facts.unknown / max(1, self.facts.tokens),
             rows_with_unknown=self.rows_with_unknown,
             unknown_words=self.unknown_words.most_common(MOST_WORDS),
             first_rows=self.first_rows,
+            **counts.summary(),
         )
 
     def examples_at(self, numbers: set[int]) -> dict[int, Any]:
@@ -218,12 +209,3 @@ class FileReading:
             return {}
         until: Iterator[Any] = islice(examples_of(self.reader, self.path, self.role), max(numbers) + 1)
         return {number: example for number, example in enumerate(until) if number in numbers}
-
-
-def _spread(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
-    """The quantiles of sorted lengths by name; nothing where there are none."""
-    if not len(lengths):
-        return {}
-    names = ("least", "median", "95 %", "99 %", "most")
-    spread = dict(zip(names, quantiles(lengths, (0.0, 0.5, 0.95, 0.99, 1.0)), strict=True))
-    return {**spread, "mean": round(float(lengths.mean()), 1)}

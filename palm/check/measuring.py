@@ -39,7 +39,6 @@ class TaskPace:
         fullest: seconds of the step with the most tokens.
         tokens_per_second: of usual steps.
         evaluation: seconds to predict all of its dev data once; 0 without any.
-        memory_bytes: the most memory so far, when its steps had been measured.
     """
 
     task: str
@@ -47,7 +46,6 @@ class TaskPace:
     fullest: float
     tokens_per_second: float
     evaluation: float
-    memory_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,8 @@ def measured(training: Training, plan: RunPlan, saving: Saving, every: int, ever
         fullest = _seconds(training, task, steps.batches.fullest)
         usual = median(_seconds(training, task, step) for step in steps.batches.usual)
         per_step = steps.batches.tokens * steps.gradient_accumulation_steps
-        seconds = _evaluation(training, task)
-        paces.append(TaskPace(task.name, usual, fullest, per_step / usual, seconds, memory_bytes(device)))
+        evaluation = _evaluation(training, task)
+        paces.append(TaskPace(task.name, usual, fullest, per_step / usual, evaluation))
     pace = _settled(training, plan, {each.task: each.usual for each in paces})
     drawn = [each.planned if each.drawn is None else each.drawn for each in plan.tasks]
     steps_time = pace * sum(count * each.usual for count, each in zip(drawn, paces, strict=True))

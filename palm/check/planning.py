@@ -30,7 +30,6 @@ class Batches:
     """The rows and tokens in the batches of a task.
 
     Args:
-        count: how many were looked at, from the first on.
         rows: of a batch, on average.
         tokens: of a batch, on average, padding not counted.
         padding: the share of its places that hold padding.
@@ -38,7 +37,6 @@ class Batches:
         usual: steps with about the average number of tokens.
     """
 
-    count: int
     rows: float
     tokens: float
     padding: float
@@ -87,7 +85,6 @@ class RunPlan:
         rates: (global step from 1, learning rate), some 60 of them.
         epoch_ends: the global steps that end an epoch of the main task, as far as draws are known.
         packs: whether the encoder computes real tokens only, so that padding costs nothing in it.
-        devices: how many share the work.
     """
 
     tasks: Sequence[TaskSteps]
@@ -98,7 +95,6 @@ class RunPlan:
     rates: Sequence[tuple[int, float]]
     epoch_ends: Sequence[int]
     packs: bool
-    devices: int
 
     @property
     def steps(self) -> int:
@@ -106,13 +102,8 @@ class RunPlan:
         return self.total_planned if self.total_drawn is None else self.total_drawn
 
 
-def plan_of(training: Training, devices: int) -> RunPlan:
-    """Plan a run from its first step on.
-
-    Args:
-        training: a run before its first step.
-        devices: how many share the work.
-    """
+def plan_of(training: Training) -> RunPlan:
+    """Plan a run from its first step on."""
     mixing = training.recipe.mixing
     epoch_ends: Sequence[int] = []
     drawn: Mapping[str, int] | None = None
@@ -142,7 +133,6 @@ def plan_of(training: Training, devices: int) -> RunPlan:
         rates=[(step + 1, rate * factors[step]) for step in points],
         epoch_ends=epoch_ends,
         packs=training.model.backbone.is_packed,
-        devices=devices,
     )
 
 
@@ -192,7 +182,6 @@ def _batches(stream: TaskStream, per_step: int, steps: int) -> Batches:
             places[step] += len(here) * here.max()
     by_nearness = np.argsort(np.abs(tokens - tokens.mean()), kind="stable")
     return Batches(
-        count=count * per_step,
         rows=round(float(rows.mean()) / per_step, 1),
         tokens=round(float(tokens.mean()) / per_step, 1),
         padding=round(1 - float(tokens.sum() / places.sum()), 4),

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not {"-h", "--help"}.isdisjoint(words):
         run_without_torch(command.show_help)
         raise SystemExit(ExitCode.DONE)
-    options = _parsed(command, [_with_underscores(word) for word in words[1:]])
+    options = _parsed(command, words[1:])
     try:
         with ending_on_signals(), explain_limits():
             if getattr(options, "trust", None):
@@ -60,13 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{stop}\n")
         raise
     return ExitCode.DONE
-
-
-def _with_underscores(word: str) -> str:
-    """Spell an option as palm does; `--no-predict` and `--no_predict` are one. Tasks may have hyphens."""
-    name, equals, value = word.partition("=")
-    is_option = name.startswith("--") and "." not in name
-    return f"--{name[2:].replace('-', '_')}{equals}{value}" if is_option else word
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,12 +86,9 @@ def _parser() -> argparse.ArgumentParser:
 def _parsed(command: Command, words: Sequence[str]) -> argparse.Namespace:
     """Return the command's options, and as one more, `settings`, those of a configuration among its words."""
     parser = command.parser()
-    if command.takes_settings:
-        takes_value = {action.dest: action.nargs != 0 for action in parser._actions}
-        flags = [name for name, takes in takes_value.items() if not takes]
-        commands, settings = separated(words, takes_value, flags)
-        return parser.parse_args(commands, argparse.Namespace(settings=settings))
-    options, unknown = parser.parse_known_args(words)
-    if unknown:
-        parser.error(f"palm {command.name} does not know {' '.join(unknown)}")
-    return options
+    takes_value = {name[2:]: each.nargs != 0 for each in parser._actions for name in each.option_strings}
+    flags = [name for name, takes in takes_value.items() if not takes]
+    commands, settings = separated(words, takes_value, flags)
+    if settings and not command.takes_settings:
+        parser.error(f"palm {command.name} does not know {' '.join(settings)}")
+    return parser.parse_args(commands, argparse.Namespace(settings=settings))

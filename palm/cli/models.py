@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palm.cli import command as cli
+from palm.cli.without_torch import need_torch
 from palm.core.errors import PalmError
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ def convert_encoder(options: argparse.Namespace) -> None:
         cli.option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
         cli.option("--path", metavar="DIR", default=".", help="the folder that is to hold `pretrain`"),
     ],
+    only_reads=True,
 )
 def download_models(options: argparse.Namespace) -> None:
     """Download pretrained models to DIR/pretrain/NAME. What has arrived is kept when a connection breaks off:
@@ -195,6 +197,8 @@ def download_models(options: argparse.Namespace) -> None:
     if options.list or not names:
         for line in listed("pretrain"):
             cli.write_line(line)
+    if names:
+        need_torch()
     try:
         for name in names:
             download("pretrain", name, options.path)

@@ -72,15 +72,16 @@ def ls(options: argparse.Namespace) -> None:
     """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods
     line by line; all of one kind (palm ls mixing); or one of them with its settings (palm ls temperature).
     """
-    from palm.starter.catalogue import COMPONENT_KINDS, chosen, entries
+    from palm.controller.components import REGISTRIES
+    from palm.starter.catalogue import chosen, entries
     from palm.starter.catalogue_text import description, listing
 
     cli.find_components(options.config or ".")
-    modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, COMPONENT_KINDS)))
+    modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, REGISTRIES)))
     if modules:
         need_torch()
     found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
-    if options.name in (None, *COMPONENT_KINDS):
+    if options.name in (None, *REGISTRIES):
         cli.write_line(listing(found))
     else:
         cli.write_line("\n\n".join(map(description, found)))

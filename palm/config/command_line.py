@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from palm.config.problems import Problems
 from palm.config.values import Flag, Plain, Setting
 from palm.core.invocation import is_program
 
@@ -21,7 +20,7 @@ def program_arguments() -> list[str]:
     return sys.argv[1:] if is_program() else []
 
 
-def read_arguments(words: Sequence[str], problems: Problems) -> dict[str, Setting]:
+def read_arguments(words: Sequence[str], problems: list[str]) -> dict[str, Setting]:
     """The settings among the arguments, by name; the last of several with one name counts.
 
     Args:
@@ -36,7 +35,7 @@ def read_arguments(words: Sequence[str], problems: Problems) -> dict[str, Settin
         if value in ("--help", "-h") and name is None:
             raise HelpRequested
         if name is None:
-            problems.add(f"command line: {value!r} belongs to no option; write --name value")
+            problems.append(f"command line: {value!r} belongs to no option; write --name value")
         else:
             found[name] = Setting(value, f"--{name}", Path.cwd())
     return found

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from palm.config.conversion import Mismatch, complaint, convert_value
+from palm.config.foreign import FOREIGN
 from palm.config.layers import SettingsLayer, json_ready
 from palm.config.printing import printed
-from palm.config.problems import Problems
-from palm.config.removed import foreign, removal
 from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
 from palm.config.values import Setting, guessed, shown
+from palm.core.checks import raise_any
 from palm.core.registry import did_you_mean
 
 logger = logging.getLogger("palm")
@@ -61,7 +61,7 @@ class Config:
         layers: Sequence[SettingsLayer],
         titles: Mapping[str | None, str],
         base: Path,
-        problems: Problems,
+        problems: list[str],
         backbone_gap: str | None = None,
         cached_vocab: str | None = None,
     ) -> None:
@@ -148,7 +148,7 @@ class Config:
 
     def problem(self, line: str) -> None:
         """Add a line to the report; it begins with its place."""
-        self._problems.add(line)
+        self._problems.append(line)
 
     def excuse(self, scope: str | None) -> None:
         """Note an unknown component of a scope: of its unused settings, report only likely misspellings."""
@@ -201,8 +201,7 @@ class Config:
                     continue
                 if hint := self._reason(name, layer.scope, excused):
                     unused.append(f"{setting.origin}: {hint}")
-        self._problems.add(*sorted(unused, key=lambda line: line.startswith("--")))
-        self._problems.raise_if_any()
+        raise_any([*self._problems, *sorted(unused, key=lambda line: line.startswith("--"))])
 
     def resolved(self) -> dict[str, Any]:
         """Return the values that were received, JSON-ready, paths absolute; a configuration in itself.
@@ -295,8 +294,8 @@ class Config:
 
     def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
         """Say what is wrong with a setting that nothing used, if anything."""
-        if note := removal(name) or foreign(name):
-            return note
+        if name in FOREIGN:
+            return f"nothing uses {name!r}; here it is {FOREIGN[name]}"
         if task is not None and name in self._known[None]:
             return f"{name!r} is a setting of the whole run; it belongs in {self._titles[None]}"
         known = set().union(*self._known.values())

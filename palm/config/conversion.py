@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from palm.config.files import parsed_yaml
 from palm.config.model_names import names_model
-from palm.config.removed import removal
 from palm.config.schema import MAY_BE_FILE
 from palm.config.values import (
     FALSE_WORDS,
@@ -68,8 +67,6 @@ def convert_value(setting: Setting, annotation: Any) -> Any:
 def complaint(name: str, setting: Setting, annotation: Any, error: Mismatch) -> str:
     """Return the line of the report about a value that does not fit."""
     place = setting.place(name)
-    if gone := removal(name, setting.value):
-        return f"{setting.origin}: {gone}"
     if error.missing is not None:
         return f"{place}: no such file: {error.missing} (written as {shown(setting.value)})"
     noun = type_name(annotation)

@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from palm.config.problems import Problems
 from palm.config.values import FALSE_WORDS, FLOAT, INTEGER, TRUE_WORDS, Plain
 from palm.core.errors import ConfigError
 from palm.core.files.untrusted import parse_json, read_bytes
@@ -72,7 +71,7 @@ class _Loader(yaml.SafeLoader):
 
     yaml_implicit_resolvers = _RESOLVERS
 
-    def __init__(self, text: str, shown: str, problems: Problems) -> None:
+    def __init__(self, text: str, shown: str, problems: list[str]) -> None:
         super().__init__(text)
         self.shown = shown
         self.problems = problems
@@ -115,7 +114,7 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise ConfigError(f"{place}: a name should be text, not a list or mapping")
             if key.value in seen:
-                self.problems.add(f"{place}: {key.value!r} is set twice, first in line {seen[key.value]}")
+                self.problems.append(f"{place}: {key.value!r} is set twice, first in line {seen[key.value]}")
             seen.setdefault(key.value, key.start_mark.line + 1)
         self.flatten_mapping(node)
         found = Lines()
@@ -152,7 +151,7 @@ def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None)
     if not origins:
         return text
     lines = text.split("\n")
-    _add_comments(lines, _built(text, "text", Problems()), data, origins)
+    _add_comments(lines, _built(text, "text", []), data, origins)
     return "\n".join(lines)
 
 
@@ -170,7 +169,7 @@ def _add_comments(
             lines[places.lines[name] - 1] += ORIGIN + shown
 
 
-def read_yaml(path: Path, problems: Problems) -> Lines:
+def read_yaml(path: Path, problems: list[str]) -> Lines:
     """The mapping of a YAML file; its unquoted numbers, booleans and the like as `Plain`.
 
     Args:
@@ -191,12 +190,12 @@ def read_yaml(path: Path, problems: Problems) -> Lines:
 def parsed_yaml(text: str) -> Any:
     """The value of a YAML text such as `[1, 2]`; None where it is not YAML."""
     try:
-        return _built(text, "text", Problems())
+        return _built(text, "text", [])
     except ConfigError:
         return None
 
 
-def read_json(path: Path, problems: Problems) -> Lines:
+def read_json(path: Path, problems: list[str]) -> Lines:
     """The object of a JSON file; raises and reports as `read_yaml` does."""
     text = _text(path)
     shown = displayed(path)
@@ -222,7 +221,7 @@ def read_json(path: Path, problems: Problems) -> Lines:
         key, end = decoder.raw_decode(text, at)
         value, end = decoder.raw_decode(text, _next(text, end))
         if key in found:
-            problems.add(f"{shown}:{line}: {key!r} is set twice, first in line {found.lines[key]}")
+            problems.append(f"{shown}:{line}: {key!r} is set twice, first in line {found.lines[key]}")
         found.setdefault(key, value)
         found.lines.setdefault(key, line)
         at = _next(text, end)
@@ -248,7 +247,7 @@ def _next(text: str, at: int) -> int:
     return at
 
 
-def _built(text: str, shown: str, problems: Problems) -> Any:
+def _built(text: str, shown: str, problems: list[str]) -> Any:
     """Return the value of a YAML text; see `_Loader` for the arguments."""
     try:
         loader = _Loader(text, shown, problems)

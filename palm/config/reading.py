@@ -15,7 +15,6 @@ from palm.config.config import AUTO, Config
 from palm.config.conversion import FilePath, Mismatch, ModelPath, complaint, convert_value
 from palm.config.files import Lines, displayed, read_json, read_yaml
 from palm.config.layers import SettingsLayer
-from palm.config.problems import Problems
 from palm.config.values import Plain, Setting, shown
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
@@ -56,7 +55,7 @@ def read_config(
     """
     raise_any(type_problems((str, os.PathLike, Mapping), "a YAML file or a mapping", config=config))
     raise_any(type_problems((Sequence, NoneType), "a list of words", argv=argv))
-    problems = Problems()
+    problems: list[str] = []
     options = read_arguments(program_arguments() if argv is None else argv, problems)
     asked = None if directory is None else functools.cache(directory)
     sources = _Sources(options, problems, needs_tasks, asked, resolves_auto)
@@ -78,7 +77,7 @@ class _Sources:
     """
 
     options: Settings
-    problems: Problems
+    problems: list[str]
     needs_tasks: bool
     directory: Directory | None
     resolves_auto: bool
@@ -110,7 +109,7 @@ class _Sources:
             self.base = path.parent
             content = self._read(read_yaml, path)
             if self.failed:
-                self.problems.raise_if_any()
+                raise_any(self.problems)
         self.everything = self._settings(content, self.title)
         sections = {
             name: (content[name], _inside(self.title, content, name))
@@ -138,7 +137,7 @@ class _Sources:
         }
 
     def _fail(self, *lines: str) -> None:
-        self.problems.add(*lines)
+        self.problems += lines
         self.failed |= bool(lines)
 
     def folder(self, task_dir: Path) -> Path:
@@ -152,7 +151,7 @@ class _Sources:
         found = self._directory_settings()
         backbone_title, backbone, gap = self._backbone()
         if self.failed:
-            self.problems.raise_if_any()
+            raise_any(self.problems)
         options = self._layers(self.options, list(tasks))
         everything = self._layers(self.everything, list(tasks))
         files = [SettingsLayer(settings, "tasks", task) for task, (_, settings) in tasks.items()]
@@ -274,7 +273,7 @@ class _Sources:
             self._fail(*(f"{where.place(name)}: {line}" for line in str(error).splitlines()))
         return {}
 
-    def _read(self, read: Callable[[Path, Problems], Lines], path: Path) -> Lines:
+    def _read(self, read: Callable[[Path, list[str]], Lines], path: Path) -> Lines:
         """Return the content of a file; nothing if it cannot be read, which is reported."""
         try:
             return read(path, self.problems)
@@ -290,7 +289,7 @@ class _Sources:
             task, dot, own = name.rpartition(".")
             if dot and task not in tasks:
                 unknown = f"there is no task {task!r}{did_you_mean(task, tasks)}"
-                self.problems.add(f"{setting.place(name)}: {unknown}")
+                self.problems.append(f"{setting.place(name)}: {unknown}")
             else:
                 scopes[task or None][own] = setting
         return [SettingsLayer(own, "global", scope) for scope, own in scopes.items()]

@@ -49,7 +49,7 @@ from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
-from palm.reader.tables.files import is_data
+from palm.reader.tables.files import absence, is_data
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of Python 3.11
@@ -154,7 +154,8 @@ class Controller:
         settings = self._fresh().settings
         directory = self._directory()
         if self.stages:
-            steps_of(self.stages)  # a later stage's mistake is told before the first trains
+            # A later stage's mistake is told before the first trains.
+            steps_of(self.stages, place=place_of(self.config, "stages"))
             return train_stages(
                 directory,
                 self.stages,
@@ -185,13 +186,8 @@ class Controller:
 
     def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
         """Make the run, with the weights that it starts from, and its evaluator; enter it in its folder."""
-        parts = self._trainable()
-        settings = parts.settings
-        if begin.checkpoint is None and settings.start_from is not None:
-            start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
-        elif begin.checkpoint is None and settings.pretrain_path is not None and self._pretrained is None:
-            self.load_pretrain()
-        training = self.training()
+        settings = self._trainable().settings
+        training = self.training() if begin.checkpoint is None else self._made()
         evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
         evaluator = Evaluator.of(training, *evaluates)  # its state is in the checkpoint, too
         if begin.checkpoint is not None:
@@ -308,7 +304,7 @@ class Controller:
     def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
         path = plan.task.get(setting) if given is None else self._found(given)
         if path is None or not is_data(path):
-            came = "it has none" if path is None else f"no such file: {path}"
+            came = "it has none" if path is None else f"{absence(path)}: {path}"
             raise ConfigError(f"task {plan.name!r} needs a {setting}; {came}")
         assert isinstance(path, Path)
         return path
@@ -347,9 +343,21 @@ class Controller:
     def training(self, devices: int | None = None) -> Training:
         """Make the run of `train`, for a loop of your own: `for step in controller.training().steps(): …`.
 
+        It starts from the weights of `start_from` or `pretrain_path`, if the settings name some.
+
         Args:
             devices: plan the steps that the run has on so many devices, of which this process is the first.
         """
+        parts = self._fresh()
+        settings = parts.settings
+        if settings.start_from is not None:
+            start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
+        elif settings.pretrain_path is not None and self._pretrained is None:
+            self.load_pretrain()
+        return self._made(devices)
+
+    def _made(self, devices: int | None = None) -> Training:
+        """Make the run from the weights as they are."""
         parts = self._fresh()
         self._begun = True
         settings = parts.settings

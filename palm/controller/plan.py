@@ -10,12 +10,14 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
+from palm.backbone.encoder import Encoder
 from palm.backbone.low_rank import FROM
 from palm.balance import BALANCES, Balance
 from palm.config import Config, settings_of
 from palm.config.config import AUTO
 from palm.config.schema import Consumer
 from palm.controller.chosen_rows import RowSettings, choose_rows
+from palm.controller.components import REGISTRIES
 from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
@@ -25,8 +27,9 @@ from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
+from palm.pretrained.configs import COMPUTED_AS, computation_problems
 from palm.reader import READERS, Reader
-from palm.reader.tables.files import is_data
+from palm.reader.tables.files import absence, is_data
 from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
@@ -54,18 +57,6 @@ NO_SETTINGS: dict[Consumer, Collection[str]] = {
     **{LR_SCHEDULES[name]: HORIZON for name in LR_SCHEDULES},
 }
 """Parameters of components that no configuration sets; help and documentation leave them out."""
-
-
-SETTING_OF = {
-    "backbone": "backbone",
-    "optimizer": "optimizer",
-    "learning-rate schedule": "lr_scheduler",
-    "mixing strategy": "mixing",
-    "balancing method": "balance",
-    "reader": "reader",
-    "head": "paradigm",
-}
-"""What a registry holds -> the setting that names an entry of it."""
 
 
 Chosen = dict[str | None, dict[str, list[str]]]
@@ -125,7 +116,10 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     arguments = components.arguments
     encoder = config.value("backbone")
     if encoder is not None and str(encoder.value).lower() in BACKBONES:
-        config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
+        cls = BACKBONES[str(encoder.value)]
+        config.adopt_aliases(cls.aliases)
+        if for_train and issubclass(cls, Encoder):
+            _check_computation(config)
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{place_of(config, name)} {wrong}")
@@ -251,11 +245,11 @@ def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
 def _owners() -> dict[str, dict[str, list[str]]]:
     """Setting -> the components of palm that take it, by the setting that names one of their kind."""
     found: dict[str, dict[str, list[str]]] = {}
-    for registry in (READERS, HEADS, BACKBONES, OPTIMIZERS, LR_SCHEDULES, MIXINGS, BALANCES):
+    for registry in REGISTRIES.values():
         for name in registry:
-            for parameter in settings_of(registry[name]).values():  # type: ignore[arg-type]
+            for parameter in settings_of(registry[name]).values():
                 for spelling in parameter.spellings:
-                    found.setdefault(spelling, {}).setdefault(SETTING_OF[registry.kind], []).append(name)
+                    found.setdefault(spelling, {}).setdefault(registry.setting, []).append(name)
     return found
 
 
@@ -268,12 +262,13 @@ def _known(
     if name is None or (name == AUTO and registry is BACKBONES):
         config.excuse(scope)
         return None
-    key = SETTING_OF[registry.kind]
+    key = registry.setting
     owner = scope if scope in config.tasks else None
     try:
         found = registry[name]
     except PalmError as error:
-        config.problem(f"{place_of(config, key, owner)}: {error}")
+        hint = "; or auto, with pretrain_path" if registry is BACKBONES else ""
+        config.problem(f"{place_of(config, key, owner)}: {error}{hint}")
         config.excuse(scope)
         return None
     for whose in {owner, None}:
@@ -286,6 +281,14 @@ def place_of(config: Config, name: str, scope: str | None = None) -> str:
     """The beginning of a message about a setting: its place and its name."""
     setting = config.value(name, scope)
     return name if setting is None else setting.place(name)
+
+
+def _check_computation(config: Config) -> None:
+    """Check that settings of others in the encoder's JSON do not change what palm's encoders compute."""
+    found = {name: config.value(name, "backbone") for name in COMPUTED_AS if config.place(name, "backbone")}
+    wrong = computation_problems({name: setting.value for name, setting in found.items() if setting})
+    for name, line in wrong.items():
+        config.problem(f"{config.place(name, 'backbone')}: {line}")
 
 
 def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[TaskPlan]) -> None:
@@ -303,7 +306,7 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
         for name in ("train_file", "dev_file"):
             path = task.task.get(name)
             if path is not None and not is_data(path):
-                config.problem(f"{place_of(config, name, task.name)}: no such file: {path}")
+                config.problem(f"{place_of(config, name, task.name)}: {absence(path)}: {path}")
 
 
 def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:

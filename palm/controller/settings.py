@@ -139,7 +139,7 @@ class RunSettings:
     eval_every_epoch: bool = True
     best_by: list[str] | None = None
     early_stopping_patience: int = -1
-    early_stopping_by: str = "task"
+    early_stopping_by: Literal["task", "all"] = "task"
     resume: str | None = field(default=None, metadata=OF_WHOLE_RUN | NO_RESULT)
     overwrite: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
     data_cache: Path | None = field(default=None, metadata=OF_WHOLE_RUN | NO_RESULT)
@@ -176,15 +176,6 @@ class TaskParts:
     paradigm: str
 
 
-INTERVALS = (
-    "print_every_n_steps",
-    "save_every_n_steps",
-    "save_infermodel_every_n_steps",
-    "eval_every_n_steps",
-    "early_stopping_patience",
-)
-
-
 def _is_count_or_never(value: int) -> bool:
     return value >= 1 or value == -1
 
@@ -192,15 +183,22 @@ def _is_count_or_never(value: int) -> bool:
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_epochs": (lambda value: 0 < value < math.inf, "above 0"),
     "max_steps": (lambda value: value >= 1, "1 or more"),
-    "tasks_per_step": (lambda value: value == "all" or value >= 1, "1 or more, or all"),
     "transfer_every_n_steps": (
         lambda value: value == "auto" or _is_count_or_never(value),
         "1 or more, auto or -1",
     ),
-    **dict.fromkeys(INTERVALS, (_is_count_or_never, "1 or more, or -1 for never")),
+    **dict.fromkeys(
+        [
+            "print_every_n_steps",
+            "save_every_n_steps",
+            "save_infermodel_every_n_steps",
+            "eval_every_n_steps",
+            "early_stopping_patience",
+        ],
+        (_is_count_or_never, "1 or more, or -1 for never"),
+    ),
     "warmup_proportion": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
     "ema_decay": (lambda value: 0 <= value < 1, "at least 0 and below 1"),
-    "early_stopping_by": (lambda value: value in ("task", "all"), "task or all"),
     "keep_last_n": (_is_count_or_never, "1 or more, or -1 for all"),
     "num_devices": (lambda value: value == "auto" or value >= 1, "1 or more, or auto"),
     "process_group_timeout": (lambda value: value > 0, "above 0"),

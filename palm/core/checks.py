@@ -71,8 +71,7 @@ def raise_any(problems: Iterable[str]) -> None:
     """Check that there are no problems.
 
     Raises:
-        ConfigError: there are; with all of them.
+        ConfigError: there are; with all of them, each once.
     """
-    problems = list(problems)
-    if problems:
-        raise ConfigError(problems)
+    if found := list(dict.fromkeys(problems)):
+        raise ConfigError(found)

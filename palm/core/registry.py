@@ -42,6 +42,8 @@ def imported(kind: str, path: str) -> Any:
             # A syntax error names its own line.
             place = "" if isinstance(error, SyntaxError) else f" at {last.filename}:{last.lineno}"
             what = f"{type(error).__name__}{place}: {error}"
+        if isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name)):
+            what += "; put it into the working directory, or its folder into PYTHONPATH"
         raise PalmError(f"the {kind} {path!r} cannot be imported: {what}") from error
 
 
@@ -51,10 +53,12 @@ class Registry(Generic[T]):
     Args:
         kind: what the entries are, for messages (`"reader"`).
         base: the class that every one of them is a subclass of.
+        setting: names an entry in a configuration (`"mixing"`); as `kind` where absent.
     """
 
-    def __init__(self, kind: str, base: type) -> None:
+    def __init__(self, kind: str, base: type, setting: str = "") -> None:
         self.kind = kind
+        self.setting = setting or kind
         self._base = base
         self._entries: dict[str, T] = {}
 

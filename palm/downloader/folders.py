@@ -15,11 +15,11 @@ from palm.downloader.fetching import fetch
 from palm.downloader.hub import files_of, snapshot
 from palm.downloader.models import Model
 from palm.downloader.staging import staging
-from palm.pretrained import read_directory, read_weights
+from palm.pretrained import ModelDirectory, read_directory
 from palm.pretrained.configs import CONFIG_FILES, find_config
+from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
 from palm.pretrained.vocabularies import VOCABULARIES, find_vocabulary
-from palm.pretrained.writing import write_hugging_face
 
 
 def obtain(model: Model, folder: Path) -> None:
@@ -53,7 +53,7 @@ def _snapshot_copy(model: Model, work: Path) -> Path:
     make_folder(files)
     for file in files_of(snapshot(model.repository)):
         copy(file, files / file.name)
-    _check(files)
+    _checked(files)
     return files
 
 
@@ -67,9 +67,9 @@ def _unpacked(model: Model, work: Path) -> Path:
         logger.info("Extracting %s...", archive.name)
         files = unpack(archive, work / "unpacked")
         if model.is_supported:
-            _check(files)
+            directory = _checked(files)
             if not (files / "model.safetensors").exists():  # a mirror's archive may have it already
-                _convert(files)
+                _convert(directory)
     except PalmError as error:
         if isinstance(error.__cause__, OSError | SafetensorError):  # the disk, not what has arrived
             raise OSError(str(error.__cause__)) from error
@@ -78,16 +78,15 @@ def _unpacked(model: Model, work: Path) -> Path:
     return files
 
 
-def _convert(folder: Path) -> None:
+def _convert(directory: ModelDirectory) -> None:
     """Write the numbers as Hugging Face lays them out; parameters that are lacking are not made up."""
-    directory = read_directory(folder)
     backbone = directory.build()
-    loaded = fill_backbone(backbone, directory.given, folder).loaded
-    write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, folder)
+    loaded = fill_backbone(backbone, directory.given, directory.path).loaded
+    write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, directory.path)
 
 
-def _check(folder: Path) -> None:
-    """Make sure that a folder holds weights, the sizes of their encoder and a vocabulary.
+def _checked(folder: Path) -> ModelDirectory:
+    """Read a folder that should hold weights, the sizes of their encoder and a vocabulary.
 
     Raises:
         StorageError: something is missing or damaged.
@@ -96,4 +95,4 @@ def _check(folder: Path) -> None:
     missing += [] if find_vocabulary(folder) else [" or ".join(VOCABULARIES)]
     if missing:
         raise StorageError(f"no model has arrived: there is no {' and no '.join(missing)}")
-    read_weights(folder)
+    return read_directory(folder)

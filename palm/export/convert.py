@@ -11,8 +11,8 @@ from palm.core.logging import logger
 from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import input_names, save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
+from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
-from palm.pretrained.writing import write_hugging_face
 from palm.reader.text.subwords import load_tokenizer
 
 

@@ -13,9 +13,8 @@ from palm.core.files.tensors import save_tensors
 from palm.core.numerics.layers import ACTIVATIONS
 from palm.engine.inference.inference import InferenceModel
 from palm.export.tokenizer_files import load_tokenizer
-from palm.pretrained import from_ours
-from palm.pretrained.families import config_of, family_of
-from palm.pretrained.library import POOLING_FILE
+from palm.pretrained.families import family_of, write_hugging_face
+from palm.pretrained.library import POOLING_FILE, POOLING_MODES
 
 MODULES = "sentence_transformers.models"
 
@@ -38,14 +37,19 @@ def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
                 f"{model.task} passes the first token through further layers, and sentence-transformers does "
                 "not; train with pooling: mean or max"
             )
-        save_tensors(part / "model.safetensors", backbone.model.state_dict())
-        backbone.write_file("encoder_config_path", part / "config.json")
+        left_out: tuple[str, ...] = ()
     else:
         assert isinstance(backbone, Encoder)
-        _save_encoder(model, backbone, part)
+        # Some families have the pooler in their classifiers alone.
+        left_out = (
+            () if family_of(backbone).pooler.endswith("pooler.dense") else ("pooler.weight", "pooler.bias")
+        )
         if backbone.pooler is not None:
             modules.append(("2_Dense", "Dense"))
             _save_pooler(backbone, part / "2_Dense")
+    weights = {name: value for name, value in backbone.state_dict().items() if name not in left_out}
+    pad_id = load_tokenizer(model.reader).pad_id
+    write_hugging_face(weights, backbone, part, pad_token_id=pad_id, dtype="float32")
     modules.append((f"{len(modules)}_Normalize", "Normalize"))
     _save_pooling(backbone, part)
     listed = [
@@ -57,17 +61,6 @@ def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
     longest = model.reader.settings["max_seq_len"]
     write_json(part / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
     write_json(part / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
-
-
-def _save_encoder(model: InferenceModel, backbone: Encoder, part: Path) -> None:
-    family = family_of(backbone)
-    encoder = {name: value for name, value in backbone.state_dict().items() if not name.startswith("pooler.")}
-    weights = from_ours(encoder, family.layout)
-    if backbone.pooler is not None and family.pooler.endswith("pooler.dense"):
-        weights |= {f"pooler.dense.{name}": value for name, value in backbone.pooler.state_dict().items()}
-    save_tensors(part / "model.safetensors", weights)
-    pad_id = load_tokenizer(model.reader).pad_id
-    write_json(part / "config.json", {"pad_token_id": pad_id, "dtype": "float32", **config_of(backbone)})
 
 
 def _save_pooler(backbone: Encoder, folder: Path) -> None:
@@ -88,7 +81,6 @@ def _save_pooler(backbone: Encoder, folder: Path) -> None:
 
 def _save_pooling(backbone: Encoder | Transformers, part: Path) -> None:
     width = backbone.outputs_attr["sentence_embedding"].shape[-1]
-    names = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
-    modes = {f"pooling_mode_{name}": backbone.pooling == mode for mode, name in names.items()}
+    modes = {name: backbone.pooling == mode for name, mode in POOLING_MODES.items()}
     make_folder(part / "1_Pooling")
     write_json(part / POOLING_FILE, {"word_embedding_dimension": width, **modes})

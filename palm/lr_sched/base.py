@@ -38,7 +38,7 @@ def warmup_problems(warmup_steps: float, num_train_steps: float) -> list[str]:
     ]
 
 
-LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule)
+LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule, "lr_scheduler")
 
 HORIZON = ("warmup_steps", "num_train_steps")
 """Parameters of schedules that the run gives; all others are settings."""

@@ -224,4 +224,4 @@ def keep_target_for_last(tasks: Sequence[TaskProgress], left: Sequence[int]) -> 
     return [0 if waits and task.is_target else steps for task, steps in zip(tasks, left, strict=True)]
 
 
-MIXINGS: Registry[type[Mixing]] = Registry("mixing strategy", Mixing)
+MIXINGS: Registry[type[Mixing]] = Registry("mixing strategy", Mixing, "mixing")

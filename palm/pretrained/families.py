@@ -1,15 +1,23 @@
-"""Hugging Face's names of our encoders: classes, prefixes of weights, keys of `config.json`."""
+"""Encoders in Hugging Face's layout: classes, names of weights, keys of `config.json`, directories."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone, DistilBERT
 from palm.backbone.encoder import Encoder
+from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
+from palm.core.files.fs import write_json
+from palm.core.files.tensors import save_tensors
 from palm.pretrained.layouts import LayoutName
+from palm.pretrained.library import write_library_encoder
+from palm.pretrained.names import from_ours
 
 
 @dataclass(frozen=True)
@@ -77,3 +85,24 @@ def config_of(backbone: Backbone, model: str = "Model") -> dict[str, Any]:
         "model_type": family.model_type,
         **{family.keys.get(name, name): value for name, value in settings.items()},
     }
+
+
+def write_hugging_face(
+    weights: Mapping[str, Tensor], backbone: Backbone, folder: Path, **settings: Any
+) -> None:
+    """Write `model.safetensors` and `config.json` as `transformers` does for an encoder alone.
+
+    Args:
+        weights: by our names; what is missing is not made up.
+        backbone: whose sizes they are.
+        folder: is there.
+        settings: further ones of an encoder of palm's own.
+
+    Raises:
+        StorageError: `transformers` has no such encoder.
+    """
+    if isinstance(backbone, Transformers):
+        write_library_encoder(weights, backbone, folder)
+        return
+    save_tensors(folder / "model.safetensors", from_ours(weights, family_of(backbone).layout))
+    write_json(folder / "config.json", {**settings, **config_of(backbone)})

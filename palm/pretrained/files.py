@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors.torch import _TYPES
 from torch import Tensor
 
 from palm.core.errors import StorageError
@@ -71,13 +72,9 @@ def _read_safetensors(file: Path, headers: bool) -> Weights:
     with wrap_read_errors(file):
         found = headers_in(file)
         return {
-            name: torch.empty(shape, dtype=_DTYPES.get(kind, torch.int64), device="meta")
+            name: torch.empty(shape, dtype=_TYPES.get(kind, torch.int64), device="meta")
             for name, (kind, shape) in found.items()
         }
-
-
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-"""safetensors' names of dtypes; all others are no weights, and count as int64."""
 
 
 def _read_shards(index: Path, headers: bool) -> Weights:

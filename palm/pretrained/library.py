@@ -11,11 +11,18 @@ from torch import Tensor
 from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_config import library, read_encoder_config
 from palm.core.errors import StorageError
-from palm.core.files.untrusted import read_json
+from palm.core.files.untrusted import read_object
 from palm.pretrained.names import Renamed
 
 POOLING_FILE = "1_Pooling/config.json"
 """How a sentence embedding is made of tokens, as the library sentence-transformers writes it."""
+
+POOLING_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+}
+"""Settings of that file -> our name of the pooling."""
 
 ABOVE = "sentence.layers."
 """What the names of the layers between the first token and a classifier's last layer begin with."""
@@ -74,7 +81,7 @@ def _above_first(backbone: Transformers, original: Mapping[str, Tensor]) -> dict
 
 
 def write_library_encoder(weights: Mapping[str, Tensor], backbone: Transformers, folder: Path) -> None:
-    """Write an encoder as the library does; arguments as in `palm.pretrained.writing`."""
+    """Write an encoder as the library does; arguments as of `write_hugging_face`."""
     own = {
         name.removeprefix("model."): value for name, value in weights.items() if not name.startswith(ABOVE)
     }
@@ -84,7 +91,8 @@ def write_library_encoder(weights: Mapping[str, Tensor], backbone: Transformers,
     model = library().AutoModel.from_config(backbone.config)
     own = {name: value for name, value in own.items() if name in model.state_dict()}
     model.load_state_dict(own, strict=False)
-    model.save_pretrained(folder, state_dict=own)
+    with quiet_library():
+        model.save_pretrained(folder, state_dict=own)
 
 
 @contextmanager
@@ -120,13 +128,11 @@ def directory_pooling(folder: Path) -> str:
     file = folder / POOLING_FILE
     if not file.is_file():
         return "cls"
-    pooling = read_json(file)
-    modes = {
-        name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens")
-        for name, value in (pooling.items() if isinstance(pooling, dict) else ())
-        if name.startswith("pooling_mode_") and value is True
-    }
-    modes |= {pooling["pooling_mode"]} if isinstance(pooling, dict) and "pooling_mode" in pooling else set()
-    if len(modes) != 1 or not modes <= {"cls", "mean", "max"}:
-        raise StorageError(f"{file}: expected one pooling of cls, mean and max, not {sorted(modes)}")
-    return str(modes.pop())
+    pooling = read_object(file)
+    # New versions of that library name the poolings, old ones have a switch for each.
+    switches = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
+    named = pooling.get("pooling_mode", switches)
+    modes = [POOLING_MODES.get(name, name) for name in (named if isinstance(named, list) else [named])]
+    if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
+        raise StorageError(f"{file}: expected one pooling of cls, mean and max, not {modes}")
+    return str(modes[0])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from palm.core.errors import DataError, PalmError
+from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
@@ -18,14 +18,10 @@ from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import Refuse
 from palm.reader.text.bad_rows import BadRows
 
 Draw = Callable[[int], np.random.Generator]
 """The generator of the k-th row of a batch; only readers that draw call it."""
-
-Item = TypeVar("Item")
-Example = TypeVar("Example")
 
 
 class Reader(Methods2x, ABC):
@@ -93,13 +89,9 @@ class Reader(Methods2x, ABC):
         """The batch of these rows, padded to the longest; with targets if the rows have them."""
 
     def records(
-        self,
-        examples: Sequence[Any],  # noqa: ARG002
-        rows: Rows,  # noqa: ARG002
-        decoded: Sequence[Record],
-        first: int,
+        self, examples: Sequence[Any], rows: Rows, decoded: Sequence[Record], first: int
     ) -> Iterator[Record]:
-        """One record per example, in order; here its number and its only row's decoded value.
+        """One record per example, in order: its number, and what `record` makes of its rows.
 
         Args:
             examples: a chunk of consecutive examples of the file.
@@ -107,8 +99,22 @@ class Reader(Methods2x, ABC):
             decoded: one value per row, from `Head.decode`.
             first: the number of the chunk's first example in the file, counted from 0.
         """
-        for index, value in enumerate(decoded, start=first):
-            yield {"index": index, **value}
+        bounds = np.searchsorted(rows["example"].values, np.arange(len(examples) + 1)).tolist()
+        for number, example in enumerate(examples):
+            places = range(bounds[number], bounds[number + 1])
+            values = decoded[places.start : places.stop]
+            yield {"index": first + number, **self.record(example, rows, places, values)}
+
+    def record(self, example: Any, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:  # noqa: ARG002
+        """The prediction for an example; here the decoded value of its only row.
+
+        Args:
+            example: as it was read.
+            rows: those of its chunk.
+            places: which of them are its own.
+            decoded: one value for each of its own.
+        """
+        return decoded[0]
 
     def row_tokens(self, rows: Rows) -> Ints:
         """The number of tokens that every row brings into a batch, int64[rows]."""
@@ -159,48 +165,6 @@ class Reader(Methods2x, ABC):
     def in_memory(self, results: Iterable[Any]) -> Sequence[Any] | Mapping[str, str]:
         """The value of `Trainer.predict` where it writes no files: all results, as read from the files."""
         return list(results)
-
-    def examples_of(
-        self,
-        path: Path,
-        with_targets: bool,
-        items: Callable[[Refuse], Iterable[Item]],
-        make: Callable[[Item], Example | None],
-    ) -> Iterator[Example]:
-        """For `read`: the examples that can be used, while `on_bad_row` decides on the others.
-
-        Args:
-            path: the data file.
-            with_targets: without them, every row has to be used: it is to be predicted.
-            items: the file's rows; takes a function to call with the error of a row that is left out.
-            make: an example of a row, or None of one that is passed over, or a DataError.
-
-        Raises:
-            DataError: rows that cannot be used, all in one.
-        """
-        whole_file = self.bad_rows is not None  # its encoder adds problems too, and reports all of them
-        bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "error")
-        for item in items(bad.add):
-            try:
-                example = make(item)
-            except DataError as error:
-                example = bad.add(error)
-            if example is not None and (whole_file or not bad.is_refused):
-                yield example
-        if not whole_file:
-            bad.finish(self.warn_once)
-
-    def refuse(self, errors: Sequence[DataError]) -> None:
-        """For `encode`: examples that cannot be used, of which no rows are made.
-
-        Raises:
-            DataError: with all of them, unless a whole file is encoded.
-        """
-        if self.bad_rows is None and errors:
-            raise DataError("\n".join(map(str, errors)))
-        for error in errors:
-            assert self.bad_rows is not None
-            self.bad_rows.add(error)
 
     def warn_once(self, message: str) -> None:
         """Warn, but not again: a dev file is read in every evaluation."""

@@ -131,11 +131,9 @@ class Reader(base.Reader):
         for name, first in examples[0].items():
             values = [example[name] for example in examples]
             dtype = np.float32 if np.issubdtype(first.dtype, np.floating) else np.int64
-            if first.ndim:
-                offsets = np.cumsum([0, *map(len, values)]).astype(np.int64)
-                columns[name] = Column(np.concatenate(values).astype(dtype), offsets)
-            else:
-                columns[name] = Column.scalar(np.asarray(values), dtype)
+            columns[name] = (
+                Column.ragged(values, dtype) if first.ndim else Column.scalar(np.asarray(values), dtype)
+            )
         return Rows(columns)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002

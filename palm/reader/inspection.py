@@ -31,6 +31,11 @@ MOST_LETTERS = 100
 BINS = 16
 """Ranges of a histogram, at most."""
 
+MOST_LABELS = 200
+
+SPREAD = {"least": 0.0, "median": 0.5, "95 %": 0.95, "99 %": 0.99, "most": 1.0}
+"""Name of a quantile -> the share of rows that are no longer."""
+
 
 def examples_of(reader: Reader, path: Path, role: Role) -> Iterator[Any]:
     """Read the examples of a file as the run reads it in this role."""
@@ -41,17 +46,10 @@ def named_texts(example: Any) -> list[tuple[str, str]]:
     """Return the texts of an example with their names; of an unknown class, all but its label and place."""
     if isinstance(example, SquadQuestion):
         return [("question", example.question), ("context", example.context)]
-    if isinstance(example, RankedExample):
-        right = example.right
-        return [
-            ("text_a", right.text_a),
-            ("right", right.text_b or ""),
-            ("wrong", example.wrong.text_b or ""),
-        ]
     if isinstance(words := getattr(example, "words", None), list):
         return [("text_a", " ".join(words))]
     if isinstance(getattr(example, "text_a", None), str):
-        texts = [(name, getattr(example, name, None)) for name in ("text_a", "text_b")]
+        texts = [(name, getattr(example, name, None)) for name in ("text_a", "text_b", "text_b_neg")]
         listed = [(f"text {k}", text) for k, text in enumerate(getattr(example, "texts", ()))]
         return [(name, text) for name, text in texts if text is not None] + listed
     if dataclasses.is_dataclass(example):
@@ -79,10 +77,9 @@ def truths_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict
 
 def place_of(example: Any) -> str:
     """Return `file:line` without folders, or the question's id."""
-    whole = getattr(example, "right", example)
-    if isinstance(whole, SquadQuestion):
-        return f"question {whole.id!r}"
-    name, colon, line = str(getattr(whole, "place", "")).rpartition(":")
+    if isinstance(example, SquadQuestion):
+        return f"question {example.id!r}"
+    name, colon, line = str(getattr(example, "place", "")).rpartition(":")
     return f"{Path(name).name}{colon}{line}"
 
 
@@ -146,17 +143,29 @@ class FileStatistics:
         for length, count in zip(lengths.tolist(), counts.tolist(), strict=True):
             self.lengths[length] += count
 
-    def sorted_lengths(self) -> npt.NDArray[np.int64]:
-        """Return the length of every row, in order."""
+    def summary(self) -> dict[str, Any]:
+        """Return what is said of a file, JSON-ready.
+
+        Returns:
+            `examples`; `rows`, what they became: as many, or more where long texts are cut into windows;
+            `tokens` of a row: the `least`, the `median`, `95 %` are no longer, `99 %`, the `most`, the
+            `mean`; their `histogram`: ranges and how many rows are in each; `labels`: those that occur and
+            how often, the most frequent first, up to `MOST_LABELS`.
+        """
         sizes = np.array(sorted(self.lengths), dtype=np.int64)
-        return np.repeat(sizes, [self.lengths[size] for size in sizes.tolist()])
-
-
-def quantiles(lengths: npt.NDArray[np.int64], fractions: Sequence[float]) -> list[int]:
-    """Return quantiles of lengths; none of none."""
-    if not len(lengths):
-        return []
-    return [int(np.quantile(lengths, fraction, method="lower")) for fraction in fractions]
+        lengths = np.repeat(sizes, [self.lengths[size] for size in sizes.tolist()])
+        tokens = {
+            name: int(np.quantile(lengths, share, method="lower"))
+            for name, share in SPREAD.items()
+            if len(lengths)
+        }
+        return {
+            "examples": self.examples,
+            "rows": len(lengths),
+            "tokens": tokens | ({"mean": round(float(lengths.mean()), 1)} if len(lengths) else {}),
+            "histogram": histogram(lengths),
+            "labels": self.labels.most_common(MOST_LABELS),
+        }
 
 
 def histogram(lengths: npt.NDArray[np.int64]) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
 import torch
 
@@ -15,9 +15,12 @@ from palm.core.component import Component, Translate, checked_phase, unused
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
 from palm.core.tensor_specs import Specs, mismatches
 from palm.reader.rows.cache import DataCache, training_rows
-from palm.reader.rows.chunks import RowEncoder, num_prediction_rows
+from palm.reader.rows.chunks import num_prediction_rows
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.files import is_data
+
+if TYPE_CHECKING:
+    from palm.reader.base import Reader
 
 R = TypeVar("R", bound="Methods2x")
 
@@ -125,9 +128,10 @@ class Methods2x(Component):
         """
         raise_any(path_problems(input_file=input_file))
         data = LoadedData(Path(input_file), batch_size, max_tokens_per_batch, num_epochs, shuffle_train)
-        reader = cast(RowEncoder, self)
         is_training = self.phase == "train"
-        self.loaded_rows = training_rows(reader, data.path, DataCache.of_user()) if is_training else None
+        self.loaded_rows = (
+            training_rows(self._reader, data.path, DataCache.of_user()) if is_training else None
+        )
         self.loaded_data = data
 
     def register_with(self, backbone: HasInputs) -> None:
@@ -184,11 +188,15 @@ class Methods2x(Component):
         return self.loaded_data
 
     @property
+    def _reader(self) -> Reader:
+        return cast("Reader", self)
+
+    @property
     def num_examples(self) -> int:
         """The number of rows of the loaded file; a document counts once for each of its windows."""
         if self.loaded_rows is not None:
             return len(self.loaded_rows)
-        return num_prediction_rows(cast(RowEncoder, self), self.loaded.path)
+        return num_prediction_rows(self._reader, self.loaded.path)
 
     @property
     def num_epochs(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,22 +76,16 @@ class MaskLMReader(TextReader):
         batch["mask_label"] = torch.from_numpy(original.ravel()[masked.places])
         return batch
 
-    def records(
-        self,
-        examples: Sequence[TextExample],  # noqa: ARG002
-        rows: Rows,
-        decoded: Sequence[Record],
-        first: int,
-    ) -> Iterator[Record]:
-        for row, value in enumerate(decoded):
-            positions = value["positions"]
-            words = self.tokenizer.tokens(rows["token_ids"][row][positions])
-            guesses = self.tokenizer.tokens(value["predicted"])
-            fields = {"position": positions, "word": words, "predicted": guesses, "prob": value["probs"]}
-            if "log_probs" in value:
-                fields["log_prob"] = value["log_probs"]
-            by_word = [dict(zip(fields, word, strict=True)) for word in zip(*fields.values(), strict=True)]
-            yield {"index": first + row, "words": by_word}
+    def record(self, example: Any, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:  # noqa: ARG002
+        value = decoded[0]
+        positions = value["positions"]
+        words = self.tokenizer.tokens(rows["token_ids"][places[0]][positions])
+        guesses = self.tokenizer.tokens(value["predicted"])
+        fields = {"position": positions, "word": words, "predicted": guesses, "prob": value["probs"]}
+        if "log_probs" in value:
+            fields["log_prob"] = value["log_probs"]
+        each = zip(*fields.values(), strict=True)
+        return {"words": [dict(zip(fields, word, strict=True)) for word in each]}
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
         """Empty: the records have the hidden words. Rows without words are reported, once."""

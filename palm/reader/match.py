@@ -24,16 +24,14 @@ PAIR_COLUMNS = ("token_ids", "first_segment")
 
 
 @dataclass(frozen=True, slots=True)
-class RankedExample:
+class RankedExample(TextExample):
     """One line of a table for pairwise training.
 
     Args:
-        right: `text_a` with `text_b`.
-        wrong: `text_a` with `text_b_neg`.
+        text_b_neg: belongs less to `text_a` than `text_b`.
     """
 
-    right: TextExample
-    wrong: TextExample
+    text_b_neg: str
 
 
 @READERS.register("match")
@@ -92,36 +90,33 @@ class MatchReader(TextReader):
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
         self.truth_names = ("is_right",)
 
-    def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
+    def columns_of(self, with_targets: bool) -> tuple[str, ...]:
+        columns = super().columns_of(with_targets)
+        return (*columns, "text_b_neg") if with_targets and self.is_pairwise else columns
+
+    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> Any:
+        example = super().example_of(row, with_targets, missing_labels)
         if not (with_targets and self.is_pairwise):
-            return super().read(path, with_targets)
-
-        def example(row: TableRow) -> RankedExample:
-            right = self._example(row, None)
-            wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
-            return RankedExample(right, replace(right, text_b=wrong))
-
-        return self.table_examples(path, with_targets, (*self.text_columns, "text_b_neg"), example)
+            return example
+        wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
+        return RankedExample(example.text_a, example.text_b, None, row.place, wrong)
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
         """Pairwise, each right text, labelled 1, and then its wrong one, labelled 0."""
-        if not self.is_pairwise:
-            yield from super().read_true(path)
-            return
-        for example in self.read(path, with_targets=True):
-            yield replace(example.right, label=1)
-            yield replace(example.wrong, label=0)
-
-    def cells_of(self, text: Any) -> dict[str, Any] | None:
-        if isinstance(text, (tuple, list)) and len(text) == 2:
-            return {"text_a": text[0], "text_b": text[1]}
-        return text if isinstance(text, dict) else None
+        for example in super().read_true(path):
+            if isinstance(example, RankedExample):
+                yield TextExample(example.text_a, example.text_b, 1, example.place)
+                yield TextExample(example.text_a, example.text_b_neg, 0, example.place)
+            else:
+                yield example
 
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
         if not (with_targets and self.is_pairwise):
             return super().encode(examples, with_targets)
-        right = super().encode([example.right for example in examples], with_targets=False)
-        wrong = super().encode([example.wrong for example in examples], with_targets=False)
+        right = super().encode(examples, with_targets=False)
+        wrong = super().encode(
+            [replace(each, text_b=each.text_b_neg) for each in examples], with_targets=False
+        )
         return Rows({**right.columns, **{f"wrong_{name}": wrong[name] for name in PAIR_COLUMNS}})
 
     def row_tokens(self, rows: Rows) -> Ints:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,7 +30,7 @@ from palm.reader.text.squad import (
     parsed_questions,
 )
 from palm.reader.text.tokenizer import Pieces
-from palm.reader.text.windows import Window, best_context, windows_of
+from palm.reader.text.windows import best_context, windows_of
 from palm.reader.tokenizing import TokenizingReader
 
 FIRST_UNIQUE_ID = 1000000000
@@ -40,11 +39,9 @@ N_BEST_SIZE = 20
 """Answers of a question in `nbest_predictions.json`, where the head does not give their number."""
 
 
-class TokenSpan(NamedTuple):
-    """The tokens of an answer in its document, both ends included."""
-
-    first: int
-    last: int
+_SCALARS = ("example", "first_segment", "window_start")
+_RAGGED = ("token_ids", "char_starts", "char_ends")
+_POSITIONS = ("start_positions", "end_positions")
 
 
 @READERS.register("mrc")
@@ -73,6 +70,7 @@ class MRCReader(TokenizingReader):
 
     cacheable = True
     known_columns = ("id", "question", "context", "answers", "answer_start")
+    optional_columns = known_columns
     split_by = ("context",)
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are pieces of the context as it is"}
     order_2x = (
@@ -124,8 +122,7 @@ class MRCReader(TokenizingReader):
             return answerable(question)
 
         columns = ("question", "context", "answers") if wants_answers else ("question", "context")
-        optional = [name for name in self.known_columns if name not in columns]
-        yield from self.table_examples(file.path, with_targets, columns, example, optional)
+        yield from self.table_examples(file.path, with_targets, columns, example)
         if file.num_empty:
             ids = _listed(file.empty, file.num_empty)
             self.warn_once(
@@ -151,7 +148,7 @@ class MRCReader(TokenizingReader):
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
         if self.facts is not None:
             self._count(self.facts, examples, queries, documents)
-        columns: dict[str, list[Any]] = defaultdict(list)
+        found: list[dict[str, Any]] = []
         unheld = []
         for index, example in enumerate(examples):
             document = documents[example.context]
@@ -162,9 +159,7 @@ class MRCReader(TokenizingReader):
                 continue
             query = queries[index][: self.max_query_len]
             windows = self._windows(query, document, answer)
-            for window in windows:
-                columns["example"].append(index)
-                self._add_row(columns, query, document, window, answer)
+            found += [{"example": index, **self._row(query, document, each, answer)} for each in windows]
             if not windows:
                 unheld.append(example.id)
         if unheld:
@@ -173,14 +168,11 @@ class MRCReader(TokenizingReader):
                 f"{len(unheld)} of {len(examples)} questions are left out of training, because no window "
                 f"holds their whole answer: {ids}; raise max_seq_len or lower doc_stride"
             )
-        rows = {name: Column.scalar(columns[name]) for name in ("first_segment", "example", "window_start")}
-        rows |= {name: Column.ragged(columns[name]) for name in ("token_ids", "char_starts", "char_ends")}
-        if with_targets:
-            rows["start_positions"] = Column.scalar(columns["start_positions"])
-            rows["end_positions"] = Column.scalar(columns["end_positions"])
-        return Rows(rows)
+        scalars = (*_SCALARS, *_POSITIONS) if with_targets else _SCALARS
+        columns = {name: Column.scalar([row[name] for row in found]) for name in scalars}
+        return Rows(columns | {name: Column.ragged([row[name] for row in found]) for name in _RAGGED})
 
-    def _windows(self, query: Sequence[int], document: Pieces, answer: TokenSpan | None) -> list[Window]:
+    def _windows(self, query: Sequence[int], document: Pieces, answer: range | None) -> list[range]:
         """The windows of a document that are rows: all, or those that hold the answer."""
         windows = windows_of(len(document), self._room(query), self.doc_stride)
         if answer is None or not self.remove_noanswer:
@@ -191,69 +183,48 @@ class MRCReader(TokenizingReader):
         """The number of tokens of a context that fit into a row with this question."""
         return self.max_seq_len - len(query) - self.num_special
 
-    def _add_row(
-        self,
-        columns: dict[str, list[Any]],
-        query: list[int],
-        document: Pieces,
-        window: Window,
-        answer: TokenSpan | None,
-    ) -> None:
-        tokens = slice(window.start, window.start + window.length)
+    def _row(self, query: list[int], document: Pieces, window: range, answer: range | None) -> dict[str, Any]:
+        tokens = slice(window.start, window.stop)
         first = len(query) + self.num_special - 1  # the column where the window begins
-        columns["token_ids"].append(
-            [
-                self.tokenizer.cls_id,
-                *query,
-                *self.tokenizer.between,
-                *document.ids[tokens].tolist(),
-                self.tokenizer.sep_id,
-            ]
-        )
-        columns["first_segment"].append(first)
-        columns["window_start"].append(window.start)
-        columns["char_starts"].append(document.starts[tokens])
-        columns["char_ends"].append(document.ends[tokens])
-        held = answer if answer is not None and _holds(window, answer) else None
-        # `[CLS]` where there is no answer
-        columns["start_positions"].append(held.first - window.start + first if held else 0)
-        columns["end_positions"].append(held.last - window.start + first if held else 0)
+        row = {
+            "token_ids": self.tokenizer.row(query, document.ids[tokens].tolist()),
+            "first_segment": first,
+            "window_start": window.start,
+            "char_starts": document.starts[tokens],
+            "char_ends": document.ends[tokens],
+        }
+        if answer is None or not _holds(window, answer):
+            return row | dict.fromkeys(_POSITIONS, 0)  # `[CLS]` where there is no answer
+        shift = first - window.start
+        return row | {"start_positions": answer.start + shift, "end_positions": answer[-1] + shift}
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         batch = super().collate(rows, indices, draw)
         batch["unique_ids"] = FIRST_UNIQUE_ID + torch.as_tensor(indices, dtype=torch.long)
         return batch
 
-    def records(
-        self,
-        examples: Sequence[SquadQuestion],
-        rows: Rows,
-        decoded: Sequence[Record],
-        first: int,  # noqa: ARG002
-    ) -> Iterator[Record]:
-        owners = rows["example"].values
-        bounds = np.searchsorted(owners, np.arange(len(examples) + 1))
-        for example, start, end in zip(examples, bounds, bounds[1:], strict=False):
-            indices = range(start, end)
-            values = decoded[start:end]
-            cuts = [Window(int(rows["window_start"][i]), len(rows["char_starts"][i])) for i in indices]
-            windows = [
-                ContextWindow(
-                    int(rows["first_segment"][i]), rows["char_starts"][i], rows["char_ends"][i], best
-                )
-                for i, best in zip(indices, best_context(cuts), strict=True)
-            ]
-            spans = [value["spans"] for value in values]
-            null = min((tuple(value["null"]) for value in values if "null" in value), key=sum, default=None)
-            n_best_size = values[0].get("n_best_size", N_BEST_SIZE)
-            nbest = best_answers(example.context, windows, spans, n_best_size, null)
-            record = {"id": example.id, "text": nbest[0]["text"], "nbest": nbest}
-            if null is not None:
-                odds = null_odds(nbest, null)
-                best_text = next((answer["text"] for answer in nbest if answer["text"]), "")
-                record["text"] = "" if odds > values[0]["null_threshold"] else best_text
-                record["null_odds"] = odds
+    def records(self, *chunk: Any, **about: Any) -> Iterator[Record]:
+        for record in super().records(*chunk, **about):
+            del record["index"]  # a question has its id
             yield record
+
+    def record(self, example: SquadQuestion, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
+        starts = [int(rows["window_start"][k]) for k in places]
+        ends = [start + len(rows["char_starts"][k]) for start, k in zip(starts, places, strict=True)]
+        windows = [
+            ContextWindow(int(rows["first_segment"][k]), rows["char_starts"][k], rows["char_ends"][k], best)
+            for k, best in zip(places, best_context(list(map(range, starts, ends))), strict=True)
+        ]
+        spans = [value["spans"] for value in decoded]
+        null = min((tuple(value["null"]) for value in decoded if "null" in value), key=sum, default=None)
+        n_best_size = decoded[0].get("n_best_size", N_BEST_SIZE)
+        nbest = best_answers(example.context, windows, spans, n_best_size, null)
+        record = {"id": example.id, "text": nbest[0]["text"], "nbest": nbest}
+        if null is not None:
+            record["null_odds"] = null_odds(nbest, null)
+            best_text = next((answer["text"] for answer in nbest if answer["text"]), "")
+            record["text"] = "" if record["null_odds"] > decoded[0]["null_threshold"] else best_text
+        return record
 
     def in_memory(self, results: Iterable[Record]) -> dict[str, str]:
         """Question id -> answer, as `predictions.json` has them."""
@@ -279,7 +250,7 @@ class MRCReader(TokenizingReader):
             facts.gaps += sum(len(document) > facts.window for document in documents.values())
 
 
-def _answer_span(example: SquadQuestion, document: Pieces) -> TokenSpan | None:
+def _answer_span(example: SquadQuestion, document: Pieces) -> range | None:
     """The tokens that hold the characters of the example's first answer; None without answers."""
     if not example.answers:
         return None
@@ -287,10 +258,10 @@ def _answer_span(example: SquadQuestion, document: Pieces) -> TokenSpan | None:
     if answer.start is None:
         raise DataError(f"{example.place}: the answer {answer.text!r} has no answer_start")
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
-    last = int(np.searchsorted(document.starts, answer.start + len(answer.text))) - 1
-    if first > last:
+    tokens = range(first, int(np.searchsorted(document.starts, answer.start + len(answer.text))))
+    if not tokens:
         raise DataError(f"{example.place}: the answer {answer.text!r} has no word in it")
-    return TokenSpan(first, last)
+    return tokens
 
 
 def _listed(ids: Sequence[str], total: int) -> str:
@@ -298,5 +269,5 @@ def _listed(ids: Sequence[str], total: int) -> str:
     return ", ".join(map(repr, ids)) + (", …" if total > len(ids) else "")
 
 
-def _holds(window: Window, answer: TokenSpan) -> bool:
-    return window.start <= answer.first and answer.last < window.start + window.length
+def _holds(window: range, answer: range) -> bool:
+    return window.start <= answer.start and answer.stop <= window.stop

@@ -24,6 +24,7 @@ Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
 """All predictions of a file, read from disk on use."""
 
 PREDICTION_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
+ANSWER_FIELDS = ("text", "nbest", "null_odds")
 
 STRIDE = 256
 """Lines between two remembered offsets: those of ten million lines take 312 KiB."""
@@ -142,20 +143,15 @@ def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
     Raises:
         StorageError: the directory cannot be written.
     """
-    path = directory / "predictions.json"
+    places = {field: directory / name for field, name in zip(ANSWER_FIELDS, PREDICTION_FILES, strict=True)}
     with ExitStack() as files:
-        add_text = files.enter_context(_new_object(path))
-        add_nbest = files.enter_context(_new_object(directory / "nbest_predictions.json"))
-        add_odds: Callable[[str, Any], None] | None = None
+        add = {field: files.enter_context(_new_object(places[field])) for field in ("text", "nbest")}
         for record in records:
-            add_text(record["id"], record["text"])
-            add_nbest(record["id"], record["nbest"])
-            if "null_odds" in record:
-                if add_odds is None:
-                    odds = _new_object(directory / "null_odds.json", end="\n}")
-                    add_odds = files.enter_context(odds)
-                add_odds(record["id"], record["null_odds"])
-    return SavedAnswers(path)
+            if "null_odds" in record and "null_odds" not in add:
+                add["null_odds"] = files.enter_context(_new_object(places["null_odds"], end="\n}"))
+            for field in add.keys() & record.keys():
+                add[field](record["id"], record[field])
+    return SavedAnswers(places["text"])
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows
 from palm.reader.span import Relation, SpanExample, SpanReader, held_spans, windows_in
 from palm.reader.tables.record import TableRow
-from palm.reader.text.labels import Labels, check_labelled, class_count
+from palm.reader.text.labels import Labels, check_labelled, class_count, list_in
 
 
 @READERS.register("relation")
@@ -88,12 +88,10 @@ class RelationReader(SpanReader):
                 raise DataError(f"{row.place}: spans are missing; with `spans: given` every row has them")
             return example
         cell = row.cells.get("relations")
-        if example is None or example.spans is None or cell is None:
+        if example is None or example.spans is None or cell in (None, ""):
             return example if missing_labels else None
-        if not isinstance(cell, list | tuple):
-            raise DataError(f"{row.place}: relations should be a list, not {cell!r}")
-        relations = [self._relation(value, number, example) for number, value in enumerate(cell)]
-        return replace(example, relations=relations)
+        found = list_in(cell, row.place, "relations", "objects")
+        return replace(example, relations=[self._relation(each, k, example) for k, each in enumerate(found)])
 
     def _relation(self, value: Any, number: int, example: SpanExample) -> Relation:
         place = f"{example.place}: relation {number}"
@@ -139,24 +137,19 @@ class RelationReader(SpanReader):
             batch["relation_labels"] = torch.from_numpy(labels)
         return batch
 
-    def records(
-        self, examples: Sequence[SpanExample], rows: Rows, decoded: Sequence[Record], first: int
-    ) -> Iterator[Record]:
-        relations: list[list[Record]] = [[] for _ in examples]
-        counts = [0] * len(examples)
-        for owner, window, value in zip(*windows_in(rows), decoded, strict=True):
-            count = counts[owner] + len(value["spans"])
-            predicted = range(counts[owner], count)
-            numbers = held_spans(examples[owner], window) if self.spans_given else predicted
-            counts[owner] = count
-            relations[owner] += [
+    def record(self, example: SpanExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
+        relations = []
+        count = 0
+        for window, value in zip(windows_in(rows, places), decoded, strict=True):
+            predicted = range(count, count + len(value["spans"]))
+            numbers = held_spans(example, window) if self.spans_given else predicted
+            count = predicted.stop
+            relations += [
                 {**self._ends(numbers[head], numbers[tail], label), "prob": prob}
                 for head, tail, label, prob in value["relations"]
             ]
-        records = super().records(examples, rows, decoded, first)
-        for example, record, own in zip(examples, records, relations, strict=True):
-            spans = self.listed(example) if self.spans_given else record["spans"]
-            yield {**record, "spans": spans, "relations": own}
+        given = {"spans": self.listed(example)} if self.spans_given else {}
+        return {**super().record(example, rows, places, decoded), **given, "relations": relations}
 
     def truths(self, examples: Iterable[SpanExample]) -> Iterator[Record]:
         for example in examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -121,20 +122,15 @@ class SequenceLabelReader(WordReader):
             batch["label_ids"] = torch.from_numpy(label_ids)
         return batch
 
-    def records(
-        self, examples: Sequence[TaggedExample], rows: Rows, decoded: Sequence[Record], first: int
-    ) -> Iterator[Record]:
-        labels: list[list[str]] = [[] for _ in examples]
-        for example, value in zip(rows["example"].values.tolist(), decoded, strict=True):
-            labels[example] += self._named(value["labels"])
-        for index, names in enumerate(labels, start=first):
-            yield {"index": index, "labels": names}
+    def record(self, example: Any, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:  # noqa: ARG002
+        words = {name: [*chain.from_iterable(row[name] for row in decoded)] for name in decoded[0]}
+        return {**words, "labels": self._named(words["labels"])}
 
     def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
         for example in examples:
             assert example.labels is not None, "examples to evaluate on are read with labels"
             check_labelled(example.labels[0], example.place)
-            yield {"labels": self._named(example.labels)}
+            yield {"labels": self._named(example.labels), "label_ids": example.labels}
 
     def _named(self, labels: Iterable[int]) -> list[str]:
         return [self.labels.names.get(label, str(label)) for label in labels]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, starmap
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.record import TableRow
-from palm.reader.text.labels import Labels, check_labelled
+from palm.reader.text.labels import Labels, check_labelled, list_in
 from palm.reader.words import WordReader, words_of
 
 _ALONE = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese and Japanese, without blanks
@@ -168,14 +169,13 @@ class SpanReader(WordReader):
             raise DataError(f"{row.place}: text_a should be a string with span_unit: char, not {text!r}")
         if not with_targets:
             return example
-        if (cell := row.cells.get("spans")) is None:
+        if (cell := row.cells.get("spans")) in (None, ""):
             return example if missing_labels else None
         return replace(example, spans=self._spans(cell, example))
 
     def _spans(self, cell: Any, example: SpanExample) -> list[Span]:
-        if not isinstance(cell, list | tuple):
-            raise DataError(f"{example.place}: spans should be a list, not {cell!r}")
-        spans = [example.span(value, number, self.span_labels) for number, value in enumerate(cell)]
+        found = list_in(cell, example.place, "spans", "objects")
+        spans = [example.span(value, number, self.span_labels) for number, value in enumerate(found)]
         places = [span[:2] for span in spans]
         if twice := [number for number, place in enumerate(places) if places.index(place) < number]:
             first = places.index(places[twice[0]])
@@ -220,16 +220,13 @@ class SpanReader(WordReader):
             batch["span_labels"] = torch.from_numpy(labels)
         return batch
 
-    def records(
-        self, examples: Sequence[SpanExample], rows: Rows, decoded: Sequence[Record], first: int
-    ) -> Iterator[Record]:
-        found: list[list[Record]] = [[] for _ in examples]
-        for owner, window, value in zip(*windows_in(rows), decoded, strict=True):
+    def record(self, example: SpanExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
+        spans = []
+        for window, value in zip(windows_in(rows, places), decoded, strict=True):
             for start, end, label, prob in value["spans"]:
-                span = examples[owner].record(start + window.start, end + window.start, self._name(label))
-                found[owner].append(span | {"prob": prob})
-        for index, spans in enumerate(found, start=first):
-            yield {"index": index, "spans": spans}
+                span = example.record(start + window.start, end + window.start, self._name(label))
+                spans.append(span | {"prob": prob})
+        return {"spans": spans}
 
     def truths(self, examples: Iterable[SpanExample]) -> Iterator[Record]:
         for example in examples:
@@ -254,13 +251,7 @@ def held_spans(example: SpanExample, window: range) -> list[int]:
     ]
 
 
-def windows_in(rows: Rows) -> tuple[list[int], list[range]]:
-    """Of every row the number of its example, and its words."""
-    owners = rows["example"].values.tolist()
-    ends: dict[int, int] = {}
-    windows = []
-    for owner, count in zip(owners, rows["word_starts"].lengths.tolist(), strict=True):
-        start = ends.get(owner, 0)
-        ends[owner] = start + count
-        windows.append(range(start, start + count))
-    return owners, windows
+def windows_in(rows: Rows, places: range) -> list[range]:
+    """The words of each of an example's rows."""
+    ends = accumulate((len(rows["word_starts"][place]) for place in places), initial=0)
+    return list(starmap(range, pairwise(ends)))

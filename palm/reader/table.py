@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, Labels, RealLabels, SoftLabels, check_labelled
-from palm.reader.text.sequence import sequence_of
 from palm.reader.tokenizing import TokenizingReader
 
 
@@ -42,12 +40,10 @@ class TextReader(TokenizingReader):
 
     Attributes:
         text_columns: the columns a file must have.
-        optional_columns: texts that it may have.
         parsed_form: the values that `parse` takes, for messages.
         min_seq_len: the shortest `max_seq_len` that leaves room for text, with one separator between two.
         label_columns: the columns that files with labels must have, too.
         labels: the labels that files carry; None for a reader that makes its own targets.
-        missing_labels: whether a label may be left empty.
     """
 
     known_columns: ClassVar[tuple[str, ...]] = ("label", "text_a", "text_b")
@@ -57,7 +53,6 @@ class TextReader(TokenizingReader):
     parsed_form: ClassVar[str] = "a string or {'text_a': …} (and 'text_b')"
     min_seq_len: ClassVar[int] = 3
     labels: Labels | RealLabels | None = None
-    missing_labels: bool = False
 
     def setup(self) -> None:
         least = self.min_seq_len + self.tokenizer.separators - 1
@@ -70,30 +65,17 @@ class TextReader(TokenizingReader):
         self.targets_attr = {labels.target: TensorSpec(labels.shape, labels.dtype)}
         self.truth_names = (labels.field,)
 
-    def read(self, path: Path, with_targets: bool) -> Iterator[TextExample]:
-        return self._labelled(path, with_targets, self.missing_labels)
-
-    def read_true(self, path: Path) -> Iterator[TextExample]:
-        return self._labelled(path, with_targets=True, missing_labels=False)
-
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
-        """The columns that a file must have."""
         is_labelled = with_targets and self.labels is not None
         return (*self.label_columns, *self.text_columns) if is_labelled else self.text_columns
 
-    def _labelled(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[TextExample]:
-        labels = self.labels if with_targets else None
-
-        def example(row: TableRow) -> TextExample | None:
-            if labels is None:
-                return self._example(row, None)
-            label = self.label_of(row, labels)
-            if label is None and missing_labels:
-                label = labels.unknown
-            return None if label is None else self._example(row, label)
-
-        columns = self.columns_of(with_targets)
-        return self.table_examples(path, with_targets, columns, example, self.optional_columns)
+    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> Any:
+        if self.labels is None or not with_targets:
+            return self._example(row, None)
+        label = self.label_of(row, self.labels)
+        if label is None and missing_labels:
+            label = self.labels.unknown
+        return None if label is None else self._example(row, label)
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
         """The label of a row; None where it has none.
@@ -127,8 +109,10 @@ class TextReader(TokenizingReader):
 
     def cells_of(self, text: Any) -> dict[str, Any] | None:
         """One value of `parse` as cells by column name; None where it has another form."""
-        if isinstance(text, str):
+        if isinstance(text, str) and self.text_columns == ("text_a",):
             return {"text_a": text}
+        if isinstance(text, (tuple, list)) and len(text) == len(self.text_columns) == 2:
+            return dict(zip(self.text_columns, text, strict=True))
         return text if isinstance(text, dict) else None
 
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
@@ -137,15 +121,14 @@ class TextReader(TokenizingReader):
         seconds = dict(
             zip(pairs, self.tokenizer.encode([examples[k].text_b or "" for k in pairs]), strict=True)
         )
-        sequences = [
-            sequence_of(self.tokenizer, first, seconds.get(k), self.max_seq_len)
-            for k, first in enumerate(firsts)
+        rows = [
+            self.tokenizer.sequence(first, seconds.get(k), self.max_seq_len) for k, first in enumerate(firsts)
         ]
         if self.facts is not None:
             self._count(self.facts, examples, firsts, seconds)
         columns = {
-            "token_ids": Column.ragged([sequence.token_ids for sequence in sequences]),
-            "first_segment": Column.scalar([sequence.first_segment for sequence in sequences]),
+            "token_ids": Column.ragged([ids for ids, _ in rows]),
+            "first_segment": Column.scalar([first_segment for _, first_segment in rows]),
             "example": Column.scalar(range(len(examples))),
         }
         if with_targets and self.labels is not None:
@@ -169,14 +152,11 @@ class TextReader(TokenizingReader):
         )
         facts.shortened("rows", cut, len(examples), f"max_seq_len (now {self.max_seq_len})")
 
-    def records(
-        self, examples: Sequence[TextExample], rows: Rows, decoded: Sequence[Record], first: int
-    ) -> Iterator[Record]:
+    def record(self, example: TextExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
+        record = super().record(example, rows, places, decoded)
         names = {} if self.labels is None else self.labels.names
-        for record in super().records(examples, rows, decoded, first):
-            if record.get("label") in names:
-                record["label_name"] = names[record["label"]]
-            yield record
+        is_named = record.get("label") in names
+        return {**record, "label_name": names[record["label"]]} if is_named else record
 
     def _example(self, row: TableRow, label: Label | None) -> TextExample:
         texts = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ import torch
 from palm.config import FilePath
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
 from palm.core.constructor import constructor_of
+from palm.core.errors import DataError
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Draw, Reader
@@ -22,10 +23,8 @@ from palm.reader.tables.columns import Columns, column_problems
 from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import pass_over, raw_rows, read_table
 from palm.reader.tables.record import TableRow
-from palm.reader.text.bad_rows import OnBadRow
+from palm.reader.text.bad_rows import BadRows, OnBadRow
 from palm.reader.text.subwords import load_tokenizer
-
-Example = TypeVar("Example")
 
 
 class TokenizingReader(Reader):
@@ -52,6 +51,11 @@ class TokenizingReader(Reader):
 
     Attributes:
         setup: takes the reader's own settings, after those below were taken.
+        columns_of: takes whether targets are read; the columns that a file must have.
+        example_of: takes a row, whether targets are read, and whether they may be missing; the example, or
+            None of a row that is none of the task, or a DataError.
+        optional_columns: those that a file may have.
+        missing_labels: whether rows to train on may lack a label.
         defaults: other defaults of the settings below.
         tokenizer: that of the vocabulary.
 
@@ -72,6 +76,10 @@ class TokenizingReader(Reader):
     )
 
     setup: ClassVar[Callable[..., None]]
+    columns_of: ClassVar[Callable[..., tuple[str, ...]]]
+    example_of: ClassVar[Callable[..., Any]]
+    optional_columns: ClassVar[tuple[str, ...]] = ()
+    missing_labels: bool = False
     defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -137,6 +145,16 @@ class TokenizingReader(Reader):
                 found[name] = torch.from_numpy(values).to(spec.dtype)
         return found
 
+    def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
+        return self._examples(path, with_targets, self.missing_labels)
+
+    def read_true(self, path: Path) -> Iterator[Any]:
+        return self._examples(path, with_targets=True, missing_labels=False)
+
+    def _examples(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[Any]:
+        make = partial(self.example_of, with_targets=with_targets, missing_labels=missing_labels)
+        return self.table_examples(path, with_targets, self.columns_of(with_targets), make)
+
     def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[Mapping[str, Any]]:
         rows = raw_rows(Path(path), refuse=pass_over, default=self.table_format(path, self.format))
         if examples is not None:
@@ -144,38 +162,48 @@ class TokenizingReader(Reader):
         return (row.cells for row in rows)
 
     def table_examples(
-        self,
-        path: Path,
-        with_targets: bool,
-        columns: tuple[str, ...],
-        make: Callable[[TableRow], Example | None],
-        optional: Sequence[str] = (),
-    ) -> Iterator[Example]:
+        self, path: Path, with_targets: bool, columns: Sequence[str], make: Callable[[TableRow], Any]
+    ) -> Iterator[Any]:
         """For `read`: the examples of a table's rows, which have at least these columns.
 
         Args:
             path: the table.
-            with_targets: as of `examples_of`.
+            with_targets: without them, every row has to be used: it is to be predicted; with them,
+                `on_bad_row` decides on those that cannot be.
             columns: those that every file must have.
             make: an example of a row, or None of one that has no label and is no row of the task.
-            optional: columns that a file may have.
 
         Raises:
-            DataError: as `examples_of`.
+            DataError: rows that cannot be used, all in one.
         """
+        whole_file = self.bad_rows is not None  # its encoder adds problems too, and reports all of them
+        bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "error")
+        found = Columns(columns, self.optional_columns, self.columns, self.warn_once)
         unlabelled = 0
-
-        def counted(row: TableRow) -> Example | None:
-            nonlocal unlabelled
-            example = make(row)
-            unlabelled += example is None
-            return example
-
-        found = Columns(columns, optional, self.columns, self.warn_once)
-        rows = partial(read_table, Path(path), found, default=self.table_format(path, self.format))
-        yield from self.examples_of(path, with_targets, rows, counted)
+        for row in read_table(Path(path), found, bad.add, self.table_format(path, self.format)):
+            try:
+                example = make(row)
+                unlabelled += example is None
+            except DataError as error:
+                example = bad.add(error)
+            if example is not None and (whole_file or not bad.is_refused):
+                yield example
+        if not whole_file:
+            bad.finish(self.warn_once)
         if unlabelled:
             self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are no rows of it")
+
+    def refuse(self, errors: Sequence[DataError]) -> None:
+        """For `encode`: examples that cannot be used, of which no rows are made.
+
+        Raises:
+            DataError: with all of them, unless a whole file is encoded.
+        """
+        if self.bad_rows is None and errors:
+            raise DataError("\n".join(map(str, errors)))
+        for error in errors:
+            assert self.bad_rows is not None
+            self.bad_rows.add(error)
 
 
 def _rows_at(rows: Iterator[TableRow], places: Iterable[str]) -> Iterator[TableRow]:

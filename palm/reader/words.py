@@ -7,14 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow
-from palm.reader.text.sequence import sequence_of
 from palm.reader.text.windows import word_windows
 from palm.reader.tokenizing import TokenizingReader
 
@@ -43,7 +41,6 @@ class WordReader(TokenizingReader):
         "print_prefix",
     )
     input_columns: tuple[str, ...] = ("text_a",)
-    missing_labels: bool = False
 
     def check_length(self) -> None:
         """Refuse a `max_seq_len` without room for a word."""
@@ -51,29 +48,11 @@ class WordReader(TokenizingReader):
             raise ConfigError(f"max_seq_len should be at least 3, not {self.max_seq_len!r}")
 
     @abstractmethod
-    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> Any:
-        """The example of a row; None of a row without targets that is none of the task.
-
-        Raises:
-            DataError: it cannot be used.
-        """
-
-    @abstractmethod
     def numbers_of(self, example: Any, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
         """The reader's own columns of one row of an example, which has the words of the window."""
 
-    def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
-        return self._examples(path, with_targets, self.missing_labels)
-
-    def read_true(self, path: Path) -> Iterator[Any]:
-        return self._examples(path, with_targets=True, missing_labels=False)
-
-    def _examples(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[Any]:
-        def example(row: TableRow) -> Any:
-            return self.example_of(row, with_targets, missing_labels)
-
-        columns = self.known_columns if with_targets else self.input_columns
-        return self.table_examples(path, with_targets, columns, example)
+    def columns_of(self, with_targets: bool) -> tuple[str, ...]:
+        return self.known_columns if with_targets else self.input_columns
 
     def parse(self, texts: Iterable[Any]) -> Iterator[Any]:
         for number, text in enumerate(texts):
@@ -91,16 +70,13 @@ class WordReader(TokenizingReader):
         columns: dict[str, list[Sequence[int]]] = defaultdict(list)
         for number, example in enumerate(examples):
             pieces = [pieces_of[word] for word in example.words]
-            for start, length in word_windows(list(map(len, pieces)), room):
-                own = pieces[start : start + length]
+            for window in word_windows(list(map(len, pieces)), room):
+                own = pieces[window.start : window.stop]
                 owners.append(number)
-                columns["token_ids"].append(
-                    sequence_of(self.tokenizer, list(chain(*own)), None, self.max_seq_len).token_ids
-                )
+                columns["token_ids"].append(self.tokenizer.row(chain(*own)))
                 # the columns of the words' first pieces, after `[CLS]`
                 columns["word_starts"].append(list(accumulate(map(len, own[:-1]), initial=1)))
-                numbers = self.numbers_of(example, range(start, start + length), with_targets)
-                for name, values in numbers.items():
+                for name, values in self.numbers_of(example, window, with_targets).items():
                     columns[name].append(values)
         if self.facts is not None:
             texts = [" ".join(example.words) for example in examples]

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from palm.core.errors import PalmError
-from palm.metrics import CalibrationError, LabelCalibrationError
+from palm.metrics import CalibrationError, LabelCalibrationError, WordCalibrationError
 from palm.metrics.answers import best, counted_words, exact, word_f1
 from palm.metrics.tagging import Entity, entities
 from palm.reader import Reader, Record
@@ -49,15 +49,6 @@ class LabelScore:
     f1: float
     support: int
     predicted: int
-
-
-@dataclass(frozen=True)
-class Confused:
-    """The number of times that one label was predicted for another."""
-
-    gold: str
-    predicted: str
-    count: int
 
 
 @dataclass(frozen=True)
@@ -115,10 +106,10 @@ class Counts(ABC):
             _label_score(label, self.right[label], self.given[label], self.true[label]) for label in labels
         ]
 
-    def confused(self) -> list[Confused]:
-        """The pairs that are confused most."""
+    def confused(self) -> list[tuple[str, str, int]]:
+        """The pairs that are confused most: true label, predicted label, how often."""
         wrong = Counter({pair: n for pair, n in self.pairs.items() if pair[0] != pair[1]})
-        return [Confused(gold, predicted, n) for (gold, predicted), n in wrong.most_common(MOST_PAIRS)]
+        return [(*pair, n) for pair, n in wrong.most_common(MOST_PAIRS)]
 
     def baseline(self) -> float | None:
         """The share of the most frequent true label; None where an example has no single label."""
@@ -215,6 +206,9 @@ class TagCounts(Counts):
         expected = set(entities(gold))
         right, given, true = ([one.kind for one in each] for each in (found & expected, found, expected))
         self.count(right, given, true)
+        if "logits" in record:
+            self.calibration = self.calibration or WordCalibrationError()
+            self.calibration.update(record, truth)
         words = getattr(example, "words", [])
         missed = _listed(expected - found, words)
         invented = _listed(found - expected, words)

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palm.core.differences import ABSENT, changes
 from palm.core.files.manifest import verified_object
 from palm.core.files.records import read_record
 from palm.engine.inference.inference import DESCRIPTION
@@ -71,16 +70,14 @@ def differences(first: str, second: str) -> list[Difference]:
 
 
 def _compared(kind: str, first: FactsByPlace, second: FactsByPlace) -> Iterator[Difference]:
-    for (place,), old, new in changes(first, second, depth=1):
-        mine = _as_value(place, old)
-        its = _as_value(place, new)
+    for where, name in {**first, **second}:
+        mine, its = (_as_value(facts.get((where, name))) for facts in (first, second))
         if mine.value != its.value:  # otherwise only the origin differs
-            where, name = place
             yield Difference(kind, where, name, mine.value, its.value, mine.origin, its.origin)
 
 
-def _as_value(place: tuple[str, str], fact: Any) -> Value:
-    return fact if isinstance(fact, Value) else Value(place[1], None if fact is ABSENT else fact)
+def _as_value(fact: Any) -> Value:
+    return fact if isinstance(fact, Value) else Value("", fact)
 
 
 def _settings(run: Run) -> FactsByPlace:
@@ -117,13 +114,11 @@ def _versions(run: Run) -> FactsByPlace:
 
 def _steps(run: Run) -> FactsByPlace:
     history = run.history
-    found: FactsByPlace = {
-        ("", "end"): None if history.end is None else f"{history.end.reason} at {history.end.step}"
-    }
+    end = history.end
+    found: FactsByPlace = {("", "end"): end and f"{end.reason} at {end.step}"}
     for task, plan in history.start.tasks.items():
         found[task, "planned steps"] = plan.expected_steps
-    for task, steps in (history.draws[-1].steps if history.draws else {}).items():
-        found[task, "steps"] = steps
+        found[task, "steps"] = history.task_steps[task]
     return found
 
 
@@ -133,10 +128,8 @@ def _scores(run: Run) -> FactsByPlace:
     for evaluation in run.history.evaluations:
         for task, scores in evaluation.scores.items():
             for metric, score in scores.items():
-                known = None if math.isnan(score) else score
-                found[task, f"{metric}, last"] = known
-                if task in evaluation.best:
-                    found[task, f"{metric}, best"] = known
+                for which in ("last", "best") if task in evaluation.best else ("last",):
+                    found[task, f"{metric}, {which}"] = None if math.isnan(score) else score
     return found
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from palm.config.files import ORIGIN, Lines, read_yaml
-from palm.config.problems import Problems
 from palm.config.values import guessed
 from palm.core.errors import StorageError
 from palm.core.files.door import has_link
@@ -161,7 +160,7 @@ def _sections(file: Path) -> dict[str, list[Value]]:
     if not file.is_file():
         return {}
     with wrap_read_errors(file):
-        found = read_yaml(file, Problems())
+        found = read_yaml(file, [])
         lines = file.read_text(encoding="utf-8").splitlines()
         tasks = {f"task {name}": settings for name, settings in (found.get("tasks") or {}).items()}
     sections = {"global": found.get("global"), **tasks, "backbone": found.get("backbone")}

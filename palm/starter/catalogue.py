@@ -8,20 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
+from palm.controller.components import REGISTRIES
 from palm.core.errors import PalmError
-from palm.core.registry import did_you_mean
-
-COMPONENT_KINDS = {
-    "reader": ("palm.reader", "READERS"),
-    "paradigm": ("palm.paradigm", "HEADS"),
-    "backbone": ("palm.backbone", "BACKBONES"),
-    "metrics": ("palm.metrics", "METRICS"),
-    "mixing": ("palm.mixing", "MIXINGS"),
-    "optimizer": ("palm.optimizer", "OPTIMIZERS"),
-    "lr_scheduler": ("palm.lr_sched", "LR_SCHEDULES"),
-    "balance": ("palm.balance", "BALANCES"),
-}
-"""The setting that names a component -> the module of its registry, imported on demand, and its name."""
+from palm.core.registry import Registry, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -50,14 +39,14 @@ class Entry:
         return " ".join(text.split()).rstrip(".")
 
 
-def entries(kinds: Iterable[str] = COMPONENT_KINDS, modules: Sequence[str] = ()) -> list[Entry]:
+def entries(kinds: Iterable[str] = REGISTRIES, modules: Sequence[str] = ()) -> list[Entry]:
     """List the components of some kinds, those of a user's modules (dotted names) after palm's.
 
     Raises:
         PalmError: a module that cannot be imported.
     """
     own = [_imported(name) for name in modules]
-    return [entry for kind in kinds for entry in _of_kind(kind, own)]
+    return [Entry(kind, *named) for kind in kinds for named in _of_kind(REGISTRIES[kind], own)]
 
 
 def _imported(name: str) -> ModuleType:
@@ -67,16 +56,14 @@ def _imported(name: str) -> ModuleType:
         raise PalmError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _of_kind(kind: str, modules: Iterable[ModuleType]) -> Iterator[Entry]:
-    module, attribute = COMPONENT_KINDS[kind]
-    registry = getattr(importlib.import_module(module), attribute)
+def _of_kind(registry: Registry[type], modules: Iterable[ModuleType]) -> Iterator[tuple[str, type]]:
     for name in registry:
-        yield Entry(kind, name, registry[name])
+        yield name, registry[name]
     for each in modules:
         for name, own in vars(each).items():
-            is_own = isinstance(own, type) and own.__module__ == each.__name__  # not what it imports
-            if is_own and registry.holds(own) and not inspect.isabstract(own):
-                yield Entry(kind, f"{each.__name__}.{name}", own)
+            is_own = registry.holds(own) and own.__module__ == each.__name__  # not what it imports
+            if is_own and not inspect.isabstract(own):
+                yield f"{each.__name__}.{name}", own
 
 
 def chosen(name: str, modules: Sequence[str] = ()) -> list[Entry]:
@@ -86,10 +73,10 @@ def chosen(name: str, modules: Sequence[str] = ()) -> list[Entry]:
         PalmError: nothing is called so.
     """
     kind = name.partition(".")[0]
-    known = entries([kind] if kind in COMPONENT_KINDS else COMPONENT_KINDS, modules)
+    known = entries([kind] if kind in REGISTRIES else REGISTRIES, modules)
     found = [entry for entry in known if name in (entry.kind, entry.name, entry.path)]
     if not found:
         names = [word for entry in known for word in (entry.kind, entry.path, entry.name)]
-        hint = did_you_mean(name, names) or f"; kinds are {', '.join(COMPONENT_KINDS)}"
+        hint = did_you_mean(name, names) or f"; kinds are {', '.join(REGISTRIES)}"
         raise PalmError(f"nothing is called {name!r}{hint}")
     return found

@@ -11,14 +11,13 @@ import pytest
 
 from helpers.messages import facts
 from palm.config.command_line import HelpRequested, program_arguments, read_arguments
-from palm.config.problems import Problems
 from palm.config.values import Flag, guessed
 
 
 def read(*words: str) -> tuple[dict[str, Any], list[str]]:
-    problems = Problems()
+    problems: list[str] = []
     found = read_arguments(words, problems)
-    return {name: guessed(setting.value) for name, setting in found.items()}, problems.lines
+    return {name: guessed(setting.value) for name, setting in found.items()}, problems
 
 
 def test_values_follow_as_next_word_or_after_an_equals_sign() -> None:
@@ -36,7 +35,7 @@ def test_negative_numbers_are_values() -> None:
 
 
 def test_an_option_without_a_value_is_a_flag() -> None:
-    found = read_arguments(["--use_ema", "--batch_size", "8", "--use_gpu"], Problems())
+    found = read_arguments(["--use_ema", "--batch_size", "8", "--use_gpu"], [])
     assert isinstance(found["use_ema"].value, Flag)
     assert isinstance(found["use_gpu"].value, Flag)
     assert found["batch_size"].value == "8"
@@ -47,7 +46,7 @@ def test_the_last_of_several_counts() -> None:
 
 
 def test_every_setting_knows_its_option_and_the_working_directory() -> None:
-    setting = read_arguments(["--batch-size=8"], Problems())["batch_size"]
+    setting = read_arguments(["--batch-size=8"], [])["batch_size"]
     assert (setting.origin, setting.base) == ("--batch_size", Path.cwd())
 
 

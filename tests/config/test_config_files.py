@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from helpers.messages import facts
 from palm.config import yaml_text
 from palm.config.files import parsed_yaml, read_json, read_yaml
-from palm.config.problems import Problems
 from palm.config.values import Plain, guessed
 from palm.core.errors import ConfigError
 
@@ -25,16 +24,16 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def loaded(text: str) -> Any:
     Path("c.yaml").write_text(text, encoding="utf-8")
-    problems = Problems()
+    problems: list[str] = []
     content = read_yaml(Path("c.yaml"), problems)
-    return content, problems.lines
+    return content, problems
 
 
 def broken(text: str | bytes, name: str = "c.yaml") -> str:
     Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
     read = read_json if name.endswith("json") else read_yaml
     with pytest.raises(ConfigError) as caught:
-        read(Path(name), Problems())
+        read(Path(name), [])
     return str(caught.value)
 
 
@@ -102,22 +101,22 @@ def test_odd_characters_and_endless_structures_are_no_crash() -> None:
 
 def test_a_missing_file_is_told() -> None:
     with pytest.raises(ConfigError) as caught:
-        read_yaml(Path("gone.yaml"), Problems())
+        read_yaml(Path("gone.yaml"), [])
     assert caught.value.problems[0].startswith("gone.yaml: ")
 
 
 def test_json_members_have_lines_and_may_be_indented_with_tabs() -> None:
     Path("c.json").write_text('{\n\t"a": {"b": [1, "}"]},\n\n\t"b" : 2.5,"c":null\n}\n', encoding="utf-8")
-    content = read_json(Path("c.json"), Problems())
+    content = read_json(Path("c.json"), [])
     assert content == {"a": {"b": [1, "}"]}, "b": 2.5, "c": None}
     assert content.lines == {"a": 2, "b": 4, "c": 4}
 
 
 def test_a_json_member_that_occurs_twice_is_reported() -> None:
     Path("c.json").write_text('{"a": 1,\n "a": 2}', encoding="utf-8")
-    problems = Problems()
+    problems: list[str] = []
     read_json(Path("c.json"), problems)
-    assert [facts(line) for line in problems.lines] == ["c.json:2 'a' 1"]
+    assert [facts(line) for line in problems] == ["c.json:2 'a' 1"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +133,7 @@ def test_a_broken_json_file_is_told_with_its_line(text: str, message: str) -> No
 
 def test_an_empty_json_object_is_fine() -> None:
     Path("c.json").write_text(" { } ", encoding="utf-8")
-    assert read_json(Path("c.json"), Problems()) == {}
+    assert read_json(Path("c.json"), []) == {}
 
 
 words = st.one_of(

@@ -16,7 +16,7 @@ from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.untrusted import read_json
 from palm.engine.training.loop import Step
-from palm.pretrained.writing import write_hugging_face
+from palm.pretrained.families import write_hugging_face
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from palm.backbone import BERT, RoBERTa
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.pretrained import load_pretrain
-from palm.pretrained.writing import write_hugging_face
+from palm.pretrained.families import write_hugging_face
 
 
 @pytest.fixture

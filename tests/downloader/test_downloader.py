@@ -539,4 +539,4 @@ def test_the_command_lists_and_knows_its_words(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as ended:
         command(["download", "BERT-en-uncased-base", "--batch_size", "8"])
     assert ended.value.code == 2
-    assert "--batch_size 8" in capsys.readouterr().err
+    assert "--batch_size=8" in capsys.readouterr().err

@@ -237,7 +237,6 @@ def test_a_run_starts_from_it_and_its_resolved_configuration_holds_no_path_of_th
     assert again.config.resolved() == resolved
     vocabulary = again.plan.tasks[0].reader[1]["vocab_path"]
     assert vocabulary == pretrained_directory(MODEL) / "vocab.txt"
-    again.load_pretrain()
     assert equal(again.training().model.backbone, encoder())
 
 

@@ -198,6 +198,7 @@ def test_what_this_version_does_not_know_is_left_out() -> None:
     [
         ("{broken", ["{broken"]),
         ("[" * 100_000, ["[["]),
+        (r'{"event": "warning", "step": 1, "message": "half a pair: \ud800"}', ["half a pair"]),
         ("[1]", ["[1]"]),
         ('{"step": 1}', ["step"]),
         ('{"event": "draws"}', ["draws", "step"]),

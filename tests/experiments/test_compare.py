@@ -50,14 +50,16 @@ def test_a_comparison_is_trained_once_and_goes_on_with_what_is_missing(
     assert main(words) == 0
     assert "no difference" in capsys.readouterr().out
     runs = tmp_path / "grid" / "runs"
-    names = [f"{variant}-seed{seed}" for variant in ("alone-cls", "together") for seed in (1, 2)]
+    ways = ("alone-cls-6-updates", "alone-cls", "together")
+    names = [f"{variant}-seed{seed}" for variant in ways for seed in (1, 2)]
     assert sorted(path.name for path in runs.iterdir()) == names
     found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
-    assert [each["length"]["steps"] for each in found["variants"]] == [{"cls": 4, "match": 2}, {"cls": 4}]
+    steps = [each["length"]["steps"] for each in found["variants"]]
+    assert steps == [{"cls": 4, "match": 2}, {"cls": 4}, {"cls": 6}]
     results = [json.loads((runs / name / "result.json").read_text(encoding="utf-8")) for name in names]
-    assert [result["steps"]["cls"] for result in results] == [4, 4, 4, 4]
+    assert [result["steps"]["cls"] for result in results] == [6, 6, 4, 4, 4, 4]
     scores = found["variants"][1]["scores"]["cls"]["per_seed"]
-    assert scores == [result["test"]["cls"]["scores"]["accuracy"] for result in results[:2]]
+    assert scores == [result["test"]["cls"]["scores"]["accuracy"] for result in results[2:4]]
     assert found["helpers"] == {"match": {"cls": "no difference"}}
 
     # What is done is reused.
@@ -155,13 +157,13 @@ def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float
         }
 
 
-def test_a_budget_of_all_steps_is_the_same_in_every_variant_but_for_rounding() -> None:
+def test_a_budget_of_updates_is_the_same_in_every_variant_of_several_tasks() -> None:
     variants = variants_of({"slot": True, "intent": True, "mlm": False})
     lengths = lengths_of(
         variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=MixRatio()).over_epochs(7), 7, "total"
     )
-    assert [length.total for length in lengths] == [524, 524, 524, 523]
-    assert lengths[3].steps == {"slot": 183, "intent": 340}
+    assert [length.total for length in lengths] == [524, 146, 273, 524]
+    assert lengths[3].steps == {"slot": 183, "intent": 341}
 
 
 def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_later(
@@ -173,20 +175,22 @@ def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_la
     also = ["--also", "equal:mix_ratio=1,1", "--also", "equal:tasks_per_step=all"]
     assert main([*words, *also]) == 0
     table = capsys.readouterr().out
-    assert "together 6, alone-cls 4" in table
-    assert "cls 4, match 4" in table
+    assert "together 6, alone-cls 4, equal 4, alone-cls-6-updates 6" in table
     found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
-    assert [(answer["reference"], answer["variant"]) for answer in found["answers"]] == [
-        ("together", "alone-cls"),
-        ("together", "equal"),
+    pairs = [(answer["reference"], answer["variant"]) for answer in found["answers"]]
+    assert sorted(pairs) == [
         ("equal", "alone-cls"),
+        ("together", "alone-cls"),
+        ("together", "alone-cls-6-updates"),
+        ("together", "equal"),
     ]
     run = yaml.safe_load((tmp_path / "grid/runs/equal-seed2/config.yaml").read_text(encoding="utf-8"))
     assert (run["global"]["tasks_per_step"], run["global"]["random_seed"]) == ("all", 2)
     scores = {
         each["variant"]["name"]: np.array(each["scores"]["cls"]["per_seed"]) for each in found["variants"]
     }
-    assert found["answers"][2]["difference"]["mean"] == pytest.approx(
+    of_pair = found["answers"][pairs.index(("equal", "alone-cls"))]
+    assert of_pair["difference"]["mean"] == pytest.approx(
         100 * (scores["equal"] - scores["alone-cls"]).mean()
     )
     assert main(words) == 0  # without it, what is there stays
@@ -215,7 +219,7 @@ def test_a_further_variant_that_cannot_be_is_refused(
         palm.compare(given, also=also)
 
 
-WAYS = [Variant("together", "together", ["a", "b"]), Variant("alone-a", "alone", ["a"])]
+WAYS = [Variant("together", "together", ["a", "b"], is_way=True), Variant("alone-a", "alone", ["a"])]
 TEST = {"a": Scoring("test.tsv", "accuracy", 400, "best", is_dev=False)}
 
 
@@ -244,6 +248,28 @@ def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
     assert 8 < told.mean < 12
 
 
+def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
+    ways = [*WAYS, Variant("alone-a-20-updates", "alone for 20 updates", ["a"])]
+    rng = np.random.default_rng(2)
+
+    def runs(share: float) -> list[Any]:
+        return [[({"label": int(r)}, {"label": 1}) for r in rng.random(400) < share] for _ in range(5)]
+
+    def judged(few: float, many: float) -> list[tuple[str, bool]]:
+        rows = {"together": runs(0.8), "alone-a": runs(few), "alone-a-20-updates": runs(many)}
+        totals = (20, 10, 20)
+        lengths = [(w, Length(1, {"a": 10}, n), 1.0) for w, n in zip(ways, totals, strict=True)]
+        found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=50)
+        (better,) = (each for each in found.answers if each.judged)
+        assert better.said in found.verdicts["a"]
+        assert [each.comparisons for each in found.answers] == [2, 2]
+        assert set(found.helpers["b"]) == {"a"}
+        return [(each.variant, each.judged) for each in found.answers]
+
+    assert judged(0.5, 0.7) == [("alone-a", False), ("alone-a-20-updates", True)]
+    assert judged(0.7, 0.5) == [("alone-a", True), ("alone-a-20-updates", False)]
+
+
 def test_a_helper_that_harms_is_called_harmful() -> None:
     found = table(0.8, 0.9)
     assert found.helpers == {"b": {"a": "harmful"}}
@@ -251,7 +277,7 @@ def test_a_helper_that_harms_is_called_harmful() -> None:
 
 
 def test_a_further_variant_is_compared_with_each_target_alone() -> None:
-    ways = [*WAYS, Variant("staged", "in stages", ["a", "b"], as_given=True)]
+    ways = [*WAYS, Variant("staged", "in stages", ["a", "b"], is_way=True)]
     right = {"together": 0.8, "alone-a": 0.8, "staged": 0.9}
     rng = np.random.default_rng(1)
     difficulty = rng.random(400)
@@ -277,8 +303,8 @@ def test_a_further_variant_is_compared_with_each_target_alone() -> None:
 
 def answered(*per_seed: list[float], metric: str = "accuracy", **asked: list[float]) -> Outcome:
     """The outcome of runs right on these shares of 1000 rows more than the first, seed by seed."""
-    shares = {"together": [0.0] * len(per_seed[0])} | {f"alone-{k}": own for k, own in enumerate(per_seed)}
-    ways = [Variant(name, name, [name], as_given=name in asked) for name in (shares | asked)]
+    shares = {"together": [0.0] * len(per_seed[0])} | {f"without-{k}": own for k, own in enumerate(per_seed)}
+    ways = [Variant(name, name, [name], is_way=name in asked) for name in (shares | asked)]
     rows = {
         name: [[({"label": int(k < 500 - 1000 * share)}, {"label": 1}) for k in range(1000)] for share in own]
         for name, own in (shares | asked).items()
@@ -307,7 +333,7 @@ def test_a_variant_that_was_asked_for_changes_no_verdict_of_the_planned_ones() -
     large = [0.15, 0.25, 0.2, 0.3, 0.1]
     planned = answered(large).answers[0]
     both = answered(large, twin=[0.0, 0.1, -0.1, 0.05, 0.0]).answers
-    assert [(each.variant, each.comparisons) for each in both] == [("alone-0", 1), ("twin", 1)]
+    assert [(each.variant, each.comparisons) for each in both] == [("without-0", 1), ("twin", 1)]
     assert both[0] == planned
 
 
@@ -334,26 +360,36 @@ def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
     assert "5 seeds" in found.verdicts["a"]
 
 
-def test_stages_are_a_variant_of_their_own_length(tmp_path: Path) -> None:
+def test_stages_have_the_steps_of_the_budget(tmp_path: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
     given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="famo", tasks_per_step=2)
     setup = setup_of(read_config(given, argv=[]), "target", {}, None)
     ways = setup.ways()
-    assert [variant.name for variant, _ in ways] == ["together", "alone-cls", "staged"]
-    assert [dict(length.steps) for _, length in ways] == [
-        {"cls": 4, "match": 2},
-        {"cls": 4},
-        {"cls": 6, "match": 2},
+    assert [(variant.name, dict(length.steps), length.total) for variant, length in ways] == [
+        ("together", {"cls": 4, "match": 2}, 4),
+        ("alone-cls", {"cls": 4}, 4),
+        ("staged", {"cls": 4, "match": 2}, 4),
     ]
-    assert [length.total for _, length in ways] == [4, 4, 6]
     together, alone, staged = setup.runs(ways, [3])
     assert ["stages" in run.settings["global"] for run in (together, alone, staged)] == [False, False, True]
     assert "balance" not in alone.settings["global"]
     assert setup.about()["settings"]["stages"] == stages
     staged.settings["global"]["save_path"] = str(tmp_path / "staged")
     result = palm.Controller(staged.settings, argv=[]).train()
-    assert result.steps == {"cls": 6, "match": 2}
+    assert result.steps == {"cls": 4, "match": 2}
     assert result.stages == {"cls": "2-cls", "match": "1-joint"}
+
+
+@pytest.mark.parametrize(("budget", "updates"), [("target", [6, 4, 8, 6, 8]), ("total", [6, 4, 6, 6])])
+def test_each_way_has_its_budget_and_a_target_alone_with_as_many_updates(
+    budget: Any, updates: list[int], tmp_path: Path
+) -> None:
+    stages = [{"tasks": ["match"], "num_epochs": 0.4}, {"tasks": ["cls"], "num_epochs": 0.4}]
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages)
+    ways = setup_of(read_config(given, argv=[]), budget, {}, None).ways()
+    assert [length.total for _, length in ways] == updates
+    names = ["together", "alone-cls", "staged", "alone-cls-6-updates", "alone-cls-8-updates"]
+    assert [variant.name for variant, _ in ways] == names[: len(updates)]
 
 
 def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -381,13 +417,16 @@ def test_every_variant_trains_the_steps_that_are_told_also_where_tasks_depend_on
 ) -> None:
     setup = setup_of(read_config(with_a_twin(tmp_path, **settings), argv=[]), "target", {}, None)
     ways = setup.ways()
-    assert [variant.name for variant, _ in ways] == ["together", "alone-match", "alone-twin", "without-cls"]
+    names = [variant.name for variant, _ in ways if not variant.name.endswith("-updates")]
+    assert names == ["together", "alone-match", "alone-twin", "without-cls"]
     for run, (_, length) in zip(setup.runs(ways, [1]), ways, strict=True):
         run.settings["global"]["save_path"] = str(tmp_path / run.name)
         training = palm.Controller(run.settings, argv=[]).training()
         assert sum(1 for _ in training.steps()) == length.total == run.steps
         assert {task.name: task.step for task in training.tasks} == length.steps
-        for name in {"match", "twin"} & length.steps.keys():
+        for name in {"match", "twin"} & (
+            length.steps.keys() if run.name.rpartition("-seed")[0] in names else set()
+        ):
             assert length.steps[name] == ways[0][1].steps[name]
 
 

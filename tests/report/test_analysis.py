@@ -21,7 +21,6 @@ from palm.reader.seq_label import TaggedExample
 from palm.report.analysis import Analysis, analyse, analyses_of
 from palm.report.counting import (
     AnswerCounts,
-    Confused,
     LabelCounts,
     LabelScore,
     NumberCounts,
@@ -33,6 +32,7 @@ from palm.report.counting import (
 )
 from palm.report.data import statistics
 from palm.report.losses import example_losses, has_row_losses
+from palm.report.page import _task
 from palm.report.run import Model, read_run
 
 WIDTH = tiny.BACKBONE["hidden_size"]
@@ -134,8 +134,18 @@ def test_dev_data_that_the_run_was_not_scored_on_is_told(run: Path) -> None:
     told = analyses_of(shown)["cls"]
     assert isinstance(told, str)
     assert str(dev_file) in told
+    found = analyses_of(shown, dev_files={"cls": dev_file})["cls"]
+    assert isinstance(found, Analysis)
+    assert str(dev_file) in found.other_data
+    shown_of_it = _task(shown, "cls", found)
+    assert (shown_of_it["intervals"], shown_of_it["baseline"]) == (
+        {},
+        None,
+    )  # they are not those of the score
     dev_file.write_text("".join(lines), encoding="utf-8")
-    assert isinstance(analyses_of(shown)["cls"], Analysis)
+    found = analyses_of(shown)["cls"]
+    assert isinstance(found, Analysis)
+    assert found.other_data == ""
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) -> None:
@@ -258,7 +268,7 @@ def test_labels_are_called_by_their_names() -> None:
     ]
     assert (judged[1].gold, judged[1].predicted, judged[1].is_right) == ("no", "yes (75 %)", False)
     assert counts.matrix() == (["no", "yes"], [[0, 2], [1, 2]])
-    assert counts.confused() == [Confused("no", "yes", 2), Confused("yes", "no", 1)]
+    assert counts.confused() == [("no", "yes", 2), ("yes", "no", 1)]
     assert counts.label_scores() == [
         LabelScore("yes", 0.5, pytest.approx(2 / 3), pytest.approx(4 / 7), 3, 4),
         LabelScore("no", 0.0, 0.0, 0.0, 2, 1),
@@ -280,7 +290,7 @@ def test_tags_are_judged_by_whole_entities() -> None:
     )
     assert (judged.gold, judged.predicted, judged.is_right) == ("city: new york", "city: new", False)
     assert counts.label_scores() == [LabelScore("city", 0, 0, 0, 1, 1), LabelScore("day", 1, 1, 1, 1, 1)]
-    assert counts.confused() == [Confused("I-city", "O", 1)]
+    assert counts.confused() == [("I-city", "O", 1)]
 
 
 def test_answers_are_sorted_by_what_is_right_about_them() -> None:
@@ -338,7 +348,7 @@ def test_the_statistics_of_a_file(tmp_path: Path) -> None:
     )
     found = statistics(reader, folder / "x.tsv", "dev", most=3)
     assert (found.examples, found.rows, found.is_cut, found.at_limit) == (3, 3, False, 1)
-    assert found.tokens == [3, 4, 4, 8]
+    assert found.tokens == {"least": 3, "median": 4, "95 %": 4, "99 %": 4, "most": 8, "mean": 5.0}
     assert found.labels == [("1", 2), ("0", 1)]
     assert found.histogram == [("3", 1), ("4", 1), ("5", 0), ("6", 0), ("7", 0), ("8", 1)]
     assert statistics(reader, folder / "x.tsv", "dev", most=2).is_cut

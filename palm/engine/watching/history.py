@@ -14,6 +14,7 @@ from typing import IO, Any
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, open_to_append
 from palm.core.files.fs import write_text
+from palm.core.files.untrusted import parse_json
 from palm.core.files.write_errors import wrap_write_errors
 from palm.core.version import __version__
 from palm.engine.training.events import (
@@ -23,7 +24,6 @@ from palm.engine.training.events import (
     Evaluated,
     Event,
     Line,
-    Logged,
     Planned,
     PlannedTask,
     Saved,
@@ -78,24 +78,18 @@ class HistoryWriter:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self._start(event)
-        elif isinstance(event, Completed):
+        if isinstance(event, Completed | Evaluated):
             self._write_draws()
-        elif isinstance(event, Warned):
-            # Those about the data come again when a run resumes.
-            if event.message not in [line.get("message") for line in self.lines]:
-                self._write(event)
-        elif isinstance(event, Logged):
-            self._write(replace(event, seconds=round(event.seconds, 3)))
-        elif isinstance(event, Evaluated):
-            self._write_draws()
-            self._write(replace(event, seconds=round(self.seconds(), 3)))
+        if isinstance(event, Evaluated | Ended):
+            event = replace(event, seconds=round(self.seconds(), 3))
         elif isinstance(event, Saved):
-            self._write(replace(event, path=self._shown(event.path)))
-        elif isinstance(event, Ended):
-            self._write(replace(event, seconds=round(self.seconds(), 3)))
-            self.close()
-        elif event.recorded_as:
+            event = replace(event, path=self._shown(event.path))
+        # Warnings about the data come again when a run resumes.
+        is_known = isinstance(event, Warned) and event.message in [line.get("message") for line in self.lines]
+        if event.recorded_as and not is_known:
             self._write(event)
+        if isinstance(event, Ended):
+            self.close()
 
     def _start(self, event: Started) -> None:
         self.lines = self.lines or [_plan(event.training).as_line()]
@@ -167,17 +161,17 @@ def _plan(training: Training) -> Planned:
         )
         for task in training.tasks
     }
-    return plan_of(
-        tasks, training.total_steps, training.model.precision, training.recipe.device.type, training.step
-    )
-
-
-def plan_of(
-    tasks: dict[str, PlannedTask], total_steps: int, precision: str, device: str, step: int = 0
-) -> Planned:
-    """Return the plan of a run that begins now, with this version of palm; for arguments see `Planned`."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return Planned(step, HISTORY_VERSION, __version__, now, total_steps, precision, device, tasks)
+    return Planned(
+        training.step,
+        HISTORY_VERSION,
+        __version__,
+        now,
+        training.total_steps,
+        training.model.precision,
+        training.recipe.device.type,
+        tasks,
+    )
 
 
 def _text(line: Line) -> str:
@@ -222,7 +216,7 @@ def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
         ) from error
     for number, text in enumerate(written, start=1):
         try:
-            line = json.loads(text)
+            line = parse_json(text.encode())
         except (ValueError, RecursionError):
             if number == len(written):
                 return

@@ -107,6 +107,7 @@ class Answer:
         p_corrected: the p-value for that number.
         verdict: of the reference: `better` or `worse`; the same after `perhaps`, where only the p-value
             before the correction says so; or `no difference`.
+        judged: whether it enters the verdicts; beside a target alone, whether that is the better one.
     """
 
     target: str
@@ -119,6 +120,7 @@ class Answer:
     comparisons: int = 1
     p_corrected: float = 1.0
     verdict: str = "no difference"
+    judged: bool = True
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class Outcome:
         return {"format": COMPARE_FORMAT, "version": COMPARE_VERSION, **json.loads(json.dumps(asdict(self)))}
 
     def __str__(self) -> str:
-        head = ["variant", "tasks", "steps", "s/run", *(f"{t}: {self.tests[t].metric}" for t in self.tests)]
+        head = ["variant", "tasks", "updates", "s/run", *(f"{t}: {self.tests[t].metric}" for t in self.tests)]
         rows = [head]
         for each in self.variants:
             found = [each.scores.get(target) for target in self.tests]
@@ -226,27 +228,34 @@ def outcome_of(
         whole, resampled = _scored(metric, target, by_variant, resamples)
         for name, values in whole.items():
             scores[name][target] = Scores.of(values)
-        known = [variant for variant, _, _ in variants if variant.name in by_variant]
-        answers += [_answer(target, *pair, metric, whole, resampled) for pair in _pairs(known)]
-    asked = {variant.name for variant, _, _ in variants if variant.as_given} - {STAGED}
+        known = [(variant, length) for variant, length, _ in variants if variant.name in by_variant]
+        for pairs in _pairs(known):
+            found = [_answer(target, *pair, metric, whole, resampled) for pair in pairs]
+            least = min(found, key=lambda answer: answer.difference.mean)
+            answers += [replace(answer, judged=answer is least) for answer in found]
+    asked = {variant.name for variant, _, _ in variants if variant.is_way} - {REFERENCE, STAGED}
     answers = _corrected_apart(answers, asked, tests)
     trained = [Trained(*way, scores[way[0].name]) for way in variants]
     verdicts = {
-        target: "; ".join(_said(a, len(seeds)) for a in answers if a.target == target) for target in rows
+        target: "; ".join(_said(a, len(seeds)) for a in answers if a.target == target and a.judged)
+        for target in rows
     }
     return Outcome(budget, equal, list(seeds), tests, trained, answers, verdicts, _helpers(variants, answers))
 
 
-def _pairs(known: Sequence[Variant]) -> Iterator[tuple[Variant, Variant]]:
-    """Yield what is compared: the reference with every variant, each way as given with every target alone."""
-    reference, *others = known
-    for other in others:
-        yield reference, other
-    for variant in known:
-        if variant.as_given:
-            for other in known:
-                if other.said == ALONE:
-                    yield variant, other
+def _pairs(known: Sequence[tuple[Variant, Length]]) -> Iterator[list[tuple[Variant, Variant]]]:
+    """Yield what is compared, each list with one judgement: each way of all tasks with the target alone, with
+    its own steps and with as many updates; the reference with every other variant.
+    """
+    alone = [(variant, length.total) for variant, length in known if variant.is_alone]
+    reference = known[0][0]
+    for variant, length in known:
+        if not variant.is_alone and variant is not reference:
+            yield [(reference, variant)]
+        if variant.is_way and alone:
+            own, _ = alone[0]
+            longer, _ = min(alone, key=lambda each: abs(each[1] - length.total))
+            yield [(variant, control) for control in ((own,) if longer is own else (own, longer))]
 
 
 def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[Answer]:
@@ -326,18 +335,17 @@ def _said(answer: Answer, seeds: int) -> str:
     """The verdict in words: of a way beside a target alone, else of the variant beside training together."""
     found = answer.difference
     way = answer.reference_said
-    is_alone = answer.said == ALONE
+    is_alone = answer.said.startswith(ALONE)
     interval = f"({found.low:+.1f} to {found.high:+.1f})"
     if answer.verdict == "no difference":
-        about = f"{way} and alone" if is_alone else answer.said
+        about = f"{way} and {answer.said}" if is_alone else answer.said
         return f"{about}: no difference that {seeds} seeds can show {interval}"
     by = f"by {abs(found.mean):.1f} {answer.unit} {interval}"
     if answer.verdict.startswith("perhaps"):
         corrected = f"after correction for {answer.comparisons} comparisons (p {_p(answer.p_corrected)})"
         by += f", not certain {corrected}"
     if is_alone:
-        than = "" if answer.reference == REFERENCE else " than alone"
-        return f"{way} is {answer.verdict}{than} {by}"
+        return f"{way} is {answer.verdict} than {answer.said} {by}"
     opposite = {"better": "worse", "worse": "better"}
     *perhaps, word = answer.verdict.split()
     return f"{answer.said}: {' '.join([*perhaps, opposite[word]])} {by}"
@@ -352,7 +360,7 @@ def _helpers(
     left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}
     found: dict[str, dict[str, str]] = {}
     for answer in answers:
-        if answer.reference == REFERENCE and len(left_out[answer.variant]) == 1:
+        if answer.judged and answer.reference == REFERENCE and len(left_out[answer.variant]) == 1:
             (helper,) = left_out[answer.variant]
             *perhaps, word = answer.verdict.rsplit(maxsplit=1)
             found.setdefault(helper, {})[answer.target] = " ".join([*perhaps, words.get(word, word)])

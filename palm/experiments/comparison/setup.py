@@ -27,7 +27,11 @@ from palm.experiments.comparison.variants import (
     Budget,
     Length,
     Variant,
+    controls_of,
+    fitted,
+    length_of,
     lengths_of,
+    planned,
     variants_of,
 )
 from palm.experiments.grid.folder import GridRun
@@ -50,6 +54,7 @@ class Setup:
         model: which model is scored there, `best` or `last`.
         stages: those of the configuration, planned; empty where it has none.
         also: name -> all tasks with some other settings, a variant of its own.
+        as_given: whether it is as long as its own settings say, whatever the budget is.
     """
 
     config: Config
@@ -60,6 +65,7 @@ class Setup:
     model: str
     stages: Sequence[StagePlan] = ()
     also: Mapping[str, Setup] = field(default_factory=dict)
+    as_given: bool = False
 
     def about(self) -> dict[str, Any]:
         """Everything that its runs depend on, JSON-ready."""
@@ -83,13 +89,14 @@ class Setup:
         names = [task.name for task in whole.tasks]
         variants = variants_of({task.name: task.is_target for task in whole.tasks})
         lengths = lengths_of(variants, whole, self.settings.num_epochs, self.budget)
+        ways = list(zip(variants, lengths, strict=True))
         own = {STAGED: self, **self.also} if self.stages else self.also
         for name, other in own.items():
-            changes = {"stages": other._stages}
             said = "in stages" if name == STAGED else name
-            variants.append(Variant(name, said, names, changes, as_given=True))
-            lengths.append(other._length())
-        return list(zip(variants, lengths, strict=True))
+            length, stages = other._length(whole)
+            changes = {"stages": stages}
+            ways.append((Variant(name, said, names, changes, is_way=True, as_given=other.as_given), length))
+        return [*ways, *controls_of(ways, whole)]
 
     @property
     def _devices(self) -> int:
@@ -108,14 +115,36 @@ class Setup:
             for name, path in self.tests.items()
         }
 
-    def _length(self) -> Length:
-        """The length of a run of all tasks by these settings."""
-        plans = list(steps_of(self.stages, self._devices).values()) if self.stages else [self._planned()]
+    def _length(self, whole: StepPlan) -> tuple[Length, list[dict[str, Any]] | None]:
+        """The length of a run of all tasks by these settings, and its stages, within the budget.
+
+        Args:
+            whole: the plan of the run that the budget is taken from.
+        """
+        epochs = self.settings.num_epochs
+        if not self.stages:
+            plan = self._planned()
+            return length_of(plan, epochs) if self.as_given else fitted(
+                plan, epochs, whole, self.budget
+            ), None
+        plans = list(steps_of(self.stages, self._devices).values())
+        stages = self._stages or []
+        factor = self._spent(whole) / sum(map(self._spent, plans))
+        if factor != 1 and not self.as_given:
+            plans = [planned(plan, None, max(1, round(factor * plan.total_steps))) for plan in plans]
+            limits = [{"num_epochs": None, "max_steps": plan.max_steps} for plan in plans]
+            stages = [{**said, **limit} for said, limit in zip(stages, limits, strict=True)]
         steps = Counter[str]()
-        for each in plans:
-            steps.update(each.expected_steps)
-        total = sum(each.total_steps for each in plans)
-        return Length(self.settings.num_epochs, dict(steps), total, self.settings.max_steps)
+        for plan in plans:
+            steps.update(plan.expected_steps)
+        total = sum(plan.total_steps for plan in plans)
+        return Length(epochs, dict(steps), total, self.settings.max_steps), stages
+
+    def _spent(self, plan: StepPlan) -> int:
+        """Count what the budget counts: steps of targets, or updates."""
+        if self.budget == "total":
+            return plan.total_steps
+        return sum(task.expected_steps for task in plan.tasks if task.name in self.tests)
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -138,9 +167,9 @@ class Setup:
         for run in runs[: len(ways)]:
             config = read_config(run.settings, argv=[])
             try:
-                planned = plan(config, for_train=True)
-                build(planned, config.place)
-                stages_of(config, planned)
+                parts = plan(config, for_train=True)
+                build(parts, config.place)
+                stages_of(config, parts)
             except ConfigError as error:
                 problems += [f"variant {run.name.rpartition('-seed')[0]}: {line}" for line in error.problems]
         raise_any(problems)
@@ -165,20 +194,22 @@ class Setup:
 
     def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
         """Describe what is equal in all variants, in words and numbers."""
-        apart = "".join(
-            f" {variant.said.capitalize() if variant.name == STAGED else variant.name}, as given: {length}."
-            for variant, length in ways
-            if variant.as_given
-        )
-        ways = [way for way in ways if not way[0].as_given]
-        totals = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
+        updates = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
         stops = self.settings.early_stopping_patience > 0
         late = "; early stopping is on, so these are the most that a run has" if stops else ""
+        reference = ways[0][1]
         if self.budget == "target":
-            each = ", ".join(f"{name} {ways[0][1].steps[name]}" for name in self.tests)
-            return f"Equal target steps: {each} in every variant; in total: {totals}{late}.{apart}"
-        own = "; ".join(f"{variant.name}: {length}" for variant, length in ways)
-        return f"Equal total steps, but for rounding: {totals}. Of tasks: {own}{late}.{apart}"
+            each = ", ".join(f"{name} {reference.steps[name]}" for name in self.tests)
+            equal = f"Equal target steps, but for rounding: {each}; updates: {updates}{late}."
+        else:
+            own = "; ".join(f"{way.name}: {length}" for way, length in ways if not way.is_alone)
+            equal = f"Equal updates: {reference.total}; of tasks: {own}; all updates: {updates}{late}."
+        judged = (
+            "Each way is judged against the better of a target alone with its steps of the run of all tasks, "
+            "and alone with as many updates as that way."
+        )
+        apart = "".join(f" {way.name}, as given: {length}." for way, length in ways if way.as_given)
+        return f"{equal} {judged}{apart}"
 
     def is_dev(self, target: str) -> bool:
         """Tell whether a target is compared on its dev_file."""
@@ -229,14 +260,14 @@ def setup_of(
     Raises:
         ConfigError: all of it, in one report.
     """
-    planned = plan(config, for_train=True)
-    settings = RunSettings(**planned.settings)
+    whole = plan(config, for_train=True)
+    settings = RunSettings(**whole.settings)
     tags = settings.target_tag or [1] * len(config.tasks)
     targets = [name for name, tag in zip(config.tasks, tags, strict=True) if tag]
-    tests = _test_files(planned, targets, test)
-    is_apart = all(path != dev_file_of(planned, name) for name, path in tests.items())
+    tests = _test_files(whole, targets, test)
+    is_apart = all(path != dev_file_of(whole, name) for name, path in tests.items())
     which = model or ("best" if is_apart else "last")
-    setup = Setup(config, planned, settings, budget, tests, which, stages_of(config, planned))
+    setup = Setup(config, whole, settings, budget, tests, which, stages_of(config, whole))
     others = {name: _changed(setup, name, each) for name, each in also.items()}
     return replace(setup, also=others)
 
@@ -254,10 +285,16 @@ def _changed(setup: Setup, name: str, config: Config) -> Setup:
     if config.tasks != setup.config.tasks:
         problems.append(f"also: {name} has other tasks; every variant there is of all tasks")
     raise_any(problems)
-    planned = plan(config, for_train=True)
-    stages = stages_of(config, planned)
+    own = plan(config, for_train=True)
+    settings = RunSettings(**own.settings)
+    lengths = [(each.num_epochs, each.max_steps) for each in (settings, setup.settings)]
     return replace(
-        setup, config=config, plan=planned, settings=RunSettings(**planned.settings), stages=stages
+        setup,
+        config=config,
+        plan=own,
+        settings=settings,
+        stages=stages_of(config, own),
+        as_given=lengths[0] != lengths[1],
     )
 
 

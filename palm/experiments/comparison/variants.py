@@ -10,15 +10,18 @@ from palm.engine.training.planning import StepPlan
 from palm.mixing import MixRatio
 
 Budget = Literal["target", "total"]
-"""The quantity that is equal in all variants: the steps of every target, or of all tasks together."""
+"""The quantity that is equal in all ways to train several tasks: the steps of the targets, or the updates."""
 
 REFERENCE = "together"
 
 STAGED = "staged"
-"""The variant that trains as `stages` says, whatever the budget of the others."""
+"""The variant that trains as `stages` says."""
 
 ALONE = "alone"
 """The name of a target by itself in a verdict."""
+
+ALIKE = 0.05
+"""The share by which numbers of updates may differ and still count as the same."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Variant:
         said: how a verdict calls it: `alone`, `without mlm`.
         tasks: that it trains, in the configuration's order.
         changes: settings of the whole run in which it differs.
+        is_way: whether it trains all tasks, and so is judged against every target alone.
         as_given: whether it is as long as its own settings say, whatever the budget is.
     """
 
@@ -37,7 +41,13 @@ class Variant:
     said: str
     tasks: Sequence[str]
     changes: Mapping[str, Any] = field(default_factory=dict)
+    is_way: bool = False
     as_given: bool = False
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it trains a target by itself."""
+        return not self.is_way and self.said.startswith(ALONE)
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Length:
     Args:
         num_epochs: of its main task; None for as many as `max_steps` allows.
         steps: task -> planned steps.
-        total: optimizer steps of the run, each of which may train several tasks.
+        total: updates, the optimizer steps of the run, each of which may train several tasks.
         max_steps: the most of them.
     """
 
@@ -68,7 +78,7 @@ def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
     Args:
         tasks: name -> whether it is a target, in the configuration's order.
     """
-    found = [Variant(REFERENCE, REFERENCE, list(tasks))]
+    found = [Variant(REFERENCE, REFERENCE, list(tasks), is_way=True)]
     found += [Variant(f"{ALONE}-{name}", ALONE, [name]) for name, is_target in tasks.items() if is_target]
     for name, is_target in tasks.items():
         if not is_target:
@@ -87,30 +97,53 @@ def lengths_of(
         variants: the ways of training, that of all tasks first.
         whole: the plan of the run of all tasks.
         num_epochs: of the main task, in that run.
-        budget: `target`: a target has as many steps as in the run of all tasks; `total`: all tasks of a
-            variant have as many steps together as there.
+        budget: what is equal among variants of several tasks; a target alone has its steps of that run.
     """
-    found = [Length(num_epochs, whole.expected_steps, whole.total_steps, whole.max_steps)]
+    found = [length_of(whole, num_epochs)]
     for variant in variants[1:]:
-        part = part_of(whole, variant.tasks)
-        wanted = {task.name: task.expected_steps for task in part.tasks if task.is_target}
-        if budget == "total":
-            factor = _batches(whole) / _batches(part)
-            wanted = {part.main.name: round(factor * wanted[part.main.name])}
-        per_epoch = part.main.mix_ratio * part.main.steps_per_epoch
-        main = wanted[part.main.name]
+        own = "target" if variant.is_alone else budget
+        found.append(fitted(part_of(whole, variant.tasks), num_epochs, whole, own))
+    return found
+
+
+def length_of(plan: StepPlan, num_epochs: float | None) -> Length:
+    """The length of a run that is planned."""
+    return Length(num_epochs, plan.expected_steps, plan.total_steps, plan.max_steps)
+
+
+def fitted(plan: StepPlan, num_epochs: float | None, whole: StepPlan, budget: Budget) -> Length:
+    """Choose the length of a run that has what the run of all tasks has.
+
+    Args:
+        plan: of the run, with steps that would be expected of it.
+        num_epochs: of its main task, where that gives the same.
+        whole: the plan of the run of all tasks.
+        budget: what should be the same: `target`, the steps of each target; `total`, the updates.
+    """
+    candidates: list[tuple[float | None, int | None]] = [(None, whole.total_steps)]
+    wanted = {task.name: whole.expected_steps[task.name] for task in plan.tasks if task.is_target}
+    if budget == "target":
+        per_epoch = plan.main.mix_ratio * plan.main.steps_per_epoch
+        main = wanted[plan.main.name]
         # A quotient may lose a step when it is multiplied again and cut off; half a step more does not.
-        candidates: list[tuple[float | None, int | None]] = [
-            (main / per_epoch, None),
-            ((main + 0.5) / per_epoch, None),
-            (None, part.total_steps),
-        ]
+        candidates = [(main / per_epoch, None), ((main + 0.5) / per_epoch, None), (None, plan.total_steps)]
         if num_epochs is not None:
             candidates.insert(0, (num_epochs, None))
-        plans = [_planned(part, *candidate) for candidate in candidates]
-        k = min(range(len(plans)), key=lambda k: _distance(plans[k], wanted))
-        epochs, max_steps = candidates[k]
-        found.append(Length(epochs, plans[k].expected_steps, plans[k].total_steps, max_steps))
+    lengths = [length_of(planned(plan, *each), each[0]) for each in candidates]
+    return min(lengths, key=lambda length: sum(abs(length.steps[name] - n) for name, n in wanted.items()))
+
+
+def controls_of(ways: Sequence[tuple[Variant, Length]], whole: StepPlan) -> list[tuple[Variant, Length]]:
+    """Every target alone for as many updates as each way of all tasks has, where no variant is that yet."""
+    found: list[tuple[Variant, Length]] = []
+    for way, length in ways:
+        for target in (task.name for task in whole.tasks if task.is_target and way.is_way):
+            alone = [own for variant, own in [*ways, *found] if variant.is_alone and target in variant.tasks]
+            if all(abs(own.total - length.total) > ALIKE * length.total for own in alone):
+                plan = planned(part_of(whole, [target]), None, length.total)
+                name = f"{ALONE}-{target}-{length.total}-updates"
+                said = f"{ALONE} for {length.total} updates"
+                found.append((Variant(name, said, [target]), length_of(plan, None)))
     return found
 
 
@@ -133,13 +166,6 @@ def part_of(whole: StepPlan, names: Sequence[str]) -> StepPlan:
     return replace(part, tasks_per_step=min(whole.tasks_per_step, len(part.primary_tasks)))
 
 
-def _planned(part: StepPlan, num_epochs: float | None, max_steps: int | None) -> StepPlan:
-    return replace(part, max_steps=max_steps).over_epochs(num_epochs)
-
-
-def _distance(plan: StepPlan, wanted: Mapping[str, int]) -> int:
-    return sum(abs(plan.expected_steps[name] - steps) for name, steps in wanted.items())
-
-
-def _batches(plan: StepPlan) -> int:
-    return sum(task.expected_steps for task in plan.primary_tasks)
+def planned(plan: StepPlan, num_epochs: float | None, max_steps: int | None) -> StepPlan:
+    """Plan a run anew, with another length."""
+    return replace(plan, max_steps=max_steps).over_epochs(num_epochs)

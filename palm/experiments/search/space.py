@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from palm.config.files import parsed_yaml, read_yaml
-from palm.config.problems import Problems
 from palm.config.values import guessed
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
@@ -81,9 +80,9 @@ def read_space(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: it cannot be read.
     """
-    problems = Problems()
+    problems: list[str] = []
     content = read_yaml(path, problems)
-    problems.raise_if_any()
+    raise_any(problems)
     return dict(content)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,11 +18,6 @@ MIN_LIMIT = 1 << 29
 
 MAX_MEMBERS = 10_000
 """Files in an archive; more than any model has, one per parameter and an optimizer's memory included."""
-
-_END = 22
-_END_64 = 56
-_LOCATOR_64 = 20
-_LONGEST_COMMENT = 0xFFFF
 
 
 def most_unpacked(size: int) -> int:
@@ -70,7 +64,12 @@ def opened(file: Path) -> Iterator[zipfile.ZipFile]:
         OSError, zipfile.BadZipFile: it cannot be read.
     """
     size = file.stat().st_size
-    if (directory := _directory_size(file, size)) > MAX_DIRECTORY:
+    with file.open("rb") as stream:
+        # Private to Python, whose own reader of zip files begins with it, but reserves memory at once.
+        end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
+    if end is None:
+        raise ValueError("it is no zip file, or cut short")
+    if (directory := end[zipfile._ECD_SIZE]) > MAX_DIRECTORY:  # type: ignore[attr-defined]
         raise ValueError(f"its table of contents claims {directory} bytes; the most are {MAX_DIRECTORY}")
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
@@ -79,20 +78,3 @@ def opened(file: Path) -> Iterator[zipfile.ZipFile]:
         if (unpacked := sum(entry.file_size for entry in entries)) > most_unpacked(size):
             raise ValueError(f"it unpacks to {unpacked} bytes, far more than its {size}; it is no model")
         yield archive
-
-
-def _directory_size(file: Path, size: int) -> int:
-    """Return the size of the table of contents, as the end of the file says."""
-    with file.open("rb") as stream:
-        start = max(0, size - _LONGEST_COMMENT - _END - _LOCATOR_64)
-        stream.seek(start)
-        tail = stream.read()
-        at = tail.rfind(b"PK\5\6", 0, len(tail) - _END + 4)
-        if at < 0:
-            raise ValueError("it is no zip file, or cut short")
-        found: int = struct.unpack_from("<I", tail, at + 12)[0]
-        locator = tail[max(0, at - _LOCATOR_64) : at]
-        if locator[:4] != b"PK\6\7":
-            return found
-        stream.seek(struct.unpack_from("<Q", locator, 8)[0])
-        return int(struct.unpack_from("<Q", stream.read(_END_64), 40)[0])

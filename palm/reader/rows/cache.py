@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers
 
@@ -15,11 +16,14 @@ from palm.core.errors import DataError, StorageError
 from palm.core.files.cache import Cache
 from palm.core.files.checksum import checksum
 from palm.core.logging import collected_warnings, logger
-from palm.reader.rows.chunks import RowEncoder, training_parts
+from palm.reader.rows.chunks import training_parts
 from palm.reader.rows.rows import Rows
-from palm.reader.rows.stored import mapped_rows, write_arrays, write_description
+from palm.reader.rows.stored import mapped_rows, write_rows
 from palm.reader.tables.selection import data_checksum
 from palm.reader.text.bad_rows import BadRows
+
+if TYPE_CHECKING:
+    from palm.reader.base import Reader
 
 REPORT_SECONDS = 10.0
 """Time between two lines about how far the encoding of a file has come."""
@@ -33,7 +37,7 @@ _HASH = "blake2b"
 class DataCache(Cache):
     """A cache of encoded files."""
 
-    def rows(self, reader: RowEncoder, path: Path, key: str) -> Rows:
+    def rows(self, reader: Reader, path: Path, key: str) -> Rows:
         """The rows of a training file, mapped; encoded first, by one process, where they are not there yet.
 
         Args:
@@ -62,7 +66,7 @@ class DataCache(Cache):
         return self.entry(key, str(path), fill, read)
 
 
-def key_of(reader: RowEncoder, path: Path) -> str | None:
+def key_of(reader: Reader, path: Path) -> str | None:
     """The key of a training file's rows, 32 hexadecimal digits; None where they cannot be cached.
 
     It covers the bytes of the file and of the vocabulary's files, the reader's class and source code, that of
@@ -103,7 +107,7 @@ def _content(value: object) -> dict[str, str]:
     raise TypeError(f"{value!r} has no form on disk")
 
 
-def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Rows:
+def training_rows(reader: Reader, path: Path, cache: DataCache | None) -> Rows:
     """All rows of a training file: mapped from the cache, or in memory where there is none.
 
     Raises:
@@ -127,12 +131,11 @@ def training_rows(reader: RowEncoder, path: Path, cache: DataCache | None) -> Ro
     return rows
 
 
-def _encode_into(part: Path, reader: RowEncoder, path: Path, key: str) -> None:
+def _encode_into(part: Path, reader: Reader, path: Path, key: str) -> None:
     """Encode a file into a new entry."""
     bad = BadRows(path, reader.on_bad_row)
     with collected_warnings() as warnings:
-        columns = write_arrays(part, _with_progress(training_parts(reader, path, bad), path))
-    write_description(part, columns, warnings, (bad.records, bad.count))
+        write_rows(part, _with_progress(training_parts(reader, path, bad), path), warnings, bad)
     if key_of(reader, path) != key:
         raise DataError(f"{path}: the file has changed while it was read; start again")
 

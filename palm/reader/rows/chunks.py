@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from palm.core.errors import DataError
 from palm.core.logging import logger
@@ -13,23 +13,11 @@ from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
 from palm.reader.text.bad_rows import BadRows
 
+if TYPE_CHECKING:
+    from palm.reader.base import Reader
+
 CHUNK_EXAMPLES = 1024
 """Examples that are text in memory at a time; of 4096, a million rows took 10 MB more, at the same speed."""
-
-
-class RowEncoder(Protocol):
-    """The part of a reader that encodes files."""
-
-    vocab_path: Path
-    settings: dict[str, Any]
-    facts: TextFacts | None
-    on_bad_row: str
-    bad_rows: BadRows | None
-
-    @property
-    def companions(self) -> tuple[Path, ...]: ...
-    def read(self, path: Path, with_targets: bool) -> Iterator[Any]: ...
-    def encode(self, examples: list[Any], with_targets: bool) -> Rows: ...
 
 
 def chunks_of(examples: Iterable[Any], size: int) -> Iterator[list[Any]]:
@@ -40,14 +28,14 @@ def chunks_of(examples: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def encoded_chunks(
-    reader: RowEncoder, examples: Iterable[Any], with_targets: bool, size: int = CHUNK_EXAMPLES
+    reader: Reader, examples: Iterable[Any], with_targets: bool, size: int = CHUNK_EXAMPLES
 ) -> Iterator[tuple[list[Any], Rows]]:
     """The examples, `size` at a time, each piece with its encoded rows."""
     for chunk in chunks_of(examples, size):
         yield chunk, reader.encode(chunk, with_targets)
 
 
-def training_parts(reader: RowEncoder, path: Path, bad: BadRows) -> Iterator[Rows]:
+def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
     """All rows of a training file, a chunk at a time.
 
     Args:
@@ -76,7 +64,7 @@ def training_parts(reader: RowEncoder, path: Path, bad: BadRows) -> Iterator[Row
         raise DataError(f"{path}: no rows to train on")
 
 
-def num_prediction_rows(reader: RowEncoder, path: Path) -> int:
+def num_prediction_rows(reader: Reader, path: Path) -> int:
     """Count the rows of a file for prediction, in bounded memory."""
     examples = reader.read(path, with_targets=False)
     return sum(len(rows) for _, rows in encoded_chunks(reader, examples, with_targets=False))

@@ -50,10 +50,8 @@ class Column:
     @classmethod
     def ragged(cls, rows: Sequence[Sequence[float] | Numbers], dtype: npt.DTypeLike = np.int32) -> Column:
         """A column of rows of different lengths."""
-        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         flat = np.concatenate([np.asarray(row) for row in rows]) if len(rows) else np.empty(0)
-        return cls(flat.astype(dtype), offsets)
+        return cls(flat.astype(dtype), offsets_of([len(row) for row in rows]))
 
     @classmethod
     def scalar(cls, values: Sequence[float] | Numbers, dtype: npt.DTypeLike = np.int64) -> Column:
@@ -97,13 +95,11 @@ class Rows:
     def digest(self) -> str:
         """A short hash of all columns: equal rows in equal order, equal digest."""
         if self._digest is None:
+            arrays = {name: vars(column).items() for name, column in self.columns.items()}
             self._digest = digest_of(
                 {
-                    name: {
-                        "values": array_info(column.values),
-                        "offsets": None if column.offsets is None else array_info(column.offsets),
-                    }
-                    for name, column in self.columns.items()
+                    name: {part: None if array is None else array_info(array) for part, array in parts}
+                    for name, parts in arrays.items()
                 }
             )
         return self._digest
@@ -112,7 +108,7 @@ class Rows:
         """These rows alone, in this order."""
         return Rows(
             {
-                name: Column.scalar(column.values[indices], column.values.dtype)
+                name: Column(column.values[indices])
                 if column.offsets is None
                 else Column.ragged([column[index] for index in indices], column.values.dtype)
                 for name, column in self.columns.items()
@@ -125,17 +121,16 @@ class Rows:
         if len(parts) == 1:
             return parts[0]
         joined = {}
-        for name in parts[0].columns:
-            columns = [part[name] for part in parts]
-            values = np.concatenate([column.values for column in columns])
-            starts = np.cumsum([0] + [len(column.values) for column in columns])
-            ends = [
-                column.offsets[1:] + start
-                for column, start in zip(columns, starts, strict=False)
-                if column.offsets is not None
-            ]
-            joined[name] = Column(values, np.concatenate([np.zeros(1, np.int64), *ends]) if ends else None)
+        for name, first in parts[0].columns.items():
+            values = np.concatenate([part[name].values for part in parts])
+            lengths = np.concatenate([part[name].lengths for part in parts])
+            joined[name] = Column(values, None if first.offsets is None else offsets_of(lengths))
         return cls(joined)
+
+
+def offsets_of(lengths: Sequence[int] | Ints) -> Ints:
+    """The offsets of rows of these lengths, as a `Column` has them, int64[rows + 1]."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def array_info(array: Ints) -> ArrayInfo:

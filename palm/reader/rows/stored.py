@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -16,22 +16,19 @@ from palm.core.files.fs import write_json
 from palm.core.files.manifest import verify
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.reader.rows.rows import ArrayInfo, Column, Ints, Rows, digest_of
+from palm.reader.text.bad_rows import BadRows
 
 DESCRIPTION = "rows.json"
 
-ColumnInfo = dict[str, ArrayInfo | None]
-"""The descriptions of a column's `values` and `offsets`."""
 
-
-def write_arrays(folder: Path, parts: Iterable[Rows]) -> dict[str, ColumnInfo]:
+def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad: BadRows) -> None:
     """Write rows part by part; only one part is in memory.
 
     Args:
         folder: an empty folder.
         parts: every part has the columns of the first.
-
-    Returns:
-        The descriptions of the written arrays, for `write_description`.
+        messages: the warnings about the rows, to be logged again; all of them are there after the last part.
+        bad: the rows that were left out or repaired, likewise.
 
     Raises:
         OSError: the folder cannot be written.
@@ -49,7 +46,9 @@ def write_arrays(folder: Path, parts: Iterable[Rows]) -> dict[str, ColumnInfo]:
                     f"the reader encodes some rows as {kinds}, others as {_kinds(rows)}; "
                     "encode should make the same columns of all examples"
                 )
-            for values, offsets, column in _places(folder, columns):
+            for number, column in enumerate(columns.values()):
+                values = folder / f"{number}.values"
+                offsets = folder / f"{number}.offsets"
                 if values not in files:
                     files[values] = opened.enter_context(new_file(values))
                 if column.offsets is not None:
@@ -60,46 +59,21 @@ def write_arrays(folder: Path, parts: Iterable[Rows]) -> dict[str, ColumnInfo]:
                         files[offsets].write(shifted[:1].data)
                     files[offsets].write(shifted[1:].data)
                 files[values].write(np.ascontiguousarray(column.values).data)
-    return {
+    about = {
         name: {
-            "values": _info(values, column.values),
-            "offsets": None if column.offsets is None else _info(offsets, column.offsets),
+            part: None if array is None else _info(folder / f"{number}.{part}", array)
+            for part, array in vars(column).items()
         }
-        for name, (values, offsets, column) in zip(columns, _places(folder, columns), strict=True)
+        for number, (name, column) in enumerate(columns.items())
     }
-
-
-def _places(folder: Path, columns: Mapping[str, Any]) -> Iterator[tuple[Path, Path, Any]]:
-    """Yield the files of each column's values and offsets, and the column."""
-    for number, column in enumerate(columns.values()):
-        yield folder / f"{number}.values", folder / f"{number}.offsets", column
+    content = {"digest": digest_of(about), "columns": about, "messages": list(messages)}
+    write_json(folder / DESCRIPTION, {**content, "bad": (bad.records, bad.count)})
 
 
 def _info(file: Path, part: Ints) -> ArrayInfo:
     """Describe a written array, as `array_info` would if it were in memory."""
     count = file.stat().st_size // part.itemsize
     return {"dtype": part.dtype.str, "count": count, "blake2b": checksum(file, "blake2b")}
-
-
-def write_description(
-    folder: Path,
-    columns: Mapping[str, ColumnInfo],
-    messages: Sequence[str],
-    bad: tuple[Sequence[dict[str, Any]], int],
-) -> None:
-    """Write the description of the rows in a folder.
-
-    Args:
-        folder: the folder.
-        columns: the descriptions that `write_arrays` gave.
-        messages: the warnings about the rows, to be logged again.
-        bad: `Rows.bad`.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    about = {"digest": digest_of(columns), "columns": columns, "messages": list(messages), "bad": bad}
-    write_json(folder / DESCRIPTION, about)
 
 
 def _kinds(rows: Rows) -> dict[str, str]:
@@ -120,15 +94,12 @@ def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
     verify(folder, (DESCRIPTION,))
     about = read_object(folder / DESCRIPTION)
     with wrap_read_errors(folder / DESCRIPTION):
-        columns = {
-            name: Column(
-                _mapped(values, info["values"]),
-                None if info["offsets"] is None else _mapped(offsets, info["offsets"]),
-            )
-            for name, (values, offsets, info) in zip(
-                about["columns"], _places(folder, about["columns"]), strict=True
-            )
-        }
+        columns = {}
+        for number, (name, parts) in enumerate(about["columns"].items()):
+            mapped = {
+                part: info and _mapped(folder / f"{number}.{part}", info) for part, info in parts.items()
+            }
+            columns[name] = Column(**mapped)
         rows = Rows(columns, about["digest"])
         records, count = about["bad"]
         rows.bad = (list(records), int(count))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import wrap_read_errors
+from palm.core.files.untrusted import parse_json, wrap_read_errors
 from palm.reader.tables.files import digest_of, files_of
 from palm.reader.tables.record import cell_text, is_missing
 
@@ -71,7 +71,7 @@ def read_selection(path: Path) -> Selection:
 @lru_cache(maxsize=16)
 def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - they tell whether it is the same file
     with wrap_read_errors(path, " the chosen rows", DataError):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
         if content["format"] != _FORMAT or not all(type(row) is int and row >= 0 for row in content["rows"]):
             raise ValueError("it does not hold rows that palm chose")
         return Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])

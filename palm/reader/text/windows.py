@@ -1,27 +1,15 @@
-"""A long text cut into overlapping windows of tokens, so that every token is read in some context."""
+"""A long text cut into windows: the ranges of its tokens, or of its words, that are rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import pairwise, starmap
 
 import numpy as np
 import numpy.typing as npt
 
 
-class Window(NamedTuple):
-    """Some consecutive tokens of a document.
-
-    Args:
-        start: the first.
-        length: how many.
-    """
-
-    start: int
-    length: int
-
-
-def windows_of(num_tokens: int, capacity: int, stride: int) -> list[Window]:
+def windows_of(num_tokens: int, capacity: int, stride: int) -> list[range]:
     """Windows that cover a document, each beginning `stride` tokens after the one before.
 
     Args:
@@ -34,10 +22,10 @@ def windows_of(num_tokens: int, capacity: int, stride: int) -> list[Window]:
     step = min(stride, capacity)
     beyond = max(0, num_tokens - capacity)
     starts = range(0, beyond + step, step)
-    return [Window(start, min(capacity, num_tokens - start)) for start in starts]
+    return [range(start, min(start + capacity, num_tokens)) for start in starts]
 
 
-def word_windows(num_pieces: Sequence[int], capacity: int) -> list[Window]:
+def word_windows(num_pieces: Sequence[int], capacity: int) -> list[range]:
     """Windows that hold every word once, as many whole words in each as fit.
 
     Args:
@@ -45,7 +33,7 @@ def word_windows(num_pieces: Sequence[int], capacity: int) -> list[Window]:
         capacity: the most pieces in a window.
 
     Returns:
-        Windows counted in words.
+        Ranges of words.
     """
     starts = [0]
     used = 0
@@ -54,11 +42,10 @@ def word_windows(num_pieces: Sequence[int], capacity: int) -> list[Window]:
             starts.append(word)
             used = 0
         used += pieces
-    ends = [*starts[1:], len(num_pieces)]
-    return [Window(start, end - start) for start, end in zip(starts, ends, strict=True)]
+    return list(starmap(range, pairwise([*starts, len(num_pieces)])))
 
 
-def best_context(windows: Sequence[Window]) -> list[npt.NDArray[np.bool_]]:
+def best_context(windows: Sequence[range]) -> list[npt.NDArray[np.bool_]]:
     """For every window, which of its tokens have more context in it than in any other window.
 
     The context of a token is the number of tokens on its poorer side, plus a hundredth of the
@@ -66,15 +53,15 @@ def best_context(windows: Sequence[Window]) -> list[npt.NDArray[np.bool_]]:
 
     Source: Devlin et al., 2018, the authors' SQuAD program (`token_is_max_context`).
     """
-    num_tokens = max(window.start + window.length for window in windows)
+    num_tokens = max(window.stop for window in windows)
     # The authors' program compares every token with every window; here each window is laid over what the
     # earlier ones left, which is linear. Only a greater context takes a token over: ties go as they do there.
     best = np.full(num_tokens, -1.0)
     owner = np.zeros(num_tokens, dtype=np.int64)
-    for number, (start, length) in enumerate(windows):
-        left = np.arange(length)
-        context = np.minimum(left, left[::-1]) + 0.01 * length
-        tokens = slice(start, start + length)
+    for number, window in enumerate(windows):
+        left = np.arange(len(window))
+        context = np.minimum(left, left[::-1]) + 0.01 * len(window)
+        tokens = slice(window.start, window.stop)
         owner[tokens][context > best[tokens]] = number
         best[tokens] = np.maximum(best[tokens], context)
-    return [owner[start : start + length] == number for number, (start, length) in enumerate(windows)]
+    return [owner[window.start : window.stop] == number for number, window in enumerate(windows)]

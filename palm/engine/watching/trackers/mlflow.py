@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from palm.core.files.door import make_folder
-from palm.engine.training.events import Ended, Event, Started
-from palm.engine.watching.trackers.curves import Summary, curves_of, parameters_of, settings_text, step_of
+from palm.engine.training.events import Ended, Started
+from palm.engine.watching.trackers.tracker import Tracker, parameters_of, settings_text
 
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}
 
@@ -16,38 +16,27 @@ FOLDER = "palm.save_path"
 """The tag that tells runs apart."""
 
 
-class MLflow:
+class MLflow(Tracker):
     """One run of the experiment `palm`, or of that which MLFLOW_EXPERIMENT_NAME names.
 
     It uses a client of its own, so that the program's active run stays what it is.
 
-    Args:
-        name: of the tracker.
-        folder: of the run; its store is below it, unless MLFLOW_TRACKING_URI names another.
+    Its store is below the run's folder, unless MLFLOW_TRACKING_URI names another.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.folder = folder / name
-        self.step = 0
-        self.summary = Summary()
-        self.known: dict[str, int] = {}
-
-    def __call__(self, event: Event) -> None:
-        self.step = step_of(event)
-        if isinstance(event, Started):
-            self._start(event)
-        self.summary(event)
-        for name, value in curves_of(event, self.known).items():
+    def log(self, points: Mapping[str, float]) -> None:
+        for name, value in points.items():
             self.client.log_metric(self.run, name, value, step=self.step)
-        if isinstance(event, Ended):
-            for name, text in self.summary.texts():
-                self.client.log_text(self.run, text, f"{name}.md")
-            self.client.set_terminated(self.run, STATUS[event.reason])
+
+    def end(self, event: Ended) -> None:
+        for name, text in self.texts():
+            self.client.log_text(self.run, text, f"{name}.md")
+        self.client.set_terminated(self.run, STATUS[event.reason])
 
     def _last_step(self, name: str) -> int:
         return max(int(point.step) for point in self.client.get_metric_history(self.run, name))
 
-    def _start(self, event: Started) -> None:
+    def start(self, event: Started) -> None:
         from mlflow import MlflowClient
 
         make_folder(self.folder)
@@ -57,7 +46,7 @@ class MLflow:
         known = self.client.get_experiment_by_name(name)
         place = (self.folder / "artifacts").resolve().as_uri()
         experiment = self.client.create_experiment(name, place) if known is None else known.experiment_id
-        own = self.folder.resolve().parent
+        own = self.run_folder.resolve()
         mine = f"tags.`{FOLDER}` = '{own}'"
         # A resumed run goes on with the one that it had.
         earlier = self.client.search_runs([experiment], mine, max_results=1) if self.step else []

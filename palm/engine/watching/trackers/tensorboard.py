@@ -2,39 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
-from palm.engine.training.events import Ended, Event, Started
-from palm.engine.watching.trackers.curves import Summary, curves_of, settings_text, step_of
+from palm.engine.training.events import Ended, Started
+from palm.engine.watching.trackers.tracker import Tracker, settings_text
 
 
-class TensorBoard:
-    """Writes event files.
+class TensorBoard(Tracker):
+    """Writes event files."""
 
-    Args:
-        name: of the tracker.
-        folder: of the run; its files are below it.
-    """
+    def start(self, event: Started) -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.folder = folder / name
-        self.step = 0
-        self.summary = Summary()
+        # A resumed run takes the points behind its checkpoint back.
+        purged = {"purge_step": self.step + 1} if self.step else {}
+        self.writer = SummaryWriter(str(self.folder), **purged)
+        text = settings_text(event.configuration).replace("\n", "\n    ")
+        self.writer.add_text("configuration", f"    {text}", self.step)
 
-    def __call__(self, event: Event) -> None:
-        self.step = step_of(event)
-        if isinstance(event, Started):
-            from torch.utils.tensorboard import SummaryWriter
-
-            # A resumed run takes the points behind its checkpoint back.
-            purged = {"purge_step": self.step + 1} if self.step else {}
-            self.writer = SummaryWriter(str(self.folder), **purged)
-            text = settings_text(event.configuration).replace("\n", "\n    ")
-            self.writer.add_text("configuration", f"    {text}", self.step)
-        self.summary(event)
-        for name, value in curves_of(event).items():
+    def log(self, points: Mapping[str, float]) -> None:
+        for name, value in points.items():
             self.writer.add_scalar(name, value, self.step)
-        if isinstance(event, Ended):
-            for name, text in self.summary.texts():
-                self.writer.add_text(name, text, self.step)
-            self.writer.close()
+
+    def end(self, event: Ended) -> None:  # noqa: ARG002
+        for name, text in self.texts():
+            self.writer.add_text(name, text, self.step)
+        self.writer.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from palm.core.files.door import make_folder
-from palm.engine.training.events import Ended, Event, Started
-from palm.engine.watching.trackers.curves import Summary, curves_of, step_of
+from palm.engine.training.events import Ended, Started
+from palm.engine.watching.trackers.tracker import Tracker
 
 OFFLINE = {
     "trackio": lambda folder: {"TRACKIO_DIR": str(folder)},
@@ -18,50 +18,35 @@ OFFLINE = {
 """Environment variables that keep a run on this machine; those that are set already win."""
 
 
-class Trackio:
+class Trackio(Tracker):
     """One run of the project `palm`, or of that which the package's environment variables name.
 
-    Args:
-        package: trackio or wandb.
-        folder: where its files go.
+    Its name is that of the package: trackio or wandb.
     """
 
-    def __init__(self, package: str, folder: Path) -> None:
-        self.folder = folder
-        self.step = 0
-        make_folder(folder)
-        for name, value in OFFLINE[package](folder / package).items():
+    def start(self, event: Started) -> None:
+        make_folder(self.run_folder)
+        for name, value in OFFLINE[self.name](self.folder).items():
             os.environ.setdefault(name, value)
-        self.package: Any = import_module(package)  # it reads the environment when it is imported
-        self.project = os.environ.get(f"{package.upper()}_PROJECT", "palm")
-        self.summary = Summary()
-        self.known: dict[str, int] = {}
+        self.package: Any = import_module(self.name)  # it reads the environment when it is imported
+        project = os.environ.get(f"{self.name.upper()}_PROJECT", "palm")
+        run = self.run_folder.resolve().name
+        self.package.init(
+            project=project,
+            name=run,
+            config=dict(event.configuration),
+            resume="allow" if self.step else "never",
+        )
+        if self.step and self.name == "trackio":  # wandb refuses steps of the past itself
+            for line in self.package.SQLiteStorage.get_logs(project, run):
+                step = int(line["step"] or 0)
+                self.known |= {name: max(self.known.get(name, -1), step) for name in line}
 
-    def _known(self) -> dict[str, int]:
-        """Curve -> its last step in the run that goes on; wandb refuses steps of the past itself."""
-        if self.package.__name__ == "wandb":
-            return {}
-        found: dict[str, int] = {}
-        for line in self.package.SQLiteStorage.get_logs(self.project, self.folder.resolve().name):
-            found |= {name: max(found.get(name, -1), int(line["step"] or 0)) for name in line}
-        return found
+    def log(self, points: Mapping[str, float]) -> None:
+        self.package.log(points, step=self.step)
 
-    def __call__(self, event: Event) -> None:
-        self.step = step_of(event)
-        if isinstance(event, Started):
-            self.package.init(
-                project=self.project,
-                name=self.folder.resolve().name,
-                config=dict(event.configuration),
-                resume="allow" if self.step else "never",
-            )
-            self.known = self._known() if self.step else {}
-        self.summary(event)
-        points = curves_of(event, self.known)
-        if points:
-            self.package.log(points, step=self.step)
-        if isinstance(event, Ended):
-            for task, (step, scores) in self.summary.best.items():
-                best = {f"best/{task}/{name}": value for name, value in scores.items()}
-                self.package.log({**best, f"best/{task}/step": step}, step=self.step)
-            self.package.finish()
+    def end(self, event: Ended) -> None:  # noqa: ARG002
+        for task, (step, scores) in self.best.items():
+            best = {f"best/{task}/{name}": value for name, value in scores.items()}
+            self.log({**best, f"best/{task}/step": step})
+        self.package.finish()

@@ -1,36 +1,8 @@
-"""Settings and values that palm no longer has, each with what to do instead."""
+"""Names that other programs have for settings of palm."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-_MERGE = "train the stages one after the other, and take the mean of their models with `palm merge`"
-_BALANCE = "set balance: uncertainty, which balances by losses, or upgrad, by gradients"
-
-REMOVED: dict[str, str] = {
-    "compile": "leave it out; compiled layers were slower on a CPU, and nobody has measured them on a GPU",
-    "balance: gradnorm": _BALANCE,
-    "balance: nash_mtl": _BALANCE,
-    "cagrad_radius": "leave it out; cagrad has a radius of 0.5",
-    "dwa_steps": "leave it out; dwa takes means of 100 steps",
-    "dwa_temperature": "leave it out; dwa has a temperature of 2",
-    "famo_decay": "leave it out; famo has a decay of 0.001",
-    "fork_merge": _MERGE,
-    "gradient_exchange": "leave it out; gradients travel in fp32",
-    "gradnorm_alpha": _BALANCE,
-    "gradnorm_rate": _BALANCE,
-    "lr_cut_fraction": "leave it out; slanted_triangular rises in a tenth of the steps",
-    "lr_ratio": "leave it out; slanted_triangular begins and ends at a 32nd of learning_rate",
-    "merge": _MERGE,
-    "shares": _MERGE,
-}
-"""The setting (`fork_merge`), or the setting with one of its values (`balance: gradnorm`) -> the remedy.
-
-To remove a setting, delete its declaration and enter it here; to remove a choice of a setting, delete it from
-the annotation and enter both. The remedy is a clause that says what to do: "write stages with `merge`".
-A configuration, task file or command line that still has it is refused with its place and this remedy.
-"""
-
 
 _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "learning_rate": ["lr", "base_lr", "peak_lr"],
@@ -85,16 +57,3 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
 """Setting, as a clause that says what to write -> names of other programs for it."""
 
 FOREIGN = {other: ours for ours, names in _TRAINING_ARGUMENTS.items() for other in names}
-
-
-def foreign(name: str) -> str | None:
-    """Return the message about a setting that other programs have; None for others."""
-    return f"nothing uses {name!r}; here it is {FOREIGN[name]}" if name in FOREIGN else None
-
-
-def removal(name: str, value: object = None) -> str | None:
-    """Return the message about a removed setting, or about a removed value of one; None for others."""
-    if name in REMOVED:
-        return f"{name} was removed: {REMOVED[name]}"
-    remedy = REMOVED.get(f"{name}: {value}")
-    return f"{name}: {value} was removed: {remedy}" if remedy else None

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from palm.core.files.door import is_plain
-from palm.engine.training.events import Evaluated, Event, Logged, Saved, Started
+from palm.engine.training.events import Ended, Evaluated, Event, Logged, Saved, Started
 from palm.engine.training.loop import Step
 
 MOST_LETTERS = 500
 """Of a parameter, as older versions of MLflow have it."""
 
 
-def curves_of(event: Event, known: Mapping[str, int] = MappingProxyType({})) -> dict[str, float]:
-    """The points that an event adds to curves, by name; what is not a number has no point.
-
-    Args:
-        event: of the run.
-        known: curve -> its last step so far, of a run that goes on: points up to there are not added again.
-    """
+def curves_of(event: Event) -> dict[str, float]:
+    """The points that an event adds to curves, by name; what is not a number has no point."""
     points: dict[str, float] = {}
     if isinstance(event, Logged):
         names = ("loss", "mean_loss", "grad_norm")
@@ -35,11 +30,7 @@ def curves_of(event: Event, known: Mapping[str, int] = MappingProxyType({})) -> 
         for task, scores in event.scores.items():
             points |= {f"{task}/dev_{name}": value for name, value in scores.items()}
         points |= {f"{task}/dev_loss": value for task, value in event.dev_loss.items()}
-    return {
-        name: value
-        for name, value in points.items()
-        if math.isfinite(value) and step_of(event) > known.get(name, -1)
-    }
+    return {name: value for name, value in points.items() if math.isfinite(value)}
 
 
 def step_of(event: Event) -> int:
@@ -66,32 +57,66 @@ def parameters_of(configuration: Mapping[str, Any], place: str = "") -> dict[str
     return found
 
 
-class Summary:
-    """Collects what belongs to the end of a run: its best scores and its models' cards."""
+class Tracker(ABC):
+    """Base of trackers: an observer that hands on curves as they come, and a summary at the end.
 
-    def __init__(self) -> None:
+    Args:
+        name: of the tracker.
+        folder: of the run; what the tracker keeps is below it.
+
+    Attributes:
+        step: the global step of the last event.
+        known: curve -> its last step so far, of a run that goes on: points up to there are not added again.
+        best: task -> the step of its best evaluation, and its scores there.
+        cards: task -> the card of the model that was saved last.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.run_folder = folder
+        self.folder = folder / name
+        self.step = 0
+        self.known: dict[str, int] = {}
         self.best: dict[str, tuple[int, Mapping[str, float]]] = {}
         self.cards: dict[str, Path] = {}
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Evaluated):
+        self.step = step_of(event)
+        if isinstance(event, Started):
+            self.start(event)
+        elif isinstance(event, Evaluated):
             self.best |= {task: (event.step, event.scores[task]) for task in event.best}
         elif isinstance(event, Saved) and event.task is not None:
             self.cards[event.task] = event.path / "README.md"
+        points = {
+            name: value for name, value in curves_of(event).items() if self.step > self.known.get(name, -1)
+        }
+        if points:
+            self.log(points)
+        if isinstance(event, Ended):
+            self.end(event)
 
-    def table(self) -> str:
-        """The best scores of every task, as Markdown."""
-        rows = [
-            f"| {task} | {name} | {value:.4f} | {step} |"
-            for task, (step, scores) in self.best.items()
-            for name, value in scores.items()
-        ]
-        return "\n".join(["| task | metric | best | at step |", "|---|---|---|---|", *rows])
+    @abstractmethod
+    def start(self, event: Started) -> None:
+        """Begin a run, or go on with it, and keep its settings."""
+
+    @abstractmethod
+    def log(self, points: Mapping[str, float]) -> None:
+        """Add points to curves, at `step`."""
+
+    @abstractmethod
+    def end(self, event: Ended) -> None:
+        """Keep the summary, and end the run."""
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Name and text of the table and of the model cards that were written."""
+        """Yield name and Markdown of the table of best scores, and of the model cards that were written."""
         if self.best:
-            yield "results", self.table()
+            rows = [
+                f"| {task} | {name} | {value:.4f} | {step} |"
+                for task, (step, scores) in self.best.items()
+                for name, value in scores.items()
+            ]
+            yield "results", "\n".join(["| task | metric | best | at step |", "|---|---|---|---|", *rows])
         for task, path in self.cards.items():
             if is_plain(path):
                 yield f"{task}_model_card", path.read_text(encoding="utf-8")
