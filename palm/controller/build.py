@@ -77,7 +77,8 @@ def build(plan: Plan, place: Place) -> Parts:
         schedule_of_run(settings.lr_scheduler, 10**6, settings.warmup_proportion, plan.schedule)
     tasks = builder.tasks(plan, settings, backbone)
     if len(tasks) == len(plan.tasks) + len(plan.given):  # else it is reported why some are missing
-        builder.add(step_problems(settings.tasks_per_step, balance, tasks))
+        weighing = None if plan.balance is None else plan.balance[0].__name__
+        builder.add(step_problems(settings.tasks_per_step, weighing, tasks))
     raise_any(builder.problems)
     with builder.reporting(None):  # so that a layer or a pattern that does not exist comes before any data
         build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)

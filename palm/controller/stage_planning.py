@@ -126,12 +126,15 @@ def absolute_stages(config: Config, planned: Plan, stages: Sequence[StagePlan]) 
     ]
 
 
-def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[str, StepPlan]:
+def steps_of(
+    stages: Sequence[StagePlan], devices: int | None = None, place: str = "stages"
+) -> dict[str, StepPlan]:
     """Stage -> the plan of its steps; reads their data.
 
     Args:
         stages: of a run.
         devices: as in `open_data`.
+        place: of the setting, for messages.
 
     Raises:
         PalmError: data that cannot be used.
@@ -141,7 +144,7 @@ def steps_of(stages: Sequence[StagePlan], devices: int | None = None) -> dict[st
         try:
             plans[stage.label] = open_data(_parts_of(stage), devices)
         except PalmError as error:
-            error.args = (f"stage {stage.label}: {error}",)
+            error.args = (f"{place}: stage {stage.label}: {error}",)
             raise
     return plans
 

@@ -183,7 +183,7 @@ def all_rows(value: Tensor) -> Tensor:
     """
     if num_ranks() == 1:
         return value
-    own = torch.tensor(value.shape, device=value.device)
+    own = torch.tensor(value.shape)  # on the CPU, because reading sizes from a GPU would wait for it
     gathered = [torch.empty_like(own) for _ in range(num_ranks())]
     dist.all_gather(gathered, own)
     shapes = torch.stack(gathered).tolist()

@@ -241,8 +241,9 @@ class MultiHeadTrainer(TrainerBase):
         forward = self._trainer(task_name).tied("predict_one_batch")
         with self.averaged():
             shared = self._shared_pass("predict_one_batch")
-            encoder = forward.backbone if self._has_own_layers(task_name) else shared
-            return predicted(encoder, forward.head, batch, self._precision)
+            if self._has_own_layers(task_name):
+                return predicted(forward.backbone, forward.head, batch, self._precision)
+            return predicted(shared, forward.head, batch, self._precision, shared.placed)
 
     def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
         """Predict the files of all tasks, batch by batch in turn; equal texts are encoded once.
@@ -261,6 +262,7 @@ class MultiHeadTrainer(TrainerBase):
             for name, model in models.items():
                 if not self._has_own_layers(name):
                     model.backbone = shared
+                    model.place = shared.placed
                 model.precision = self._precision
             # In turns, because equal texts are encoded once only if they follow one another.
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}

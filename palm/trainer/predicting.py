@@ -17,7 +17,7 @@ from palm.core.numerics.precision import resolved
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
 from palm.engine.inference.inference import InferenceModel
-from palm.engine.training.device_transfer import placed
+from palm.engine.training.device_transfer import Place, placed
 from palm.engine.training.model import outputs_of
 from palm.engine.watching.logs import Pace
 from palm.paradigm import Head
@@ -67,10 +67,12 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
 
 
 @torch.inference_mode()
-def predicted(backbone: Backbone, head: Head, batch: Tensors, precision: str) -> Tensors:
+def predicted(
+    backbone: Backbone, head: Head, batch: Tensors, precision: str, place: Place = placed
+) -> Tensors:
     """The head's outputs for a batch, on the CPU."""
     device = next(backbone.parameters()).device
-    outputs = outputs_of(backbone, head, placed(batch, device, backbone), resolved(precision, device))
+    outputs = outputs_of(backbone, head, place(batch, device, backbone), resolved(precision, device))
     return {name: value.cpu() for name, value in outputs.items()}
 
 

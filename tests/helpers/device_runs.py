@@ -170,6 +170,12 @@ def losses_of(folder: Path) -> list[float]:
     return [line["loss"] for line in lines if line["event"] == "step"]
 
 
+def lines_of(folder: Path) -> list[tuple[str, int]]:
+    """The events of a run's history, in order, each with its step."""
+    lines = map(json.loads, (folder / "history.jsonl").read_text("utf-8").splitlines())
+    return [(line["event"], line["step"]) for line in lines]
+
+
 def run(folder: Path, device: str) -> dict[str, Any]:
     """Everything that a configuration does: stages, checkpoints, resuming, evaluation, prediction, export."""
     settings = {"num_epochs": 0.2, "print_every_n_steps": 1, "save_every_n_steps": 4}
@@ -200,6 +206,7 @@ def run(folder: Path, device: str) -> dict[str, Any]:
     return {
         "losses": losses_of(out),
         "resumed": losses_of(folder / f"resumed-{device}"),
+        "lines": [lines_of(folder / name) for name in (out.name, f"resumed-{device}")],
         "staged": losses_of(folder / f"staged-{device}"),
         "scores": {task: dict(best.scores) for task, best in result.best.items()},
         "records": records,
@@ -240,6 +247,8 @@ def components(folder: Path, device: str) -> dict[str, Any]:
             trainer.build_predict_forward(other, palm.head.Classify(4, hidden, 0.0, phase="predict"))
         both.build_predict_forward()
         both.merge_inference_readers(predicting)
+        passes: list[None] = []
+        other.register_forward_hook(lambda *_: passes.append(None))
         WAITS.clear()
         found = both.predict()
         probs = {task: [each["probs"] for each in records] for task, records in found.items()}
@@ -248,6 +257,7 @@ def components(folder: Path, device: str) -> dict[str, Any]:
             "losses": losses,
             "probs": probs,
             "waits": waits,
+            "passes": len(passes),
             "batches": 2 * math.ceil(len(found["one"]) / 8),
         }
 

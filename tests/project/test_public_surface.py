@@ -244,7 +244,7 @@ PLACES = {
     palm.head.SequenceLabel: "n_classes hidden_size dropout_prob learning_rate initializer_range phase",
     palm.head.MRC: "max_query_len hidden_size pred_output_path verbose with_negative do_lower_case "
     "max_answer_len null_score_diff_threshold n_best_size phase",
-    palm.head.MultiLabel: "n_classes hidden_size dropout_prob initializer_range loss phase",
+    palm.head.MultiLabel: "n_classes hidden_size dropout_prob initializer_range phase",
     palm.head.Regression: "hidden_size dropout_prob initializer_range phase",
     palm.head.MaskLM: "hidden_size vocab_size hidden_act dropout_prob initializer_range phase",
 }

@@ -35,7 +35,7 @@ from palm.distributed.shards import full_tensors
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
-from palm.engine.training.device_transfer import fetched, placed
+from palm.engine.training.device_transfer import Place, fetched, placed
 from palm.engine.training.model import outputs_of, restored_modes
 from palm.engine.training.task import PREDICTION_ROWS
 from palm.metrics import metric_problems, metrics_of, scores_of
@@ -72,6 +72,7 @@ class InferenceModel:
 
     Attributes:
         engine: computes in the place of torch, see `loading.load_model`; None for torch.
+        place: sends its batches to the device.
         trained: the checksum of the `dev_file` that the run was scored on; of a best model also the global
             `step` after which it was saved, and its `scores` there.
 
@@ -98,6 +99,7 @@ class InferenceModel:
         head.adapt(backbone.head_layers)
         self._weight_cache = WeightCache()
         self.engine: OnnxEngine | None = None
+        self.place: Place = placed
         self.trained: dict[str, Any] = {}
 
     def weights(self) -> Tensors:
@@ -364,7 +366,7 @@ class InferenceModel:
         return self.reader.collate(rows, indices, draw)
 
     def _placed(self, batch: Tensors) -> Tensors:
-        return placed(batch, next(self.backbone.parameters()).device, self.backbone)
+        return self.place(batch, next(self.backbone.parameters()).device, self.backbone)
 
     def _outputs(self, batch: Tensors) -> Tensors:
         """Compute the head's outputs for a batch on the host."""

@@ -77,14 +77,21 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
     """
     history = HistoryWriter(training, watch.folder if is_first() else None)
     # Whoever reads numbers comes before whoever acts on them; the meter, which makes them, is the first.
+    meter = Meter(training, watch.every, history.seconds)
     observers: list[Observer] = [
-        Meter(training, watch.every, history.seconds),
+        meter,
         history,
         *(watchers(watch.progress, watch.heading) if is_first() else ()),
         RunLog(watch.with_epochs),
         *watch.observers,
         *actors,
     ]
+
+    def tell_numbers() -> None:
+        for line in meter.due():
+            tell(line, observers)
+
+    training.when_settled = tell_numbers
     recipe = training.recipe
     with collected_warnings() as collected, tf32(recipe.tf32), fixed_order(recipe.deterministic):
         warned = collected if watch.warned is None else watch.warned

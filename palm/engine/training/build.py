@@ -33,7 +33,8 @@ def start(recipe: Recipe) -> Training:
     Raises:
         ConfigError: what the recipe asks for cannot be done with this model or on this device.
     """
-    raise_any(step_problems(recipe.tasks_per_step, recipe.balance, recipe.tasks))
+    weighing = None if recipe.balance is None else type(recipe.balance).__name__
+    raise_any(step_problems(recipe.tasks_per_step, weighing, recipe.tasks))
     if recipe.balance is not None:
         recipe.balance.reset()
     if recipe.backbone.wants_even_lengths:

@@ -10,6 +10,9 @@ from palm.backbone.base import Backbone
 from palm.backbone.packing import POSITIONS, layout_of
 from palm.core.tensor_specs import Tensors, as_declared
 
+Place = Callable[[Tensors, torch.device, Backbone], Tensors]
+"""Sends a batch to a device, for a backbone, as `placed` does."""
+
 
 def prepared(batch: Tensors, device: torch.device, backbone: Backbone) -> Tensors:
     """Make a batch ready to be sent: for a GPU, with the layout of its tokens, and in pinned memory.

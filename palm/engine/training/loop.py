@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -109,6 +109,7 @@ class Training:
         total_steps: global steps until every target has had its expected ones, as planned at first: with one
             task a step, the expected steps of all tasks together.
         stop_request: whether a signal asks this process to end; None where nobody listens.
+        when_settled: called when the last step has been read, before anybody looks at the run.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Training:
         self.tokens = 0
         self._counts = (0, 0)  # rows and tokens of the step that is being made, of all ranks
         self.stop_request: StopRequest | None = None
+        self.when_settled: Callable[[], object] = lambda: None
         self._ranks_stop = False
         self._guard = NanGuard(optimizer, late=can_read_late(recipe, optimizer))
         self._prefetcher = Prefetcher(recipe.device, model.backbone) if prefetches(recipe.device) else None
@@ -273,6 +275,7 @@ class Training:
             self._guard.read()
         except NotFinite as error:
             raise self._refused(error) from None
+        self.when_settled()
 
     def _refused(self, error: NotFinite) -> TrainingError:
         """Go back to before a step that was not made, and describe the error."""

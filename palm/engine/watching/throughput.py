@@ -1,15 +1,18 @@
-"""The numbers of a step: running mean loss, rates, time left; fetched from the device when it is logged."""
+"""The numbers of a step: running mean loss, rates, time left; from a GPU they come a step later."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from palm.engine.training.device_transfer import fetched
 from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Step, Training
 
@@ -20,7 +23,8 @@ DECAY = 0.98
 class Meter:
     """Returns the numbers of every `every`-th step.
 
-    Running means are sums on the device, so that only logged steps wait for it.
+    Running means are sums on the device. From a GPU, the numbers of a step are read with the next event, or
+    when the run is settled, so that no step waits for it.
 
     Args:
         training: its checkpoints hold the running means.
@@ -34,33 +38,41 @@ class Meter:
         self.seconds = seconds
         self._sums: dict[str, tuple[Tensor, float]] = {}
         self._last = self._first = (seconds(), training.step, training.rows, training.tokens)
+        self._pending: Callable[[], list[Logged]] | None = None
         training.attach("meter", self)
 
     def __call__(self, event: Event) -> list[Logged]:
+        lines = [] if isinstance(event, Logged) else self.due()
         if not isinstance(event, Step):
-            return []
+            return lines
         for part in event.parts:
             total, weight = self._sums.get(part.task.name, (part.loss.new_zeros(()), 0.0))
             total = torch.add(part.loss, total.to(part.loss.device), alpha=DECAY)
             self._sums[part.task.name] = total, weight * DECAY + 1
-        return self._logged(event) if self.every > 0 and event.number % self.every == 0 else []
+        if self.every > 0 and event.number % self.every == 0:
+            self._pending = self._logged(event)
+        return lines if event.grad_norm.is_cuda else self.due()
 
-    def _logged(self, step: Step) -> list[Logged]:
-        """Return an event for every task that was drawn, with the same rates."""
-        self.training.settle()  # a step that was refused has no line
+    def due(self) -> list[Logged]:
+        """Return the events of a logged step that nobody was told yet."""
+        read = self._pending
+        self._pending = None
+        return [] if read is None else read()
+
+    def _logged(self, step: Step) -> Callable[[], list[Logged]]:
+        """Begin to fetch the numbers of a step; return a function that gives an event for each drawn task."""
         sums = [self._sums[part.task.name] for part in step.parts]
         means = [total / weight for total, weight in sums]
         losses = [part.loss for part in step.parts]
-        norm, *numbers = torch.stack([step.grad_norm, *losses, *means]).tolist()
+        values = fetched({"values": torch.stack([step.grad_norm, *losses, *means])})
         now = self.seconds()
         training = self.training
         since, number, rows, tokens = self._last
         self._last = (now, training.step, training.rows, training.tokens)
         pace = max(now - since, 1e-9)
         per_step = (now - self._first[0]) / (training.step - self._first[1])
-        count = len(step.parts)
         memory = memory_bytes(training.recipe.device)
-        return [
+        unread = [
             Logged(
                 step.number,
                 task.name,
@@ -68,10 +80,7 @@ class Meter:
                 step_of_epoch=(task.step - 1) % task.steps_per_epoch + 1,
                 steps_per_epoch=task.steps_per_epoch,
                 epoch=task.epoch,
-                loss=loss,
-                mean_loss=mean,
                 learning_rate=step.learning_rate,
-                grad_norm=norm,
                 rows=training.rows,
                 tokens=training.tokens,
                 seconds=round(now, 3),
@@ -81,10 +90,17 @@ class Meter:
                 tokens_per_second=(training.tokens - tokens) / pace,
                 memory_bytes=memory,
             )
-            for task, loss, mean in zip(
-                (part.task for part in step.parts), numbers[:count], numbers[count:], strict=True
-            )
+            for task in (part.task for part in step.parts)
         ]
+
+        def read() -> list[Logged]:
+            norm, *numbers = values()["values"].tolist()
+            if not all(map(math.isfinite, (norm, *numbers))):
+                return []  # a step that was refused has no line
+            found = zip(unread, numbers[: len(unread)], numbers[len(unread) :], strict=True)
+            return [replace(line, loss=loss, mean_loss=mean, grad_norm=norm) for line, loss, mean in found]
+
+        return read
 
     def state_dict(self) -> dict[str, Any]:
         """The running means, JSON-ready."""
