@@ -102,6 +102,8 @@ class Controller:
         self._parts = build(self.plan, self.config.place) if for_train else None
         self.stages = stages_of(self.config, self.plan) if for_train else []
         logger.info("%s", self.config.printed())
+        for line in self.config.chosen():
+            logger.info("%s", line)
         for line in without_effect(self.config, self.plan.settings, self.plan.tasks) if for_train else ():
             logger.warning("%s", line)
         self._pretrained: str | Path | None = None

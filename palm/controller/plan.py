@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.encoder import Encoder
+from palm.backbone.low_rank import FROM
 from palm.balance import BALANCES, Balance
 from palm.config import Config, settings_of
 from palm.config.config import AUTO
@@ -189,6 +190,8 @@ class _Components:
         counted = _classes_of(reader, self.config, name)
         head = self.component(HEADS, name, chosen.get("paradigm"), counted)
         task = self.arguments(Task, name, TASK_PARTS, from_backbone=False)
+        if FROM in (task.get("lora") or {}) and (given := self.config.value("lora", name)) is not None:
+            task["lora"] = {**task["lora"], FROM: str(given.base / str(task["lora"][FROM]))}
         rows = RowSettings(**self.arguments(RowSettings, name, from_backbone=False))
         for setting, wrong in rows.problems():
             self.config.problem(f"{place_of(self.config, setting, name)} {wrong}")
