@@ -82,14 +82,17 @@ def test_a_project_may_start_from_pretrained_weights(tmp_path: Path) -> None:
     assert not (tmp_path / "project" / "encoder").exists()
 
 
-@pytest.mark.parametrize(("width", "rate"), [(384, 3e-4), (768, 5e-5), (None, 5e-5)])
-def test_a_narrow_encoder_has_a_higher_rate(tmp_path: Path, width: int | None, rate: float) -> None:
-    (tmp_path / "encoder").mkdir()
-    if width is not None:
-        (tmp_path / "encoder" / "config.json").write_text(json.dumps({"hidden_size": width}))
-    write_project(tmp_path / "project", {"cls": "cls"}, str(tmp_path / "encoder"))
+@pytest.mark.parametrize(
+    ("pretrain", "effort", "written"),
+    [("a/b", None, "normal"), ("a/b", "best", "best"), (None, "quick", "quick")],
+)
+def test_effort_takes_the_place_of_rate_and_length(
+    tmp_path: Path, pretrain: str | None, effort: str | None, written: str
+) -> None:
+    write_project(tmp_path / "project", {"cls": "cls"}, pretrain, effort=effort)
     config = yaml.safe_load((tmp_path / "project" / "config.yaml").read_text(encoding="utf-8"))
-    assert float(config["learning_rate"]) == rate
+    assert config["effort"] == written
+    assert not {"learning_rate", "num_epochs", "batch_size"} & config.keys()
 
 
 def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
