@@ -84,7 +84,7 @@ class MaskLM(TokenHead):
         """Replace the transform by the family's own; and the bias, where the family has none."""
         if self.above is None and (layers := layers_of(self.library_model)) is not None:
             self.above = layers
-            self.bias = self.bias if layers.bias else None
+            self.bias = self.bias if "bias" in layers.names else None
             del self.transform
             del self.norm
 
