@@ -70,6 +70,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         import plotext
     except ImportError:
         raise PalmError("plots in a terminal need plotext: pip install 'palm-torch[plot]'") from None
+    plotext.terminal.limit(width=True, height=False)  # charts are text, which may be longer than the screen
     found = []
     for chart in charts:
         figure = plotext.figure
