@@ -19,7 +19,7 @@ from palm.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
 
 TESTS = Path(__file__).parents[1]
-WAITING = {"balance by gradients": 2, **{f"balance by {way}": 1 for way in ("uncertainty", "dwa", "famo")}}
+WAITING = {"balance by gradients": 1, **{f"balance by {way}": 1 for way in ("uncertainty", "dwa", "famo")}}
 """Modes that read values of a step before its update, and how often: docs/speed.md says why."""
 
 WITHIN = {"pretend": (2e-6, 1e-2), "gpu": (1e-3, 3e-2)}
