@@ -97,6 +97,9 @@ LOWEST = -690.0
 MOST_LABELS = 32
 """With more of them, the ways from each label through a block cost a GPU more than launching kernels."""
 
+FEWEST_WORDS = 24
+"""With fewer of them, blocks take no fewer kernels."""
+
 
 def block_size(emissions: Tensor) -> int:
     """Choose the words that are gone through one after another; on a CPU all of them, which costs the least.
@@ -105,7 +108,8 @@ def block_size(emissions: Tensor) -> int:
     once through the blocks.
     """
     words, n_classes = emissions.shape[1:]
-    return math.ceil(math.sqrt(words / 2)) if emissions.is_cuda and n_classes <= MOST_LABELS else words
+    pays = emissions.is_cuda and n_classes <= MOST_LABELS and words >= FEWEST_WORDS
+    return math.ceil(math.sqrt(words / 2)) if pays else words
 
 
 def scanned(arriving: Tensor, likely: Tensor, moves: Tensor, size: int) -> list[Tensor]:
