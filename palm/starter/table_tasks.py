@@ -61,7 +61,8 @@ def tasks_in(path: Path) -> TableTasks:
     if not found.files:
         there = ", ".join(values)
         raise ConfigError(f"--from {path}: no column of texts with one of labels beside it among {there}")
-    found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *words))))
+    cells = chain.from_iterable(values[name] for name in (*texts, *words))
+    found.texts.extend(cell if isinstance(cell, str) else " ".join(cell) for cell in cells)
     return found
 
 
@@ -69,10 +70,6 @@ def _unused(name: str, known: Collection[str]) -> str:
     """The name, with a number where another column has made the same of its own."""
     names = chain([name], (f"{name}_{number}" for number in count(2)))
     return next(each for each in names if each not in known)
-
-
-def _joined(cell: str | list[str]) -> str:
-    return " ".join(cell) if isinstance(cell, list) else cell
 
 
 def _values(path: Path) -> dict[str, list[Any]]:
