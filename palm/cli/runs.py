@@ -172,6 +172,11 @@ def _train_one(options: argparse.Namespace) -> None:
             "NAME:SETTING=VALUE",
             "a setting of one more variant with all tasks, such as each_step:tasks_per_step=all",
         ),
+        cli.repeated(
+            "--tune",
+            "NAME=V1,V2",
+            "values of a setting; each way is compared with those that are best by its dev data",
+        ),
         *cli.GRID,
     ],
     takes_settings=True,
@@ -185,6 +190,7 @@ def compare_tasks(options: argparse.Namespace) -> None:
         _train_one(options)
         return
     from palm.experiments.comparison.compare import compare
+    from palm.experiments.search.space import grid_words
 
     variants: dict[str, dict[str, str]] = {}
     for option_name, value in cli.pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
@@ -202,6 +208,7 @@ def compare_tasks(options: argparse.Namespace) -> None:
         model=options.model,
         **_grid_arguments(options),
         also=variants,
+        tune=grid_words(options.tune, "--tune"),
         argv=options.settings,
     )
     cli.write_line(comparison)

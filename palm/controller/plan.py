@@ -34,17 +34,23 @@ from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
 
+
+def _all_of(*settings: str) -> list[Consumer]:
+    """List the components that settings can name."""
+    return [REGISTRIES[setting][name] for setting in settings for name in REGISTRIES[setting]]
+
+
 HELP: dict[str, list[Consumer]] = {
     "global settings": [
         RunSettings,
-        *dict.fromkeys(OPTIMIZERS[name] for name in OPTIMIZERS),
+        *_all_of("optimizer"),
         ParameterGroups,
-        *dict.fromkeys(registry[name] for registry in (LR_SCHEDULES, MIXINGS, BALANCES) for name in registry),
+        *_all_of("lr_scheduler", "mixing", "balance"),
     ],
     "task settings": [TaskParts, RowSettings, Task],
-    "readers": [READERS[name] for name in READERS],
-    "paradigms": [HEADS[name] for name in HEADS],
-    "backbones": [BACKBONES[name] for name in BACKBONES],
+    "readers": _all_of("reader"),
+    "paradigms": _all_of("paradigm"),
+    "backbones": _all_of("backbone"),
 }
 
 
