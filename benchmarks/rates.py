@@ -1,8 +1,8 @@
-"""Which learning rate and how many epochs suit a pretrained encoder when labelled rows are few?
+"""Which learning rate and how many updates suit a pretrained encoder when labelled rows are few?
 
     python benchmarks/rates.py --model MINILM --data DATA --output FILE.jsonl
 
-Trains one task at a time on some rows drawn from its training file, with every rate, number of epochs and
+Trains one task at a time on some rows drawn from its training file, with every rate, number of updates and
 seed, and scores the last model on the test file. A seed draws the rows and starts the training, so all rates
 are paired by seed. `--data` holds the folders `atis`, `sst2` and `rte`. One JSON line a run; the same command
 goes on where it stopped. `--table` only prints the means of what is in the file.
@@ -27,7 +27,7 @@ import palm
 CASES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "slots": ("atis/slot", "test.tsv", {"reader": "seq_label", "paradigm": "seq_label"}, "entity_f1"),
     "intents": ("atis/intent", "test.tsv", {"reader": "cls", "paradigm": "cls", "n_classes": 22}, "accuracy"),
-    "sst2": ("sst2", "test.tsv", {"reader": "cls", "paradigm": "cls", "n_classes": 2}, "accuracy"),
+    "sst2": ("sst2", "dev.tsv", {"reader": "cls", "paradigm": "cls", "n_classes": 2}, "accuracy"),
     "rte": ("rte", "val.tsv", {"reader": "match", "paradigm": "match"}, "accuracy"),
 }
 """Case -> its folder, its test file, what its task is, and the metric that is compared."""
@@ -40,7 +40,7 @@ def few_rows(train: Path, rows: int, seed: int, target: Path) -> Path:
     return target
 
 
-def score(args: Namespace, case: str, rows: int, rate: float, epochs: int, seed: int) -> float:
+def score(args: Namespace, case: str, rows: int, rate: float, steps: int, seed: int) -> float:
     """Train once, and score the last model on the test file."""
     place, test, task, metric = CASES[case]
     folder = args.data / place
@@ -54,7 +54,8 @@ def score(args: Namespace, case: str, rows: int, rate: float, epochs: int, seed:
             "tasks": {"task": {"train_file": str(train), "dev_file": str(folder / test), **task}},
             **run_settings(args),
             "learning_rate": rate,
-            "num_epochs": epochs,
+            "num_epochs": None,
+            "max_steps": steps,
             "save_path": f"{run}/out",
             "random_seed": seed,
             "metrics": [metric],
@@ -66,24 +67,24 @@ def score(args: Namespace, case: str, rows: int, rate: float, epochs: int, seed:
 
 
 def runs_of(args: Namespace) -> Iterator[tuple[str, int, float, int, int]]:
-    for seed, rows, case, epochs, rate in product(
-        range(1, args.seeds + 1), args.rows, args.cases, args.num_epochs, args.rates
+    for seed, rows, case, steps, rate in product(
+        range(1, args.seeds + 1), args.rows, args.cases, args.steps, args.rates
     ):
-        yield case, rows, rate, epochs, seed
+        yield case, rows, rate, steps, seed
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Means over seeds and their standard errors in points, one line per case, rows and epochs."""
+    """Means over seeds and their standard errors in points, one line per case, rows and updates."""
     scores: dict[tuple[str, int, int], dict[float, list[float]]] = {}
     for line in lines:
-        cell = scores.setdefault((line["case"], line["rows"], line["epochs"]), {})
+        cell = scores.setdefault((line["case"], line["rows"], line["steps"]), {})
         cell.setdefault(line["rate"], []).append(100 * line["score"])
     rates = sorted({line["rate"] for line in lines})
-    text = ["| case | rows | epochs | " + " | ".join(f"{rate:g}" for rate in rates) + " |"]
+    text = ["| case | rows | updates | " + " | ".join(f"{rate:g}" for rate in rates) + " |"]
     text.append("|---" * (3 + len(rates)) + "|")
-    for (case, rows, epochs), cell in sorted(scores.items()):
+    for (case, rows, steps), cell in sorted(scores.items()):
         cells = [mean_of(cell.get(rate, [])) for rate in rates]
-        text.append(f"| {case} | {rows} | {epochs} | " + " | ".join(cells) + " |")
+        text.append(f"| {case} | {rows} | {steps} | " + " | ".join(cells) + " |")
     return "\n".join(text)
 
 
@@ -101,18 +102,18 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--rows", type=int, nargs="+", default=[100])
-    parser.add_argument("--rates", type=float, nargs="+", default=[5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 1e-3])
-    parser.add_argument("--num_epochs", type=int, nargs="+", default=[5, 10, 20])
+    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
+    parser.add_argument("--steps", type=int, nargs="+", default=[60, 240, 600])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     done = [json.loads(line) for line in args.output.open(encoding="utf-8")] if args.output.exists() else []
     if not args.table:
-        known = {(run["case"], run["rows"], run["rate"], run["epochs"], run["seed"]) for run in done}
+        known = {(run["case"], run["rows"], run["rate"], run["steps"], run["seed"]) for run in done}
         with args.output.open("a", encoding="utf-8") as file:
             for run in runs_of(args):
                 if run not in known:
-                    names = ("case", "rows", "rate", "epochs", "seed")
+                    names = ("case", "rows", "rate", "steps", "seed")
                     line = {**dict(zip(names, run, strict=True)), "score": score(args, *run)}
                     print(json.dumps(line), file=file, flush=True)
                     done.append(line)

@@ -112,7 +112,8 @@ class Transformers(Backbone):
     def head_layers(self, model: str) -> HeadLayers | None:
         """Build the layers that the library's model of the family has between tokens and its last layer."""
         layers = head_layers(self.config, model)
-        return layers.with_values() if layers and (layers.names() or model == "ForMaskedLM") else None
+        needed = layers is not None and (layers.has_parameters() or model == "ForMaskedLM")
+        return layers.with_values() if layers and needed else None
 
     def set_pooling(self, pooling: str) -> None:
         """Replace `pooling: model` by what a directory of weights says."""

@@ -58,8 +58,8 @@ def head_layers(config: Any, head: str) -> HeadLayers | None:
         sized = [name for name, part in model.named_modules() if getattr(part, "out_features", 0) == size]
         last = [name for name in sized if not name.startswith(encoder)]
         try:
-            layers = HeadLayers(model, last[-1])
-            if layers.names():
+            layers = HeadLayers(model, last[-1], head == "ForMaskedLM")
+            if layers.has_parameters():
                 layers(torch.empty(1, 1, config.hidden_size))
         except (AttributeError, IndexError):  # it reads more of the encoder, as LUKE's entities
             return None
@@ -72,27 +72,29 @@ class HeadLayers(nn.Module):
     Args:
         model: the model; what this module does not need is taken out of it.
         last: the name of its last layer.
+        is_masked: True if it predicts masked words, by a bias of its own and a table.
 
     Attributes:
         layers: what is left of the model.
-        last: as the argument.
-        bias: name of the bias of the last layer, or of the module around that adds it; None without.
         table: weights of the last layer, [vocab_size, width], where a model for masked words has other ones
             than the encoder's table; otherwise None.
+        names: the parameters of a head of palm's with these layers, `above.` them -> those of the model.
     """
 
-    def __init__(self, model: Any, last: str) -> None:
+    def __init__(self, model: Any, last: str, is_masked: bool) -> None:
         super().__init__()
-        self.last = last
         layer = model.get_submodule(last)
-        self.bias = None if layer.bias is None else f"{last}.bias"
         self.table = None
-        if type(model).__name__.endswith("ForMaskedLM"):
+        weight = {"out.weight": f"{last}.weight"}
+        ours = "bias" if is_masked else "out.bias"
+        bias = {} if layer.bias is None else {ours: f"{last}.bias"}
+        if is_masked:
             self.table = None if layer.weight is model.get_input_embeddings().weight else layer.weight
+            weight = {} if self.table is None else {"above.table": f"{last}.weight"}
             place = last.rpartition(".")[0]
             around = model.get_submodule(place)
             if getattr(around, "bias", None) is not None:
-                self.bias = self.bias or f"{place}.bias"
+                bias = bias or {ours: f"{place}.bias"}
                 del around.bias
                 around.register_buffer("bias", torch.zeros(1), persistent=False)
         setattr(model, model.base_model_prefix, _Encoded())
@@ -101,11 +103,11 @@ class HeadLayers(nn.Module):
             if isinstance(part, nn.Dropout):
                 part.p = 0.0  # palm's heads have their own
         self.layers = model
+        self.names = {f"above.layers.{name}": name for name, _ in model.named_parameters()} | weight | bias
 
-    def names(self) -> dict[str, str]:
-        """Name the parameters in the library's model."""
-        names = {f"layers.{name}": name for name, _ in self.layers.named_parameters()}
-        return names if self.table is None else names | {"table": f"{self.last}.weight"}
+    def has_parameters(self) -> bool:
+        """Tell whether they compute anything."""
+        return any(name.startswith("above.") for name in self.names)
 
     def with_values(self) -> HeadLayers:
         """Give the layers the random weights that the library gives them."""

@@ -9,22 +9,27 @@ from palm.balance.base import BALANCES, Balance
 from palm.core.checks import positive_problems, raise_any
 
 
-@BALANCES.register("uncertainty")
-class Uncertainty(Balance):
-    """A loss L counts `exp(-s)`, where s is learned beside the model to make `exp(-s) L + s` small.
-
-    s goes towards log L, so every task comes to pull about equally, whatever the scale of its loss.
+class LearnedBalance(Balance):
+    """Base of methods whose weights are learned beside the model.
 
     Args:
         balance_rate: of uncertainty and famo, the learning rate of their weights.
-
-    Source: Kendall et al., 2018, arXiv:1705.07115, with plain gradient steps on s, each cut off at the rate.
     """
 
     def __init__(self, balance_rate: float = 0.025) -> None:
         super().__init__()
         raise_any(positive_problems(balance_rate=balance_rate))
         self.rate = balance_rate
+
+
+@BALANCES.register("uncertainty")
+class Uncertainty(LearnedBalance):
+    """A loss L counts `exp(-s)`, where s is learned beside the model to make `exp(-s) L + s` small.
+
+    s goes towards log L, so every task comes to pull about equally, whatever the scale of its loss.
+
+    Source: Kendall et al., 2018, arXiv:1705.07115, with plain gradient steps on s, each cut off at the rate.
+    """
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
         """`exp(-s)`; 1 at first."""
@@ -75,25 +80,17 @@ class DWA(Balance):
 
 
 @BALANCES.register("famo")
-class FAMO(Balance):
+class FAMO(LearnedBalance):
     """Losses fall at the same relative speed: `z / L`, where the shares z of tasks that lag grow.
 
     z is the softmax of logits that move by how much the logarithms of the losses fell from one step of a task
     to its next; the factors sum up to the number of tasks.
-
-    Args:
-        balance_rate: of uncertainty and famo, the learning rate of their weights.
 
     Source: Liu et al., 2023, arXiv:2306.03792, algorithm 1, with plain steps, L the task's loss in its
     previous step and its fall from there to the present one: the paper computes each batch a second time.
     """
 
     DECAY = 0.001  # of the logits towards 0
-
-    def __init__(self, balance_rate: float = 0.025) -> None:
-        super().__init__()
-        raise_any(positive_problems(balance_rate=balance_rate))
-        self.rate = balance_rate
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
         """In proportion to `z / L`; 1 each until all losses are known."""

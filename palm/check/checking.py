@@ -13,13 +13,13 @@ import torch
 
 from palm.backbone import BACKBONES
 from palm.check.data import TaskData, data_of
-from palm.check.measuring import Cost, measured
+from palm.check.measuring import measured
 from palm.check.planning import RunPlan, plan_of
 from palm.check.problems import Problem
 from palm.check.result import Check, Computing, Wiring
-from palm.check.saving import Saving, saving_of, saving_problems
+from palm.check.saving import saving_of, saving_problems
 from palm.controller.controller import Controller
-from palm.controller.plan import TaskPlan
+from palm.controller.plan import TaskPlan, place_of
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of
 from palm.controller.startup import configured
@@ -119,31 +119,33 @@ def _devices(
 def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[dict[str, Any], list[Problem]]:
     """Build the run, plan it, look at where it writes, and perhaps measure it: parts of `Check`, problems."""
     settings = RunSettings(**controller.plan.settings)
+    parts: dict[str, Any] = {}
+    problems: list[Problem] = []
     try:
         training = controller.training(devices)
-        stages = steps_of(controller.stages, devices)
+        stages = steps_of(controller.stages, devices, place_of(controller.config, "stages"))
+        plan = plan_of(training)
+        targets = [task.name for task in training.tasks if task.is_target]
+        names = [task.name for task in training.tasks]
+        directory = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
+        saving = saving_of(training, plan, settings, directory, controller.plan.chosen)
+        problems += [*_plan_problems(plan, settings), *saving_problems(saving, directory)]
+        if stages:
+            steps = (
+                f"{stage}: {', '.join(f'{task} {count}' for task, count in own.expected_steps.items())}"
+                for stage, own in stages.items()
+            )
+            remedy = "the rest of this check is of the settings outside of stages, as one run"
+            problems.append(Problem("note", "stages", "", f"steps: {'; '.join(steps)}", remedy))
+        parts |= {"plan": plan, "wiring": list(_wiring(training)), "saving": saving}
+        parts["computing"] = _computing(training, settings, devices)
+        if measure:
+            every = settings.eval_every_n_steps
+            with explain_limits():
+                parts["cost"] = measured(training, plan, saving, every, settings.eval_every_epoch)
     except PalmError as error:
-        code = "data" if isinstance(error, DataError) else "run"
-        return {}, [Problem("error", code, "", str(error))]
-    plan = plan_of(training)
-    targets = [task.name for task in training.tasks if task.is_target]
-    names = [task.name for task in training.tasks]
-    directory = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
-    saving = saving_of(training, plan, settings, directory, controller.plan.chosen)
-    problems = [*_plan_problems(plan, settings), *saving_problems(saving, directory)]
-    if stages:
-        steps = (
-            f"{stage}: {', '.join(f'{task} {count}' for task, count in own.expected_steps.items())}"
-            for stage, own in stages.items()
-        )
-        remedy = "the rest of this check is of the settings outside of stages, as one run"
-        problems.append(Problem("note", "stages", "", f"steps: {'; '.join(steps)}", remedy))
-    parts: dict[str, Any] = {"plan": plan, "wiring": list(_wiring(training)), "saving": saving}
-    parts["computing"] = _computing(training, settings, devices)
-    if measure:
-        cost, problem = _cost(training, plan, saving, settings)
-        parts["cost"] = cost
-        problems += [] if problem is None else [problem]
+        code = {DataError: "data", ResourceError: "memory"}.get(type(error), "run")
+        problems.append(Problem("error", code, "", str(error)))
     return parts, problems
 
 
@@ -162,19 +164,6 @@ def _halved(controller: Controller) -> list[str]:
                 words += [f"--{plan.name}.{name}", str(size // 2)]
                 words += [f"--{plan.name}.gradient_accumulation_steps", str(batches)]
     return words
-
-
-def _cost(
-    training: Training, plan: RunPlan, saving: Saving, settings: RunSettings
-) -> tuple[Cost | None, Problem | None]:
-    try:
-        with explain_limits():
-            every = settings.eval_every_n_steps
-            return measured(training, plan, saving, every, settings.eval_every_epoch), None
-    except ResourceError as error:
-        return None, Problem("error", "memory", "", str(error))
-    except PalmError as error:
-        return None, Problem("error", "run", "", str(error))
 
 
 def _computing(training: Training, settings: RunSettings, devices: int) -> Computing:
@@ -206,7 +195,7 @@ def _wiring(training: Training) -> Iterator[Wiring]:
         yield Wiring(
             task=task.name,
             reader=READERS.name_of(type(task.reader)),
-            backbone=BACKBONES.name_of(type(training.model.backbone)),
+            backbone=BACKBONES.name_of(type(training.model.backbone)) + _shown_adapters(task),
             paradigm=HEADS.name_of(type(task.head)),
             reads={name: str(spec) for name, spec in task.head.inputs_attr.items()},
             targets={name: str(spec) for name, spec in task.head.targets_attr.items()},
@@ -215,6 +204,13 @@ def _wiring(training: Training) -> Iterator[Wiring]:
             ],
             metrics=list(task.metric_names) if task.dev_file is not None else [],
         )
+
+
+def _shown_adapters(task: Task) -> str:
+    if task.adapters is None:
+        return ""
+    count = sum(each.numel() for each in task.adapters.parameters())
+    return f" with lora on {len(task.adapters.names)} layers ({count:,} parameters)"
 
 
 def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:

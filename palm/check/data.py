@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from palm.check.digests import Matches, contradictory, repeated, shared
+from palm.check.digests import Matches, contradictory, relabelled, repeated, shared
 from palm.check.files import FileCheck, FileReading
 from palm.check.problems import Problem
 from palm.controller.plan import TaskPlan
@@ -218,6 +218,8 @@ class TaskData:
             part = _part(seen.count, len(other.digests))
             finding = f"{other.path.name} ({other.role}): {part} rows also stand in {train.path.name}"
             finding += _more(exact, nearly) if exact.count else BUT_FOR_CASE
+            if train.counts.labels and (count := relabelled(train.digests, other.digests)):
+                finding += f"; {count} of them with another label"
             self.add("warning", "leak", finding, LEAK_REMEDY[other.role], _lines_of(seen, firsts, seconds))
 
 

@@ -117,3 +117,13 @@ def shared(train: Digests, other: Digests, most: int) -> Matches:
     found = np.flatnonzero(ordered[places] == np.asarray(other)) if len(ordered) else np.zeros(0, np.int64)
     shown = found[:most]
     return Matches(len(found), list(zip(order[places[shown]].tolist(), shown.tolist(), strict=True)))
+
+
+def relabelled(train: RowDigests, other: RowDigests) -> int:
+    """Count the rows of `other` with a label whose text stands in `train`, but only with other labels."""
+    texts = np.asarray(other.exact)
+    labels = np.asarray(other.labels)
+    is_known = np.isin(texts, np.asarray(train.exact)) & (labels != NO_LABEL)
+    # Digests of text and label are independent, so that of both is as rarely met by chance.
+    pairs = np.asarray(train.exact) ^ np.asarray(train.labels)
+    return int((is_known & ~np.isin(texts ^ labels, pairs)).sum())

@@ -72,20 +72,15 @@ def _data(check: Check) -> Iterator[str]:
         return
     yield from aligned(rows)
     for task in check.data:
-        for file in task.files:
-            yield from (
-                f"{task.task} {file.role}: {line}" for line in filter(None, (chosen(file), labels_of(file)))
-            )
-        for file in task.files[:1]:
-            if file.histogram:
+        for number, file in enumerate(task.files):
+            place = f"{task.task} {file.role}"
+            if file.chosen_by:
+                yield f"{place}: chosen of {file.path} by {', '.join(file.chosen_by)}"
+            if labels := labels_of(file):
+                yield f"{place}: {labels}"
+            if number == 0 and file.histogram:
                 bars = sparks([count for _, count in file.histogram])
-                span = f"{file.histogram[0][0]} to {file.histogram[-1][0]} tokens"
-                yield f"{task.task} {file.role}: {bars} {span}"
-
-
-def chosen(file: FileCheck) -> str:
-    """The settings that chose the rows; nothing where all of a file are used."""
-    return f"chosen of {file.path} by {', '.join(file.chosen_by)}" if file.chosen_by else ""
+                yield f"{place}: {bars} {file.histogram[0][0]} to {file.histogram[-1][0]} tokens"
 
 
 def labels_of(file: FileCheck) -> str:

@@ -26,6 +26,11 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
             metavar="WEIGHTS",
             help="the directory, or model at Hugging Face, to start from; absent: a small random encoder",
         ),
+        cli.option(
+            "--effort",
+            choices=["quick", "normal", "best"],
+            help="how much to train; absent: normal with --pretrain, fixed settings without",
+        ),
     ],
     only_reads=True,
 )
@@ -53,7 +58,7 @@ def init(options: argparse.Namespace) -> None:
         if pretrain is None:
             question = "Start from, a directory or a model at Hugging Face [a small random encoder]: "
             pretrain = input(question).strip() or None
-    for file in write_project(options.folder, tasks_of(tasks), pretrain, table):
+    for file in write_project(options.folder, tasks_of(tasks), pretrain, table, options.effort):
         cli.write_line(options.folder / file)
     cli.write_line(f"\nNext: cd {options.folder} && palm check config.yaml && palm train config.yaml")
 

@@ -67,11 +67,13 @@ class Config:
     ) -> None:
         self.tasks = [scope for scope in titles if scope not in (None, "backbone")]
         self.base = base
-        self._layers = layers
+        chosen = [SettingsLayer({}, "global"), *(SettingsLayer({}, "tasks", task) for task in self.tasks)]
+        self._chosen = {layer.scope: layer for layer in chosen}
+        self._layers = [*layers[:-1], *chosen, *layers[-1:]]
         self._places: dict[str | None, dict[int, SettingsLayer]] = {}
-        for number, layer in enumerate(layers):
+        for number, layer in enumerate(self._layers):
             self._places.setdefault(layer.scope, {})[number] = layer
-        self._backbone = {n: layer for n, layer in enumerate(layers) if layer.section == "backbone"}
+        self._backbone = {n: layer for n, layer in enumerate(self._layers) if layer.section == "backbone"}
         self._titles = titles
         self._problems = problems
         self._backbone_gap = backbone_gap
@@ -164,6 +166,25 @@ class Config:
         parts = [layer.settings[name] for layer in self._reaching(scope) if name in layer.settings]
         return parts[0].origin if parts else None
 
+    def choose(self, settings: Mapping[str, tuple[Any, str]], scope: str | None = None) -> None:
+        """Set what neither files nor the command line set, in place of what was chosen before.
+
+        Args:
+            settings: name -> value, and why it is chosen, which stands where others have their place.
+            scope: None for the whole run, or a task's name.
+        """
+        layer = self._chosen[scope]
+        layer.settings = {name: Setting(value, why, self.base) for name, (value, why) in settings.items()}
+        layer.won.clear()
+
+    def chosen(self) -> list[str]:
+        """Describe every chosen value that somebody received, with the reason."""
+        return [
+            f"{'' if scope is None else f'{scope}.'}{name} {value} ({layer.origins()[name]})"
+            for scope, layer in self._chosen.items()
+            for name, value in layer.received().items()
+        ]
+
     def adopt_aliases(self, aliases: Mapping[str, str]) -> None:
         """Read the backbone's JSON by the encoder's own names, so that heads find there what they need.
 
@@ -197,7 +218,7 @@ class Config:
         for layer in sorted(self._layers, key=lambda layer: layer.scope is not None):
             excused = bool(self._excused if layer.scope is None else self._excused & {layer.scope, None})
             for name, setting in layer.settings.items():
-                if layer.section == "backbone" or name in layer.used:
+                if layer.section == "backbone" or layer in self._chosen.values() or name in layer.used:
                     continue
                 if hint := self._reason(name, layer.scope, excused):
                     unused.append(f"{setting.origin}: {hint}")

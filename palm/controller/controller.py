@@ -49,7 +49,7 @@ from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
-from palm.reader.tables.files import is_data
+from palm.reader.tables.files import absence, is_data
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # of Python 3.11
@@ -102,6 +102,8 @@ class Controller:
         self._parts = build(self.plan, self.config.place) if for_train else None
         self.stages = stages_of(self.config, self.plan) if for_train else []
         logger.info("%s", self.config.printed())
+        for line in self.config.chosen():
+            logger.info("%s", line)
         for line in without_effect(self.config, self.plan.settings, self.plan.tasks) if for_train else ():
             logger.warning("%s", line)
         self._pretrained: str | Path | None = None
@@ -154,7 +156,8 @@ class Controller:
         settings = self._fresh().settings
         directory = self._directory()
         if self.stages:
-            steps_of(self.stages)  # a later stage's mistake is told before the first trains
+            # A later stage's mistake is told before the first trains.
+            steps_of(self.stages, place=place_of(self.config, "stages"))
             return train_stages(
                 directory,
                 self.stages,
@@ -303,7 +306,7 @@ class Controller:
     def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
         path = plan.task.get(setting) if given is None else self._found(given)
         if path is None or not is_data(path):
-            came = "it has none" if path is None else f"no such file: {path}"
+            came = "it has none" if path is None else f"{absence(path)}: {path}"
             raise ConfigError(f"task {plan.name!r} needs a {setting}; {came}")
         assert isinstance(path, Path)
         return path

@@ -58,7 +58,7 @@ def _of_run(config: Config, plan: Plan, tasks: Sequence[str]) -> dict[str, Any]:
             run[name] = [run[name][config.tasks.index(task)] for task in tasks]
     for name in ("best_by", "mixing_references"):
         run[name] = _that_concern(tasks, run.get(name))
-    return {**run, "stages": None, "task_instance": list(tasks)}
+    return {**run, "stages": None, "effort": None, "task_instance": list(tasks)}
 
 
 def _that_concern(tasks: Sequence[str], value: Any) -> Any:

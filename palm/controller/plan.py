@@ -10,6 +10,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
+from palm.backbone.encoder import Encoder
+from palm.backbone.low_rank import FROM
 from palm.balance import BALANCES, Balance
 from palm.config import Config, settings_of
 from palm.config.config import AUTO
@@ -25,23 +27,30 @@ from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
+from palm.pretrained.configs import COMPUTED_AS, computation_problems
 from palm.reader import READERS, Reader
-from palm.reader.tables.files import is_data
+from palm.reader.tables.files import absence, is_data
 from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
 
+
+def _all_of(*settings: str) -> list[Consumer]:
+    """List the components that settings can name."""
+    return [REGISTRIES[setting][name] for setting in settings for name in REGISTRIES[setting]]
+
+
 HELP: dict[str, list[Consumer]] = {
     "global settings": [
         RunSettings,
-        *dict.fromkeys(OPTIMIZERS[name] for name in OPTIMIZERS),
+        *_all_of("optimizer"),
         ParameterGroups,
-        *dict.fromkeys(registry[name] for registry in (LR_SCHEDULES, MIXINGS, BALANCES) for name in registry),
+        *_all_of("lr_scheduler", "mixing", "balance"),
     ],
     "task settings": [TaskParts, RowSettings, Task],
-    "readers": [READERS[name] for name in READERS],
-    "paradigms": [HEADS[name] for name in HEADS],
-    "backbones": [BACKBONES[name] for name in BACKBONES],
+    "readers": _all_of("reader"),
+    "paradigms": _all_of("paradigm"),
+    "backbones": _all_of("backbone"),
 }
 
 
@@ -113,7 +122,10 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     arguments = components.arguments
     encoder = config.value("backbone")
     if encoder is not None and str(encoder.value).lower() in BACKBONES:
-        config.adopt_aliases(BACKBONES[str(encoder.value)].aliases)
+        cls = BACKBONES[str(encoder.value)]
+        config.adopt_aliases(cls.aliases)
+        if for_train and issubclass(cls, Encoder):
+            _check_computation(config)
     settings = {"task_instance": config.tasks, **arguments(RunSettings, None, provided=["task_instance"])}
     for name, wrong in setting_problems(settings, config.tasks):
         config.problem(f"{place_of(config, name)} {wrong}")
@@ -178,6 +190,8 @@ class _Components:
         counted = _classes_of(reader, self.config, name)
         head = self.component(HEADS, name, chosen.get("paradigm"), counted)
         task = self.arguments(Task, name, TASK_PARTS, from_backbone=False)
+        if FROM in (task.get("lora") or {}) and (given := self.config.value("lora", name)) is not None:
+            task["lora"] = {**task["lora"], FROM: str(given.base / str(task["lora"][FROM]))}
         rows = RowSettings(**self.arguments(RowSettings, name, from_backbone=False))
         for setting, wrong in rows.problems():
             self.config.problem(f"{place_of(self.config, setting, name)} {wrong}")
@@ -259,7 +273,8 @@ def _known(
     try:
         found = registry[name]
     except PalmError as error:
-        config.problem(f"{place_of(config, key, owner)}: {error}")
+        hint = "; or auto, with pretrain_path" if registry is BACKBONES else ""
+        config.problem(f"{place_of(config, key, owner)}: {error}{hint}")
         config.excuse(scope)
         return None
     for whose in {owner, None}:
@@ -272,6 +287,14 @@ def place_of(config: Config, name: str, scope: str | None = None) -> str:
     """The beginning of a message about a setting: its place and its name."""
     setting = config.value(name, scope)
     return name if setting is None else setting.place(name)
+
+
+def _check_computation(config: Config) -> None:
+    """Check that settings of others in the encoder's JSON do not change what palm's encoders compute."""
+    found = {name: config.value(name, "backbone") for name in COMPUTED_AS if config.place(name, "backbone")}
+    wrong = computation_problems({name: setting.value for name, setting in found.items() if setting})
+    for name, line in wrong.items():
+        config.problem(f"{config.place(name, 'backbone')}: {line}")
 
 
 def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[TaskPlan]) -> None:
@@ -289,7 +312,7 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
         for name in ("train_file", "dev_file"):
             path = task.task.get(name)
             if path is not None and not is_data(path):
-                config.problem(f"{place_of(config, name, task.name)}: no such file: {path}")
+                config.problem(f"{place_of(config, name, task.name)}: {absence(path)}: {path}")
 
 
 def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:

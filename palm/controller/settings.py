@@ -58,6 +58,8 @@ class RunSettings:
         num_epochs: passes over the main task's training data (the main task is the first target); as many as
             max_steps allows where absent.
         max_steps: the most optimizer steps that the run may have; no limit where absent.
+        effort: quick, normal or best, to have learning rate, batches, warm-up, passes and evaluations chosen
+            by rows and encoder; every setting that is there counts instead.
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
         lr_scheduler: how the learning rate goes: linear_warmup_decay, linear, cosine, polynomial, constant,
             noam or slanted_triangular, or the dotted path of a class.
@@ -121,6 +123,7 @@ class RunSettings:
     save_path: Path = field(metadata=OF_WHOLE_RUN | NO_RESULT)
     num_epochs: int | float | None = None
     max_steps: int | None = None
+    effort: Literal["quick", "normal", "best"] | None = field(default=None, metadata=OF_WHOLE_RUN)
     optimizer: str = "adam"
     lr_scheduler: str = "linear_warmup_decay"
     warmup_proportion: float = 0.0

@@ -14,6 +14,7 @@ import torch
 from palm.config import Config, read_config
 from palm.config.command_line import HelpRequested
 from palm.config.printing import help_text
+from palm.controller.effort import choose_by_effort
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.checks import type_problems
 from palm.core.errors import ExitCode, PalmError
@@ -40,10 +41,13 @@ def configured(
         report_plainly()
     options = {"needs_tasks": needs_tasks, "resolves_auto": for_train}
     try:
-        return read_config(config, task_dir, argv, directory=settings_of_model, **options)
+        found = read_config(config, task_dir, argv, directory=settings_of_model, **options)
     except HelpRequested:
         print(help_text(HELP, NO_SETTINGS))  # noqa: T201
         raise SystemExit(0) from None
+    if for_train:
+        choose_by_effort(found)
+    return found
 
 
 def argument_problems(config: object, task_dir: object, argv: object, tasks: object) -> Iterator[str]:

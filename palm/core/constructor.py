@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, get_type_hints
 
 
 def constructor_of(
-    component: type[Any], construct: Callable[..., None], take: Callable[..., Any]
+    component: type[Any],
+    construct: Callable[..., None],
+    take: Callable[..., Any],
+    fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Callable[..., None]:
     """Make a constructor with the signature of one component: the signature is the schema of settings.
 
@@ -18,9 +22,10 @@ def constructor_of(
         component: the class; its attribute `defaults` has other defaults of settings.
         construct: the constructor of its base class, which takes the settings of any such component.
         take: its parameters are settings of this one.
+        fixed: values of settings of the kind that this component has not.
     """
     common = inspect.signature(construct)
-    shared = common.parameters.values()
+    shared = [p for p in common.parameters.values() if p.name not in fixed]
     own = [p for p in inspect.signature(take).parameters.values() if p.name != "self"]
     sizes = [p for p in shared if p.default is p.empty and p.kind is not p.VAR_KEYWORD]  # `self`, too
     others = [p for p in shared if p.default is not p.empty]
@@ -36,7 +41,7 @@ def constructor_of(
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        construct(**bound.arguments)
+        construct(**bound.arguments, **fixed)
 
     hints = {
         **get_type_hints(construct, include_extras=True),

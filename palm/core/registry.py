@@ -42,6 +42,8 @@ def imported(kind: str, path: str) -> Any:
             # A syntax error names its own line.
             place = "" if isinstance(error, SyntaxError) else f" at {last.filename}:{last.lineno}"
             what = f"{type(error).__name__}{place}: {error}"
+        if isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name)):
+            what += "; put it into the working directory, or its folder into PYTHONPATH"
         raise PalmError(f"the {kind} {path!r} cannot be imported: {what}") from error
 
 

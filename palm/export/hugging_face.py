@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from palm.backbone.transformers import Transformers
+from palm.backbone.transformers_tasks import head_layers, task_model
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.files.fs import write_json, write_text
@@ -20,7 +21,6 @@ from palm.core.logging import logger
 from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.inference.model_card import CARD, label_names, model_card
 from palm.export.description import describe_export, label_settings
-from palm.export.library_model import library_model, save_library_model
 from palm.export.sentence_encoder import save_sentence_encoder
 from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
@@ -28,6 +28,7 @@ from palm.paradigm import Embedding
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 from palm.pretrained.heads import HeadLayout, layout_of_head, renamed
+from palm.pretrained.library import ABOVE, quiet_library
 
 
 def to_hugging_face(
@@ -45,7 +46,9 @@ def to_hugging_face(
     name, architecture, write = _parts(model, model_dir)
     description = Path(model_dir) / DESCRIPTION
     with wrap_read_errors(description):
-        card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
+        card = model_card(
+            read_object(description), label_names(model.reader, model.head), architecture=architecture
+        )
     with new_directory(folder, overwrite) as part:
         write(part)
         save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")
@@ -66,7 +69,7 @@ def _parts(model: InferenceModel, model_dir: str | Path) -> tuple[str, str, Call
     if family is not None:
         return name, architecture, partial(_write, model, family, head)
     built = library_model(model, head)
-    return name, type(built).__name__, partial(save_library_model, built)
+    return name, type(built).__name__, partial(_save_library_model, built)
 
 
 def _write(model: InferenceModel, family: Family, head: HeadLayout, part: Path) -> None:
@@ -133,3 +136,47 @@ def _config(model: InferenceModel, family: Family, head: HeadLayout) -> dict[str
         key = family.keys.get("classifier_dropout", "classifier_dropout")
         config[key] = model.head.settings["dropout_prob"]
     return config | label_settings(model)
+
+
+def library_model(model: InferenceModel, head: HeadLayout) -> Any:
+    """Build the library's model of a task, with the task's weights.
+
+    Raises:
+        PalmError: the library has none that computes the same; says why.
+    """
+    backbone = model.backbone
+    assert isinstance(backbone, Transformers)
+    settings = {"_attn_implementation": "eager", "architectures": None, **label_settings(model)}
+    built = task_model(backbone.config, head.model, **settings)
+    layers = head_layers(backbone.config, head.model)
+    if built is None or layers is None:
+        raise PalmError(
+            f"transformers has no {head.model[3:]} of {backbone.config.model_type} that computes the same; "
+            "export it to ONNX"
+        )
+    prefix = f"{built.base_model_prefix}."
+    weights = {prefix + name: value for name, value in backbone.model.state_dict().items()}
+    if head.reads_pooler:
+        weights |= {n.removeprefix(ABOVE): v for n, v in backbone.state_dict().items() if n.startswith(ABOVE)}
+    own = model.head.library_parameters()
+    weights |= {theirs: own[ours] for ours, theirs in layers.names.items() if ours in own}
+    differing = _lacking(built, weights)
+    differing += [f"no {name}" for name, value in own.items() if name not in layers.names and value.any()]
+    if differing:
+        others = ", ".join(differing)
+        raise PalmError(f"{type(built).__name__} has {others}, other than {model.task}; export it to ONNX")
+    return built
+
+
+def _save_library_model(built: Any, folder: Path) -> None:
+    with quiet_library():
+        built.save_pretrained(folder)
+
+
+def _lacking(built: nn.Module, weights: dict[str, Tensor]) -> list[str]:
+    """Load weights, and name what they lack: no tied tensors, and no pooler that only other heads read."""
+    missing = built.load_state_dict(weights, strict=False).missing_keys
+    state = built.state_dict()
+    loaded = {state[name].data_ptr() for name in weights if name in state}
+    pooler = f"{built.base_model_prefix}.pooler."
+    return [name for name in missing if state[name].data_ptr() not in loaded and not name.startswith(pooler)]

@@ -110,7 +110,7 @@ def input_names(backbone: Backbone) -> list[str]:
 
 
 def _frame(library: tokenizers.Tokenizer, tokenizer: Tokenizer, cuts_words: bool) -> None:
-    """Let it put special tokens around one text and two, as `palm.reader.text.sequence` does."""
+    """Let it put special tokens around one text and two, as `Tokenizer.row` does."""
     cls, sep = tokenizer.tokens([tokenizer.cls_id, tokenizer.sep_id])
     is_byte_level = isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel)
     if is_byte_level and cuts_words:

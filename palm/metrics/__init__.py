@@ -2,7 +2,12 @@
 
 from palm.metrics.answers import Cmrc, Squad, Squad2
 from palm.metrics.base import METRICS, Metric, metric_problems, metrics_of, scores_of
-from palm.metrics.calibration import CalibrationError, LabelCalibrationError, calibration_error
+from palm.metrics.calibration import (
+    CalibrationError,
+    LabelCalibrationError,
+    WordCalibrationError,
+    calibration_error,
+)
 from palm.metrics.classification import Accuracy, MacroF1, MatthewsCorrelation, MicroF1, QuadraticKappa
 from palm.metrics.files import Question, cmrc_scores, squad2_scores, squad_questions, squad_scores
 from palm.metrics.mlm import Perplexity, WordAccuracy
@@ -46,6 +51,7 @@ __all__ = [
     "Squad2",
     "TokenAccuracy",
     "WordAccuracy",
+    "WordCalibrationError",
     "calibration_error",
     "cmrc_scores",
     "entities",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -54,6 +55,32 @@ class Metric(ABC):
         should fall counts as 1 / (1 + number).
         """
         return value / cls.perfect if cls.higher_is_better else 1 / (1 + value)
+
+
+class Mean(Metric):
+    """Base of metrics that are a mean over examples, or over what these consist of.
+
+    Attributes:
+        none: the number where there is nothing to count.
+    """
+
+    none: ClassVar[float] = math.nan
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._count = 0
+
+    @abstractmethod
+    def terms(self, prediction: Prediction, truth: Truth) -> Sequence[float]:
+        """The terms of one example in the mean."""
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        terms = self.terms(prediction, truth)
+        self._sum += math.fsum(terms)
+        self._count += len(terms)
+
+    def compute(self) -> dict[str, float]:
+        return {self.main: self._sum / self._count if self._count else self.none}
 
 
 METRICS: Registry[type[Metric]] = Registry("metric", Metric, "metrics")

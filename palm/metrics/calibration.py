@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from palm.core.errors import ConfigError
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 BINS = 15
@@ -42,6 +43,13 @@ def _ranges(probs: Sequence[float]) -> npt.NDArray[np.int64]:
     return np.ceil(np.asarray(probs, dtype=np.float64) * BINS).clip(1, BINS).astype(np.int64)
 
 
+def highest_probs(logits: npt.ArrayLike) -> list[float]:
+    """The probability of the likeliest label of each row of logits, [rows, labels]."""
+    logits = np.asarray(logits)
+    probs: list[float] = (1 / np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)).tolist()
+    return probs
+
+
 @METRICS.register("ece")
 class CalibrationError(Metric):
     """Expected calibration error of the predicted label, and the one without a temperature (`ece_before`)."""
@@ -56,9 +64,8 @@ class CalibrationError(Metric):
         self._right: list[bool] = []
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        logits = np.asarray(prediction["logits"])
         self._probs.append(max(prediction["probs"]))
-        self._before.append(float(1 / np.exp(logits - logits.max()).sum()))
+        self._before += highest_probs([prediction["logits"]])
         self._right.append(prediction["label"] == truth["label"])
 
     def compute(self) -> dict[str, float]:
@@ -84,3 +91,20 @@ class LabelCalibrationError(CalibrationError):
         self._probs += prediction["probs"]
         self._before += (1 / (1 + np.exp(-np.asarray(prediction["logits"])))).tolist()
         self._right += np.isin(np.arange(len(prediction["probs"])), truth["label_set"]).tolist()
+
+
+@METRICS.register("word_ece")
+class WordCalibrationError(CalibrationError):
+    """Expected calibration error of the labels of all words, and that without a temperature."""
+
+    needs = ("labels",)
+    main = "word_ece"
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        if "logits" not in prediction:
+            raise ConfigError("metrics: word_ece compares probabilities of words; set calibrate: true")
+        self._probs += prediction["probs"]
+        self._before += highest_probs(prediction["logits"])
+        self._right += [
+            ours == true for ours, true in zip(prediction["labels"], truth["labels"], strict=True)
+        ]

@@ -27,10 +27,20 @@ class LabelCounts(Metric):
         self.total = 0
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        self.predicted[prediction["label"]] += 1
-        self.true[truth["label"]] += 1
-        self.right[truth["label"]] += prediction["label"] == truth["label"]
+        self.count({prediction["label"]}, {truth["label"]})
+
+    def count(self, predicted: set[int], true: set[int]) -> None:
+        """Count the labels of one example."""
+        self.predicted.update(predicted)
+        self.true.update(true)
+        self.right.update(predicted & true)
         self.total += 1
+
+    def mean_f1(self) -> float:
+        """The mean F1 of the labels that are predicted or true somewhere; 0 without any."""
+        labels = sorted(self.predicted.keys() | self.true.keys())
+        scores = [2 * self.right[label] / (self.predicted[label] + self.true[label]) for label in labels]
+        return math.fsum(scores) / max(1, len(scores))
 
 
 @METRICS.register("accuracy")
@@ -57,9 +67,7 @@ class MacroF1(LabelCounts):
     main = "macro_f1"
 
     def compute(self) -> dict[str, float]:
-        labels = sorted(self.predicted.keys() | self.true.keys())
-        scores = [2 * self.right[label] / (self.predicted[label] + self.true[label]) for label in labels]
-        return {"macro_f1": math.fsum(scores) / len(scores)}
+        return {"macro_f1": self.mean_f1()}
 
 
 @METRICS.register("mcc")

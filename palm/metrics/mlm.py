@@ -3,57 +3,31 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any
 
-from palm.metrics.base import METRICS, Metric, Prediction, Truth
-
-
-class PerMaskedWord(Metric):
-    """Base of metrics that are a mean over masked words, which the records themselves have."""
-
-    needs = ("words",)
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._count = 0
-
-    @abstractmethod
-    def term(self, word: Mapping[str, Any]) -> float:
-        """The term of one word of a record in the mean."""
-
-    def update(self, prediction: Prediction, truth: Truth) -> None:  # noqa: ARG002 - the record has the words
-        self._sum += math.fsum(self.term(word) for word in prediction["words"])
-        self._count += len(prediction["words"])
-
-    def mean(self) -> float:
-        """The mean over all words; not a number where there are none."""
-        return self._sum / self._count if self._count else math.nan
-
-    def compute(self) -> dict[str, float]:
-        return {self.main: self.mean()}
+from palm.metrics.base import METRICS, Mean, Prediction, Truth
 
 
 @METRICS.register("perplexity")
-class Perplexity(PerMaskedWord):
+class Perplexity(Mean):
     """e to the mean negative log-likelihood of the masked words; 1 is perfect."""
 
+    needs = ("words",)
     main = "perplexity"
     higher_is_better = False
 
-    def term(self, word: Mapping[str, Any]) -> float:
-        return -float(word["log_prob"])
+    def terms(self, prediction: Prediction, truth: Truth) -> list[float]:  # noqa: ARG002 - the record has the words
+        return [-word["log_prob"] for word in prediction["words"]]
 
     def compute(self) -> dict[str, float]:
-        return {"perplexity": math.exp(self.mean())}
+        return {self.main: math.exp(super().compute()[self.main])}
 
 
 @METRICS.register("word_accuracy")
-class WordAccuracy(PerMaskedWord):
+class WordAccuracy(Mean):
     """The fraction of masked words that are guessed."""
 
+    needs = ("words",)
     main = "word_accuracy"
 
-    def term(self, word: Mapping[str, Any]) -> float:
-        return float(word["word"] == word["predicted"])
+    def terms(self, prediction: Prediction, truth: Truth) -> list[bool]:  # noqa: ARG002 - the record has the words
+        return [word["word"] == word["predicted"] for word in prediction["words"]]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from palm.metrics.base import METRICS, Metric, Prediction, Truth
+from palm.metrics.base import METRICS, Mean, Prediction, Truth
 
 
 @METRICS.register("pair_accuracy")
-class PairAccuracy(Metric):
+class PairAccuracy(Mean):
     """The fraction of pairwise examples whose right text has the higher score; a tie is wrong.
 
     Examples come in the order of the reader of pairs: each right text, then its wrong one.
@@ -16,17 +16,10 @@ class PairAccuracy(Metric):
     main = "pair_accuracy"
     examples_per_unit = 2
 
-    def __init__(self) -> None:
-        self.right = 0
-        self.total = 0
-        self._score = 0.0
+    _score = 0.0
 
-    def update(self, prediction: Prediction, truth: Truth) -> None:
-        if truth["is_right"]:
-            self._score = prediction["probs"]
-            return
-        self.total += 1
-        self.right += self._score > prediction["probs"]
-
-    def compute(self) -> dict[str, float]:
-        return {"pair_accuracy": self.right / self.total}
+    def terms(self, prediction: Prediction, truth: Truth) -> list[bool]:
+        if not truth["is_right"]:
+            return [self._score > prediction["probs"]]
+        self._score = prediction["probs"]
+        return []

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 
 import numpy as np
 import numpy.typing as npt
 
-from palm.metrics.base import METRICS, Metric, Prediction, Truth
+from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth
 
 Floats = npt.NDArray[np.float64]
 
 
-class OfNumbers(Metric):
-    """Base of metrics of predicted and true numbers."""
+class Correlation(Metric):
+    """Base of correlations of predicted and true numbers, from -1 to 1."""
 
     needs = ("value",)
+    worst = -1.0
 
     def __init__(self) -> None:
         self._predicted: list[float] = []
@@ -34,48 +36,49 @@ class OfNumbers(Metric):
 
 
 @METRICS.register("pearson")
-class Pearson(OfNumbers):
+class Pearson(Correlation):
     """The linear correlation, from -1 to 1; not a number where either side is constant."""
 
     main = "pearson"
-    worst = -1.0
 
     def number(self, predicted: Floats, true: Floats) -> float:
         return correlation(predicted, true)
 
 
 @METRICS.register("spearman")
-class Spearman(OfNumbers):
+class Spearman(Correlation):
     """The correlation of ranks, from -1 to 1; equal numbers share the mean of their ranks."""
 
     main = "spearman"
-    worst = -1.0
 
     def number(self, predicted: Floats, true: Floats) -> float:
         return correlation(ranks(predicted), ranks(true))
 
 
 @METRICS.register("mse")
-class MeanSquaredError(OfNumbers):
+class MeanSquaredError(Mean):
     """The mean of the squared differences; 0 is perfect."""
 
+    needs = ("value",)
     main = "mse"
     higher_is_better = False
 
-    def number(self, predicted: Floats, true: Floats) -> float:
-        return float(np.mean((predicted - true) ** 2))
+    def terms(self, prediction: Prediction, truth: Truth) -> list[float]:
+        return [(prediction["value"] - truth["value"]) ** 2]
 
 
 @METRICS.register("poisson_deviance")
-class PoissonDeviance(OfNumbers):
+class PoissonDeviance(Mean):
     """The mean deviance of counts from predicted means: twice y * log(y / mean) - y + mean; 0 is perfect."""
 
+    needs = ("value",)
     main = "poisson_deviance"
     higher_is_better = False
 
-    def number(self, predicted: Floats, true: Floats) -> float:
-        logarithms = np.log(np.where(true > 0, true / predicted, 1.0))
-        return float(2 * np.mean(true * logarithms - true + predicted))
+    def terms(self, prediction: Prediction, truth: Truth) -> list[float]:
+        mean = prediction["value"]
+        count = truth["value"]
+        return [2 * (count * math.log(count / mean if count else 1.0) - count + mean)]
 
 
 def correlation(one: Floats, other: Floats) -> float:
@@ -83,11 +86,7 @@ def correlation(one: Floats, other: Floats) -> float:
     # Asked of the numbers themselves: subtracting the mean leaves rounding, not 0.
     if (one == one[0]).all() or (other == other[0]).all():
         return float("nan")
-    one = one - one.mean()
-    other = other - other.mean()
-    # Rounding may carry the quotient beyond 1.
-    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(np.clip(np.dot(one, other) / norms, -1, 1))
+    return float(np.corrcoef(one, other)[0, 1])
 
 
 def ranks(values: Floats) -> Floats:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from palm.core.errors import PalmError
-from palm.metrics.base import METRICS, Metric, Prediction, Truth
+from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth, scores_of
 
 
 class Entity(NamedTuple):
@@ -99,23 +99,15 @@ class EntityF1(SetF1):
 
 
 @METRICS.register("token_accuracy")
-class TokenAccuracy(Metric):
+class TokenAccuracy(Mean):
     """The fraction of words with the right label, `O` included; PaddlePALM's pages call it F1."""
 
     needs = ("labels",)
     main = "token_accuracy"
+    none = 0.0
 
-    def __init__(self) -> None:
-        self._right = 0
-        self._words = 0
-
-    def update(self, prediction: Prediction, truth: Truth) -> None:
-        pairs = zip(prediction["labels"], truth["labels"], strict=True)
-        self._right += sum(ours == true for ours, true in pairs)
-        self._words += len(truth["labels"])
-
-    def compute(self) -> dict[str, float]:
-        return {"token_accuracy": _ratio(self._right, self._words)}
+    def terms(self, prediction: Prediction, truth: Truth) -> list[bool]:
+        return [ours == true for ours, true in zip(prediction["labels"], truth["labels"], strict=True)]
 
 
 def entity_scores(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -134,15 +126,13 @@ def entity_scores(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[st
     """
     if len(predicted) != len(true):
         raise PalmError(f"labels are predicted for {len(predicted)} texts, but there are {len(true)}")
-    f1 = EntityF1()
-    accuracy = TokenAccuracy()
+    pairs = []
     for text, (ours, theirs) in enumerate(zip(predicted, true, strict=True)):
         if len(ours) != len(theirs):
             raise PalmError(f"text {text}: {len(ours)} labels are predicted for {len(theirs)} words")
-        for metric in (f1, accuracy):
-            metric.update({"labels": ours}, {"labels": theirs})
-    scores = {name.removeprefix("entity_"): value for name, value in f1.compute().items()}
-    return scores | {"accuracy": accuracy.compute()["token_accuracy"]}
+        pairs.append(({"labels": ours}, {"labels": theirs}))
+    scores = scores_of([EntityF1, TokenAccuracy], pairs)
+    return {name.split("_")[1]: value for name, value in scores.items()}
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems
@@ -137,6 +138,17 @@ class TokenHead(Head):
         """Compute what the last layer reads, [batch, seq, width]."""
         tokens = features["encoder_outputs"]
         return tokens if self.above is None else self.above(tokens)
+
+
+def values_by_row(values: Tensors, counts: Tensor) -> list[dict[str, Any]]:
+    """Divide what stands one below another among the rows of a batch, as plain values.
+
+    Args:
+        values: of the words of all rows, [words, ...] each.
+        counts: the words of each row, [batch].
+    """
+    parts = {name: torch.split(each, counts.tolist()) for name, each in values.items()}
+    return [{name: rows[row].tolist() for name, rows in parts.items()} for row in range(len(counts))]
 
 
 HEADS: Registry[type[Head]] = Registry("head", Head, "paradigm")

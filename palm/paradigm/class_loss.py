@@ -11,9 +11,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import dropout_problems, number_problems, raise_any
+from palm.core.errors import WiringError
 from palm.core.tensor_specs import NO_LABEL
 
 BALANCED = "balanced"
+
+
+def label_error(name: str, labels: Tensor, count: int) -> WiringError:
+    """An error about the labels of a batch that are none of the classes.
+
+    Args:
+        name: of the target.
+        labels: int64, of any shape; below 0 for what does not count.
+        count: number of classes.
+    """
+    strange = sorted({label for label in labels.flatten().tolist() if label >= count})
+    return WiringError(f"{name}: {strange} are outside 0..{count - 1}; n_classes is {count}")
 
 
 class ClassLoss(nn.Module):

@@ -2,169 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
-
-import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor, nn
-
-from palm.core.checks import count_problems, dropout_problems, raise_any
-from palm.core.errors import WiringError
-from palm.core.numerics.layers import init_weights
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, Judged, head_problems
-from palm.paradigm.calibration import best_temperature, lowest_threshold
-from palm.paradigm.class_loss import ClassLoss
+from palm.core.errors import ConfigError
+from palm.paradigm.base import HEADS
+from palm.paradigm.class_head import ClassHead
 
 
 @HEADS.register("cls")
-class Classify(Head):
+class Classify(ClassHead):
     """Dropout and one linear layer on the sentence embedding (Devlin et al., 2018, section 4.1).
 
     Args:
-        n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
-        hidden_size: width of the backbone's sentence embedding.
-        dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
-        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
-        label_smoothing: the part of the true label's probability that is divided among all labels.
-        focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
-        r_drop: factor of the divergence between two passes with dropout of their own; every training row then
-            goes through the encoder twice. 0 for one pass.
         soft_labels: whether rows have a probability of every label (label_type: soft), not one label.
-        calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
-        abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
-            lowest one from which on so many are right on the dev data; without dev data, below this value.
 
     Raises:
         ConfigError: with every setting that is wrong.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
-    feature: ClassVar[str] = "sentence_embedding"
-    metrics: Sequence[str] = ("accuracy", "macro_f1")
-    calibration_error: ClassVar[str] = "ece"
-    temperature: Tensor
-    abstain_threshold: Tensor
+    metrics = ("accuracy", "macro_f1")
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        class_weights: str | list[float] | None = None,
-        label_smoothing: float = 0.0,
-        focal_gamma: float = 0.0,
-        r_drop: float = 0.0,
-        soft_labels: bool = False,
-        calibrate: bool = False,
-        abstain_below: float | None = None,
-    ) -> None:
-        super().__init__()
-        problems = count_problems(least=2, n_classes=n_classes)
-        if soft_labels and focal_gamma:
-            problems.append("focal_gamma: soft_labels have no one true label; leave one of them out")
-        raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
-        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
-        per_class = TensorSpec(("batch", n_classes), torch.float)
-        self.target = "label_probs" if soft_labels else "label_ids"
-        self.targets_attr = {self.target: per_class if soft_labels else TensorSpec(("batch",), torch.long)}
-        self.outputs_attr = {"logits": per_class, "probs": per_class}
-        self.dropout = nn.Dropout(dropout_prob)
-        self.out = nn.Linear(hidden_size, n_classes)
-        init_weights(self, initializer_range)
-        self.is_calibrated = calibrate
-        self.abstains_below = abstain_below
-        if calibrate:
-            self.metrics = (*self.metrics, self.calibration_error)
-            self.register_buffer("temperature", torch.ones(1))
-        if abstain_below is not None:
-            raise_any(dropout_problems(abstain_below=abstain_below))
-            self.register_buffer("abstain_threshold", torch.tensor(float(abstain_below)))
-        self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma, r_drop)
-        self.copies = 2 if r_drop else 1
-
-    def forward(self, features: Tensors) -> Tensors:
-        """`logits` and `probs`, both [batch, n_classes]."""
-        logits = self.out(self.dropout(features[self.feature]))
-        return {"logits": logits, "probs": self.probabilities(logits)}
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """The probabilities of logits, both [batch, n_classes]."""
-        return self.calibrated(logits).softmax(-1)
-
-    def calibrated(self, logits: Tensor) -> Tensor:
-        """The logits, divided by the temperature."""
-        return logits.float() / self.temperature.to(logits.device) if self.is_calibrated else logits.float()
-
-    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean cross-entropy of the rows that have a label.
-
-        Raises:
-            WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
-        """
-        logits = outputs["logits"]
-        labels = targets[self.target]
-        try:
-            loss: Tensor = self.class_loss(logits, labels)
-        except IndexError:
-            strange = sorted(set(labels.tolist()) - {NO_LABEL, *range(logits.shape[1])})
-            raise WiringError(
-                f"label_ids: {strange} are outside 0..{logits.shape[1] - 1}; n_classes is {logits.shape[1]}"
-            ) from None
-        return loss
-
-    def count_labels(self, labels: npt.NDArray[Any]) -> None:
-        self.class_loss.count(labels)
-
-    def num_terms(self, batch: Tensors) -> int:
-        """The rows that have a label."""
-        missing = int((batch["label_ids"] == NO_LABEL).sum()) if "label_ids" in batch else 0
-        return super().num_terms(batch) - missing
-
-    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row `label`, the likeliest one (the lowest on a tie), `logits` and `probs` of all labels."""
-        labels = outputs["logits"].argmax(-1).tolist()
-        scores = zip(labels, outputs["logits"].tolist(), outputs["probs"].tolist(), strict=True)
-        records = [{"label": label, "logits": logits, "probs": probs} for label, logits, probs in scores]
-        if self.abstains_below is None:
-            return records
-        threshold = float(self.abstain_threshold)
-        return [record | {"abstains": max(record["probs"]) < threshold} for record in records]
-
-    def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
-        """Fit the temperature, and the probability below which predictions abstain."""
-        if not self.is_calibrated and self.abstains_below is None:
-            return pairs
-        pairs = list(pairs)
-        logits = self.logits_of(pairs).numpy()
-        labels = np.asarray([truth["label"] for _, truth in pairs])
-        if self.is_calibrated:
-            self.temperature.fill_(best_temperature(logits, labels))
-        if self.abstains_below is not None:
-            confidence = self.probabilities(torch.from_numpy(logits)).amax(-1).numpy()
-            right = logits.argmax(-1) == labels
-            self.abstain_threshold.fill_(lowest_threshold(confidence, right, self.abstains_below))
-        return self.decoded_again(pairs)
-
-    def logits_of(self, pairs: Sequence[Judged]) -> Tensor:
-        """The logits of the records, [examples, n_classes]."""
-        return torch.tensor([record["logits"] for record, _ in pairs])
-
-    def decoded_again(self, pairs: Sequence[Judged]) -> list[Judged]:
-        """The records that follow from their logits now."""
-        logits = self.logits_of(pairs)
-        decoded = self.decode({"logits": logits, "probs": self.probabilities(logits)})
-        return [(record | again, truth) for again, (record, truth) in zip(decoded, pairs, strict=True)]
-
-    def library_parameters(self) -> Tensors:
-        """The parameters, with logits that are divided by the temperature."""
-        parameters = super().library_parameters()
-        if self.is_calibrated:
-            parameters["out.weight"] = parameters["out.weight"] / self.temperature[:, None]
-            parameters["out.bias"] = parameters["out.bias"] / self.temperature
-        return parameters
+    def take(self, *, soft_labels: bool = False) -> None:
+        """Take the setting of its own."""
+        if soft_labels and self.class_loss.focal_gamma:
+            raise ConfigError("focal_gamma: soft_labels have no one true label; leave one of them out")
+        if soft_labels:
+            self.target = "label_probs"
+            self.targets_attr = {"label_probs": self.outputs_attr["probs"]}

@@ -22,23 +22,12 @@ class Count(Regression):
     The loss is the negative log-likelihood of the Poisson distribution with that mean, but for the logarithm
     of the label's factorial.
 
-    Args:
-        hidden_size: width of the backbone's sentence embedding.
-        dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
-
-    Raises:
-        ConfigError: with every setting that is wrong.
-
     Source: Cameron and Trivedi, 1998, "Regression analysis of count data", section 2.2.
     """
 
+    outputs = ("values", "log_values")
     metrics = ("poisson_deviance", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "count"}
-
-    def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
-        super().__init__(hidden_size, dropout_prob, initializer_range)
-        self.outputs_attr = {**self.outputs_attr, "log_values": self.outputs_attr["values"]}
 
     def forward(self, features: Tensors) -> Tensors:
         """`values` [batch], the means, and `log_values`, their logarithms."""

@@ -13,7 +13,7 @@ from palm.core.checks import choice_problems, positive_problems, raise_any
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.distributed.group import all_rows
 from palm.paradigm.base import HEADS, Head, head_problems
-from palm.paradigm.groups import group_inputs, of_groups
+from palm.paradigm.groups import GROUPS, of_groups
 from palm.paradigm.mrc import PADDING_LOGIT
 
 
@@ -46,9 +46,9 @@ class Embedding(Head):
         raise_any([*problems, *positive_problems(scale=scale), *head_problems(hidden_size, 0.02)])
         self.scale = scale
         self.has_labels = learning_strategy == "similarity"
-        self.inputs_attr = group_inputs(self.feature, hidden_size)
+        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float), **GROUPS}
         per_text = TensorSpec(("examples", "texts", hidden_size), torch.float)
-        self.outputs_attr = {"embeddings": per_text, "group_rows": self.inputs_attr["group_rows"]}
+        self.outputs_attr = {"embeddings": per_text, **GROUPS}
         self.targets_attr = {}
         if self.has_labels:
             self.metrics = ("spearman", "pearson")

@@ -10,13 +10,8 @@ from palm.paradigm.mrc import PADDING_LOGIT
 
 PER_TEXT = TensorSpec(("examples", "texts"), torch.float)
 
-
-def group_inputs(feature: str, width: int) -> Specs:
-    """The inputs of such a head: a feature of every text, and the rows of each example."""
-    return {
-        feature: TensorSpec(("batch", width), torch.float),
-        "group_rows": TensorSpec(("examples", "texts"), torch.long),
-    }
+GROUPS: Specs = {"group_rows": TensorSpec(("examples", "texts"), torch.long)}
+"""The rows of each example, which such a head reads beside a feature of every text."""
 
 
 def of_groups(values: Tensor, group_rows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.component import Translate, unused
 from palm.core.numerics.layers import ACTIVATIONS, activation_problems, init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems
+from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems, values_by_row
 
 
 @HEADS.register("mlm")
@@ -84,7 +84,7 @@ class MaskLM(TokenHead):
         """Replace the transform by the family's own; and the bias, where the family has none."""
         if self.above is None and (layers := layers_of(self.library_model)) is not None:
             self.above = layers
-            self.bias = self.bias if layers.bias else None
+            self.bias = self.bias if "bias" in layers.names else None
             del self.transform
             del self.norm
 
@@ -123,13 +123,11 @@ class MaskLM(TokenHead):
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row and mask its `positions`, the likeliest word's id in `predicted`, how likely in `probs`."""
         probs, words = outputs["logits"].float().softmax(-1).max(-1)
-        counts = outputs["mask_counts"].tolist()
         fields = {"positions": outputs["mask_columns"], "predicted": words, "probs": probs}
-        parts = {name: torch.split(values, counts) for name, values in fields.items()}
-        return [{name: rows[row].tolist() for name, rows in parts.items()} for row in range(len(counts))]
+        return values_by_row(fields, outputs["mask_counts"])
 
     def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:
         """Per row the `log_probs` of the words that stood at its masks."""
         log_probs = outputs["logits"].float().log_softmax(-1)
         true = log_probs.gather(1, batch["mask_label"][:, None])[:, 0]  # [masks]
-        return [{"log_probs": row.tolist()} for row in torch.split(true, outputs["mask_counts"].tolist())]
+        return values_by_row({"log_probs": true}, outputs["mask_counts"])

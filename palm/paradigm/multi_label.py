@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, raise_any
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
 from palm.paradigm.calibration import best_temperature, best_thresholds
-from palm.paradigm.cls import Classify
+from palm.paradigm.class_head import ClassHead
 
 GAMMA = 4.0
 """The exponent by which the asymmetric loss lowers the weight of labels that a text has not."""
@@ -25,19 +25,17 @@ MARGIN = 0.05
 
 
 @HEADS.register("multi_label")
-class MultiLabel(Classify):
+class MultiLabel(ClassHead):
     """Dropout and one linear layer on the sentence embedding, a sigmoid for each label.
 
     A label is given where its probability reaches the label's threshold: 0.5, or with dev data the one with
     the highest F1 there; thresholds are saved with the model.
 
     Args:
-        n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
-        hidden_size: width of the backbone's sentence embedding.
-        dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
         loss: of a label: bce, the binary cross-entropy; or asymmetric, in which the many labels that a text
             has not count little, unless they are likely.
+        class_weights: factor of the loss of each label in the texts that have it; or balanced: texts without
+            the label / texts with it, one more of both.
         calibrate: fit a temperature of each label to the dev data, by which its logits are divided for their
             probabilities.
 
@@ -50,25 +48,22 @@ class MultiLabel(Classify):
 
     metrics = ("label_f1", "exact_match", "lrap")
     calibration_error = "label_ece"
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "label_smoothing": 0.0,
+        "focal_gamma": 0.0,
+        "r_drop": 0.0,
+        "abstain_below": None,
+    }
     thresholds: Tensor
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        loss: str = "bce",
-        *,
-        calibrate: bool = False,
-    ) -> None:
-        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range, calibrate=calibrate)
-        if calibrate:
-            self.temperature = torch.ones(n_classes)
+    def take(self, *, loss: str = "bce") -> None:
+        """Take the setting of its own, and make the temperature one of each label."""
         raise_any(choice_problems(("bce", "asymmetric"), loss=loss))
         self.is_asymmetric = loss == "asymmetric"
-        self.targets_attr = {"label_set": TensorSpec(("batch", n_classes), torch.float)}
-        self.register_buffer("thresholds", torch.full((n_classes,), 0.5))
+        self.targets_attr = {"label_set": self.outputs_attr["probs"]}
+        self.register_buffer("thresholds", torch.full((self.n_classes,), 0.5))
+        if self.is_calibrated:
+            self.temperature = torch.ones(self.n_classes)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return self.calibrated(logits).sigmoid()
@@ -83,15 +78,20 @@ class MultiLabel(Classify):
             losses = torch.where(labels == 1, -F.logsigmoid(logits), -(likely**GAMMA) * torch.log1p(-likely))
         else:
             losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0), reduction="none")
+        if (weights := self.class_loss.weights) is not None:
+            losses = losses * torch.where(labels == 1, weights, 1.0)
         return (losses * known).sum() / known.sum()
 
     @torch.no_grad()
     def count_labels(self, labels: npt.NDArray[Any]) -> None:
         """Start from the labels' frequencies; from 0, all labels pull the encoder to one vector at first."""
-        labels = labels.reshape(-1, self.out.out_features)
+        labels = labels.reshape(-1, self.n_classes)
+        odds = torch.from_numpy(((labels == 1).sum(0) + 1) / ((labels == 0).sum(0) + 1))
+        weights = self.class_loss.weights
+        if self.class_loss.is_balanced and weights is not None:
+            weights.copy_(1 / odds)
         if not self.out.bias.any():
-            odds = ((labels == 1).sum(0) + 1) / ((labels == 0).sum(0) + 1)
-            self.out.bias.copy_(torch.from_numpy(np.log(odds)))
+            self.out.bias.copy_((odds if weights is None else odds * weights.cpu()).log())
 
     def num_terms(self, batch: Tensors) -> int:
         """The known labels of all rows."""

@@ -2,59 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Judged
-from palm.paradigm.cls import Classify
-from palm.paradigm.groups import PER_TEXT, group_inputs, group_scores, real_scores
+from palm.paradigm.class_head import PLAIN_LOSS, ClassHead
+from palm.paradigm.groups import GROUPS, PER_TEXT, group_scores, real_scores
 from palm.paradigm.mrc import PADDING_LOGIT
 
 
 @HEADS.register("multiple_choice")
-class MultipleChoice(Classify):
+class MultipleChoice(ClassHead):
     """Dropout and one linear layer that scores each choice, and a softmax over the choices of an example.
-
-    Args:
-        hidden_size: width of the backbone's sentence embedding.
-        dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
-        calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
-        abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
-            lowest one from which on so many are right on the dev data; without dev data, below this value.
-
-    Raises:
-        ConfigError: with every setting that is wrong.
 
     Source: Radford et al., 2018, "Improving language understanding by generative pre-training", figure 1.
     """
 
     metrics = ("accuracy",)
+    # How many choices there are is a matter of the row; 2 is the least.
+    fixed: ClassVar[Mapping[str, Any]] = {"n_classes": 2, **PLAIN_LOSS}
+    num_scores = 1
 
-    def __init__(
-        self,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        calibrate: bool = False,
-        abstain_below: float | None = None,
-    ) -> None:
-        # How many choices there are is a matter of the row; 2 is the least.
-        super().__init__(
-            2, hidden_size, dropout_prob, initializer_range, calibrate=calibrate, abstain_below=abstain_below
-        )
-        self.inputs_attr = group_inputs(self.feature, hidden_size)
+    def take(self) -> None:
+        """Declare tensors by example."""
+        self.inputs_attr = {**self.inputs_attr, **GROUPS}
         self.targets_attr = {"label_ids": TensorSpec(("examples",), torch.long)}
         self.outputs_attr = {"logits": PER_TEXT, "probs": PER_TEXT}
-        self.out = nn.Linear(hidden_size, 1)
-        init_weights(self.out, initializer_range)
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [examples, choices]; behind the last choice `PADDING_LOGIT` and 0."""
@@ -62,7 +40,7 @@ class MultipleChoice(Classify):
         return {"logits": logits, "probs": self.probabilities(logits)}
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """As `Classify`, with `logits` and `probs` of the example's own choices."""
+        """As `ClassHead`, with `logits` and `probs` of the example's own choices."""
         records = super().decode(outputs)
         for record, logits in zip(records, real_scores(outputs["logits"]), strict=True):
             record["logits"] = logits

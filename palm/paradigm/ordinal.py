@@ -10,59 +10,30 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import Tensors
 from palm.paradigm.base import HEADS
-from palm.paradigm.cls import Classify
+from palm.paradigm.class_head import PLAIN_LOSS, ClassHead
 
 
 @HEADS.register("ordinal")
-class Ordinal(Classify):
+class Ordinal(ClassHead):
     """Dropout and one linear layer that gives a score, and thresholds that divide its range among the labels.
 
     The probability of a label above k is sigmoid(score - threshold k), the cumulative link model with
     proportional odds. `logits` are the logarithms of the labels' probabilities.
 
-    Args:
-        n_classes: number of labels; label ids run from 0, the lowest, to `n_classes - 1`.
-        hidden_size: width of the backbone's sentence embedding.
-        dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
-        calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
-        abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
-            lowest one from which on so many are right on the dev data; without dev data, below this value.
-
-    Raises:
-        ConfigError: with every setting that is wrong.
-
     Source: McCullagh, 1980, "Regression models for ordinal data", equation 1.2.
     """
 
     metrics = ("qwk", "accuracy")
+    fixed = PLAIN_LOSS
+    num_scores = 1
+    has_bias = False
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        calibrate: bool = False,
-        abstain_below: float | None = None,
-    ) -> None:
-        super().__init__(
-            n_classes,
-            hidden_size,
-            dropout_prob,
-            initializer_range,
-            calibrate=calibrate,
-            abstain_below=abstain_below,
-        )
-        self.out = nn.Linear(hidden_size, 1, bias=False)
-        init_weights(self.out, initializer_range)
-        # The logarithms of the distances between thresholds keep these in order.
+    def take(self) -> None:
+        """Add the thresholds; the logarithms of the distances between them keep them in order."""
         self.lowest = nn.Parameter(torch.zeros(()))
-        self.log_gaps = nn.Parameter(torch.zeros(n_classes - 2))
+        self.log_gaps = nn.Parameter(torch.zeros(self.n_classes - 2))
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]."""

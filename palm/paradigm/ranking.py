@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, raise_any
 from palm.core.numerics.layers import init_weights
-from palm.core.tensor_specs import NO_LABEL, Tensors
+from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
-from palm.paradigm.groups import PER_TEXT, group_inputs, group_scores, real_scores
+from palm.paradigm.groups import GROUPS, PER_TEXT, group_scores, real_scores
 from palm.paradigm.mrc import PADDING_LOGIT
 
 
@@ -49,7 +50,7 @@ class Ranking(Head):
         problems = choice_problems(("listwise", "pairwise"), learning_strategy=learning_strategy)
         raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
         self.is_pairwise = learning_strategy == "pairwise"
-        self.inputs_attr = group_inputs(self.feature, hidden_size)
+        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float), **GROUPS}
         self.targets_attr = {"relevance": PER_TEXT}
         self.outputs_attr = {"scores": PER_TEXT}
         self.dropout = nn.Dropout(dropout_prob)

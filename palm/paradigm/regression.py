@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -31,7 +31,8 @@ class Regression(Head):
     """
 
     aliases: ClassVar[dict[str, str]] = ALIASES_2X
-    metrics = ("pearson", "spearman", "mse")
+    outputs: ClassVar[tuple[str, ...]] = ("values",)
+    metrics: Sequence[str] = ("pearson", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "real"}
 
     def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
@@ -39,7 +40,7 @@ class Regression(Head):
         raise_any(head_problems(hidden_size, initializer_range, dropout_prob))
         self.inputs_attr = {"sentence_embedding": TensorSpec(("batch", hidden_size), torch.float)}
         self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}
-        self.outputs_attr = {"values": TensorSpec(("batch",), torch.float)}
+        self.outputs_attr = dict.fromkeys(self.outputs, TensorSpec(("batch",), torch.float))
         self.dropout = nn.Dropout(dropout_prob)
         self.out = nn.Linear(hidden_size, 1)
         init_weights(self, initializer_range)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core.checks import positive_problems, raise_any
 from palm.core.component import Translate
-from palm.core.errors import ConfigError, WiringError
-from palm.core.numerics.layers import init_weights
+from palm.core.errors import ConfigError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems
-from palm.paradigm.class_loss import ClassLoss
+from palm.paradigm.base import HEADS, Head, Judged, TokenHead, values_by_row
+from palm.paradigm.class_head import ClassHead
+from palm.paradigm.class_loss import label_error
 from palm.paradigm.crf import LinearChainCRF
 
 
@@ -26,20 +26,15 @@ def _rate_of_crf(value: float) -> dict[str, Any]:
 
 
 @HEADS.register("seq_label")
-class SequenceLabel(TokenHead):
+class SequenceLabel(ClassHead, TokenHead):
     """Dropout and one linear layer on every word's first piece (Devlin et al., 2018, section 4.3).
 
     Args:
-        n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
-        hidden_size: width of the backbone's encoder outputs.
-        dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the linear layer's weights start from.
         use_crf: score a text's labels together, with a linear-chain CRF over its words.
         crf_learning_rate_factor: of seq_label with use_crf, factor of the rate of the CRF's weights.
-        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
-        label_smoothing: the part of the true label's probability that is divided among all labels.
-        focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
         emission_l2: of seq_label, what part of the linear layer's weights is added to their gradient.
+        calibrate: fit a temperature to the words of the dev data, by which logits are divided for the
+            probability of each word's label.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -47,57 +42,40 @@ class SequenceLabel(TokenHead):
     Source: PaddlePALM 2.0.2, `SequenceLabel`, with the CRF and without dropout.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
-
     library_model = "ForTokenClassification"
+    calibration_error = "word_ece"
+    feature = "encoder_outputs"
     metrics = ("entity_f1", "token_accuracy")
+    fixed: ClassVar[Mapping[str, Any]] = {"r_drop": 0.0, "abstain_below": None}
     only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "learning_rate": _rate_of_crf}
     order_2x = ("n_classes", "hidden_size", "dropout_prob", "learning_rate", "initializer_range", "phase")
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        use_crf: bool = False,
-        crf_learning_rate_factor: float = 1.0,
-        emission_l2: float = 0.0,
-        class_weights: str | list[float] | None = None,
-        label_smoothing: float = 0.0,
-        focal_gamma: float = 0.0,
+    def take(
+        self, *, use_crf: bool = False, crf_learning_rate_factor: float = 1.0, emission_l2: float = 0.0
     ) -> None:
-        super().__init__()
-        raise_any(
-            [
-                *count_problems(least=2, n_classes=n_classes),
-                *head_problems(hidden_size, initializer_range, dropout_prob),
-                *positive_problems(crf_learning_rate_factor=crf_learning_rate_factor),
-                *positive_problems(emission_l2=emission_l2 or 1),
-            ]
-        )
+        """Take the settings of its own."""
+        problems = positive_problems(crf_learning_rate_factor=crf_learning_rate_factor)
+        raise_any(problems + positive_problems(emission_l2=emission_l2 or 1))
+        if use_crf and (self.is_calibrated or not self.class_loss.is_plain):
+            raise ConfigError(
+                "use_crf: class_weights, label_smoothing, focal_gamma and calibrate are of single labels"
+            )
         word_mask = TensorSpec(("batch", "seq"), torch.bool)
+        width = self.inputs_attr[self.feature].shape[-1]
         self.inputs_attr = {
-            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
+            self.feature: TensorSpec(("batch", "seq", width), torch.float),
             "word_mask": word_mask,
         }
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
         self.outputs_attr = {
-            "logits": TensorSpec(("batch", "seq", n_classes), torch.float),
+            "logits": TensorSpec(("batch", "seq", self.n_classes), torch.float),
             "word_mask": word_mask,
         }
-        self.dropout = nn.Dropout(dropout_prob)
-        self.out = nn.Linear(hidden_size, n_classes)
-        self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma)
-        if use_crf and not self.class_loss.is_plain:
-            raise ConfigError("use_crf: class_weights, label_smoothing and focal_gamma are of single labels")
-        self.crf = LinearChainCRF(n_classes) if use_crf else None
+        self.crf = LinearChainCRF(self.n_classes) if use_crf else None
         if use_crf and crf_learning_rate_factor != 1:
             self.rate_factors = {"crf.weight": crf_learning_rate_factor}
         if emission_l2:
             self.l2_decays = {"out.weight": emission_l2}
-        init_weights(self, initializer_range)
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [batch, seq, n_classes] and, as it came, `word_mask` [batch, seq]: which of them count."""
@@ -113,27 +91,19 @@ class SequenceLabel(TokenHead):
             WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
         """
         mask = outputs["word_mask"]
-        labels = targets["label_ids"]
-        count = outputs["logits"].shape[-1]
-        # A GPU would have to be waited for.
-        if mask.device.type == "cpu" and int(labels[mask].max()) >= count:
-            strange = sorted({label for label in labels[mask].tolist() if label >= count})
-            raise WiringError(f"label_ids: {strange} are outside 0..{count - 1}; n_classes is {count}")
+        labels = targets["label_ids"].masked_fill(~mask, NO_LABEL)
         if self.crf is None:
-            # Equal gradients, bit by bit; but a GPU would be waited for to count the words, and on a CPU the
-            # sum of the others has the last digits that it always had.
-            if mask.is_cuda or not self.class_loss.is_plain:
-                return cross_entropy_of_words(outputs["logits"], labels, mask, self.class_loss)
-            return F.cross_entropy(outputs["logits"][mask], labels[mask])
+            # By rows of all tokens: a GPU would be waited for to count the words.
+            return super().loss({"logits": outputs["logits"].flatten(0, 1)}, {"label_ids": labels.flatten()})
+        # A GPU cannot say which label is wrong, and would be waited for.
+        if mask.device.type == "cpu" and int(labels.max()) >= self.n_classes:
+            raise label_error("label_ids", labels, self.n_classes)
         # A row without labels is computed with label 0, and left out of the mean.
         known = (labels != NO_LABEL).any(1)
         emissions, words = words_first(outputs["logits"], mask)
         labels = words_first(labels.clamp(min=0), mask)[0]
         # Not selected by `known`, for which a GPU would be waited for.
         return (self.crf.negative_log_likelihood(emissions, labels, words) * known).sum() / known.sum()
-
-    def count_labels(self, labels: npt.NDArray[Any]) -> None:
-        self.class_loss.count(labels)
 
     def num_terms(self, batch: Tensors) -> int:
         """The words, or with the CRF the rows, that have labels; all of them where nothing has any."""
@@ -145,26 +115,34 @@ class SequenceLabel(TokenHead):
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `labels`, one for every word in order: the likeliest each, or with the CRF together."""
         mask = outputs["word_mask"]
+        logits = outputs["logits"][mask]
         if self.crf is None:
-            labels = outputs["logits"][mask].argmax(-1)
+            labels = logits.argmax(-1)
         else:
             emissions, words = words_first(outputs["logits"], mask)
             labels = self.crf.best_labels(emissions, words)[words]
-        return [{"labels": row.tolist()} for row in torch.split(labels, mask.sum(1).tolist())]
+        fields = {"labels": labels}
+        if self.is_calibrated:
+            fields["probs"] = self.probabilities(logits).amax(-1)
+        return values_by_row(fields, mask.sum(1))
 
+    def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Per row the `logits` of every word, where they are to be calibrated."""
+        mask = outputs["word_mask"]
+        words = {"logits": outputs["logits"][mask]}
+        return values_by_row(words, mask.sum(1)) if self.is_calibrated else []
 
-def cross_entropy_of_words(
-    logits: Tensor, labels: Tensor, mask: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
-) -> Tensor:
-    """The mean over the words, without counting or selecting them.
+    def logits_of(self, pairs: Sequence[Judged]) -> Tensor:
+        return torch.tensor([logits for record, _ in pairs for logits in record["logits"]])
 
-    Args:
-        logits: [batch, seq, n_classes].
-        labels: int64 [batch, seq].
-        mask: bool [batch, seq], True on words.
-        loss: of rows [words, n_classes] and their labels, which leaves out those of NO_LABEL.
-    """
-    return loss(logits.flatten(0, 1), labels.masked_fill(~mask, NO_LABEL).flatten())
+    def labels_of(self, pairs: Sequence[Judged]) -> npt.NDArray[np.int64]:
+        return np.asarray([label for _, truth in pairs for label in truth["label_ids"]])
+
+    def decoded_again(self, pairs: Sequence[Judged]) -> list[Judged]:
+        probs = iter(self.probabilities(self.logits_of(pairs)).amax(-1).tolist())
+        return [
+            ({**record, "probs": [next(probs) for _ in record["labels"]]}, truth) for record, truth in pairs
+        ]
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

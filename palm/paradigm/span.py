@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import count_problems, raise_any
-from palm.core.errors import WiringError
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Specs, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
+from palm.paradigm.class_loss import label_error
 
 ScoredSpan = tuple[int, int, int, float]
 """First word, first word after it, label and probability."""
@@ -121,11 +121,8 @@ class Span(Head):
         labels = targets["span_labels"]
         try:
             total = F.cross_entropy(outputs["logits"].flatten(0, 2), labels.flatten(), reduction="sum")
-        except IndexError:
-            count = outputs["logits"].shape[-1] - 1
-            raise WiringError(
-                f"span_labels: {int(labels.max()) - 1} is outside 0..{count - 1}; n_classes is {count}"
-            ) from None
+        except IndexError:  # labels are counted from 1 here
+            raise label_error("span_labels", labels - 1, outputs["logits"].shape[-1] - 1) from None
         return total, (labels != NO_LABEL).sum()
 
     def num_terms(self, batch: Tensors) -> int:

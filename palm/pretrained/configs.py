@@ -132,14 +132,18 @@ def check_computation(config: Mapping[str, Any], file: Path) -> None:
     Raises:
         StorageError: there are some; names them.
     """
-    wrong = [
-        f"{file}: {name} is {config[name]!r}; palm's encoders compute as with {usual!r} only, and would give "
+    if wrong := computation_problems(config):
+        raise StorageError("\n".join(f"{file}: {line}" for line in wrong.values()))
+
+
+def computation_problems(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of `COMPUTED_AS` that have another value, each with what is wrong with it."""
+    return {
+        name: f"{name} is {config[name]!r}; palm's encoders compute as with {usual!r} only, and would give "
         "other numbers; take other weights, or backbone: transformers"
         for name, usual in COMPUTED_AS.items()
         if config.get(name) is not None and config[name] != usual
-    ]
-    if wrong:
-        raise StorageError("\n".join(wrong))
+    }
 
 
 def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:

@@ -1,14 +1,24 @@
-"""Tables: the model of Hugging Face that a head becomes, and the names of its weights there."""
+"""The models of Hugging Face that heads become, their names there, and heads that start from such."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from palm.backbone import BACKBONES, Backbone
+from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_tasks import head_layers
 from palm.core.errors import PalmError
+from palm.core.logging import logger
 from palm.paradigm import HEADS, Head
+
+NamedHead = tuple[str, Head, Sequence[str]]
+"""A task, its head, and the labels of its outputs; empty where these are no labels or have no names."""
 
 
 @dataclass(frozen=True)
@@ -17,28 +27,27 @@ class HeadLayout:
 
     Args:
         model: the end of its class name, `For…`.
-        names: our module or parameter -> its name, by our name of the encoder; `""` for all others.
+        ours: our modules and parameters, in an order.
+        names: their names in this order, by our name of the encoder; `""` for all others.
         reads_pooler: whether the encoder keeps its pooler.
         fixed: settings that it has whatever the encoder's are, by our name of the encoder.
     """
 
     model: str
-    names: Mapping[str, Mapping[str, str]]
+    ours: str
+    names: Mapping[str, str]
     reads_pooler: bool = False
     fixed: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def names_on(self, backbone: str) -> Mapping[str, str]:
         """Our module or parameter -> its name on an encoder."""
-        return self.names.get(backbone, self.names[""])
+        return dict(zip(self.ours.split(), self.names.get(backbone, self.names[""]).split(), strict=True))
 
 
 _SENTENCE = HeadLayout(
     "ForSequenceClassification",
-    {
-        "": {"out": "classifier"},
-        "roberta": {"out": "classifier.out_proj"},
-        "electra": {"out": "classifier.out_proj"},
-    },
+    "out",
+    {"": "classifier", "roberta": "classifier.out_proj", "electra": "classifier.out_proj"},
     reads_pooler=True,
 )
 
@@ -47,28 +56,17 @@ HEAD_LAYOUTS = {
     "match": _SENTENCE,
     "multi_label": _SENTENCE,
     "regression": _SENTENCE,
-    "multiple_choice": HeadLayout("ForMultipleChoice", {"": {"out": "classifier"}}, reads_pooler=True),
-    "mrc": HeadLayout("ForQuestionAnswering", {"": {"out": "qa_outputs"}}),
-    "seq_label": HeadLayout("ForTokenClassification", {"": {"out": "classifier"}}),
+    "multiple_choice": HeadLayout("ForMultipleChoice", "out", {"": "classifier"}, reads_pooler=True),
+    "mrc": HeadLayout("ForQuestionAnswering", "out", {"": "qa_outputs"}),
+    "seq_label": HeadLayout("ForTokenClassification", "out", {"": "classifier"}),
     "mlm": HeadLayout(
         "ForMaskedLM",
+        "transform norm bias",
         {
-            "": {
-                "transform": "cls.predictions.transform.dense",
-                "norm": "cls.predictions.transform.LayerNorm",
-                "bias": "cls.predictions.bias",
-            },
-            "roberta": {"transform": "lm_head.dense", "norm": "lm_head.layer_norm", "bias": "lm_head.bias"},
-            "distilbert": {
-                "transform": "vocab_transform",
-                "norm": "vocab_layer_norm",
-                "bias": "vocab_projector.bias",
-            },
-            "electra": {
-                "transform": "generator_predictions.dense",
-                "norm": "generator_predictions.LayerNorm",
-                "bias": "generator_lm_head.bias",
-            },
+            "": "cls.predictions.transform.dense cls.predictions.transform.LayerNorm cls.predictions.bias",
+            "roberta": "lm_head.dense lm_head.layer_norm lm_head.bias",
+            "distilbert": "vocab_transform vocab_layer_norm vocab_projector.bias",
+            "electra": "generator_predictions.dense generator_predictions.LayerNorm generator_lm_head.bias",
         },
         fixed={
             "roberta": {"hidden_act": "gelu"},
@@ -96,16 +94,6 @@ def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
     return name, HEAD_LAYOUTS[name]
 
 
-def library_names(config: Any, head: HeadLayout) -> dict[str, str] | None:
-    """Name the tensors of a head on an encoder of the library in its own model; None without such a model."""
-    if (layers := head_layers(config, head.model)) is None:
-        return None
-    names = {f"above.{ours}": theirs for ours, theirs in layers.names().items()}
-    is_masked = head.model == "ForMaskedLM"
-    names |= {} if is_masked else {"out.weight": f"{layers.last}.weight"}
-    return names if layers.bias is None else names | {"bias" if is_masked else "out.bias": layers.bias}
-
-
 def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
     """Replace the modules in the names of tensors, or these names; our name -> the other."""
     found = {}
@@ -113,3 +101,55 @@ def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
         module, _, kind = name.rpartition(".")
         found[name] = f"{modules[module]}.{kind}" if module else modules[name]
     return found
+
+
+def fill_heads(
+    heads: Iterable[NamedHead], backbone: Backbone, config: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> None:
+    """Start heads from the one beside an encoder's weights; others stay as they are, and the log says why.
+
+    `config` is the `config.json` there, whose `architectures` name the head; `weights` are all tensors.
+    """
+    written = str(next(iter(config.get("architectures") or ()), ""))
+    for task, head, labels in heads:
+        layout = HEAD_LAYOUTS.get(HEADS.name_of(type(head)))
+        if layout is None or not written.endswith(layout.model):
+            continue
+        found = _found(head, layout, backbone, weights)
+        if not found or not _has_labels(config, labels):
+            what = "labels" if found else "layers or sizes"
+            logger.info("%s: the %s has other %s, so its head starts afresh", task, written, what)
+            continue
+        with torch.no_grad():
+            for name, parameter in head.named_parameters():
+                parameter.copy_(found.get(name, torch.zeros_like(parameter)))
+        logger.info("%s: starts from the head of the %s", task, written)
+
+
+def _found(
+    head: Head, layout: HeadLayout, backbone: Backbone, weights: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Find the tensors of a head; empty where one lacks, but a bias that its family does not have."""
+    own = dict(head.named_parameters())
+    if isinstance(backbone, Transformers):
+        layers = head_layers(backbone.config, layout.model)
+        names = layers.names if layers else {}
+    else:
+        names = renamed(own, layout.names_on(BACKBONES.name_of(type(backbone))))
+    tensors = {ours: _tensor(weights, theirs) for ours, theirs in names.items() if ours in own}
+    found = {n: value for n, value in tensors.items() if value is not None and value.shape == own[n].shape}
+    complete = all(name in found or (name.endswith("bias") and name not in names) for name in own)
+    return found if complete else {}
+
+
+def _tensor(weights: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """Find a tensor under its name; a last layer's bias may be that of the module around, tied to it."""
+    return weights.get(name, weights.get(re.sub(r"\.\w+\.bias$", ".bias", name)))
+
+
+def _has_labels(config: Mapping[str, Any], labels: Sequence[str]) -> bool:
+    """Check that outputs stand for the same labels, as far as both sides name them."""
+    named = config.get("id2label") or {}
+    theirs = [str(label) for _, label in sorted(named.items(), key=lambda item: int(item[0]))]
+    nameless = all(re.fullmatch(r"LABEL_\d+", label) for label in theirs)
+    return nameless or len(labels) < 2 or all(label.isdecimal() for label in labels) or theirs == list(labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from palm.core.checks import choice_problems, raise_any
 from palm.reader.base import READERS
@@ -52,11 +52,6 @@ class EmbeddingReader(GroupReader):
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
         trained = ("text_b", *self.list_columns) if with_targets else ()
         return (*super().columns_of(with_targets), *trained)
-
-    def cells_of(self, text: Any) -> dict[str, Any] | None:
-        if isinstance(text, str):
-            return {"text_a": text}
-        return super().cells_of(text)
 
     def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:
         yield example.text_a, None

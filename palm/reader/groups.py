@@ -5,19 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import Draw
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Column, Ints, Numbers, Rows, offsets_of
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.labels import Label, parsed_list
+from palm.reader.text.labels import Label, list_in
 
 GROUP_ROWS = TensorSpec(("examples", "texts"), torch.long)
 """The rows of a batch that belong to each example, -1 behind the last one."""
@@ -61,11 +60,6 @@ class GroupReader(TextReader):
         own = self.list_columns or (self.list_column,)
         return tuple(part for name in names for part in (own if name == self.list_column else (name,)))
 
-    def cells_of(self, text: Any) -> dict[str, Any] | None:
-        if isinstance(text, (tuple, list)) and len(text) == 2:
-            return {"text_a": text[0], self.list_column: text[1]}
-        return text if isinstance(text, dict) else None
-
     def texts_of(self, row: TableRow) -> list[str]:
         """The list of a row; empty where there is none.
 
@@ -75,12 +69,7 @@ class GroupReader(TextReader):
         cells = [row.cells.get(name) for name in self.list_columns]
         if self.list_column in row.cells:
             cell = row.cells[self.list_column]
-            is_json = isinstance(cell, str) and cell.startswith("[")
-            cells = parsed_list(cell, row.place, self.list_column) if is_json else cell
-        if is_missing(cells):
-            return []
-        if not isinstance(cells, list):
-            raise DataError(f"{row.place}: {self.list_column} should be a list of texts, not {cells!r}")
+            cells = [] if is_missing(cell) else list_in(cell, row.place, self.list_column, "texts")
         while cells and is_missing(cells[-1]):
             cells = cells[:-1]
         return [self._text(cell, f"{self.list_column}[{k}]", row.place) for k, cell in enumerate(cells)]

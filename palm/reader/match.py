@@ -110,11 +110,6 @@ class MatchReader(TextReader):
             else:
                 yield example
 
-    def cells_of(self, text: Any) -> dict[str, Any] | None:
-        if isinstance(text, (tuple, list)) and len(text) == 2:
-            return {"text_a": text[0], "text_b": text[1]}
-        return text if isinstance(text, dict) else None
-
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
         if not (with_targets and self.is_pairwise):
             return super().encode(examples, with_targets)

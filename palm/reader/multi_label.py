@@ -17,7 +17,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.record import TableRow, cell_text
-from palm.reader.text.labels import Labels, RealLabels, class_count, parsed_list
+from palm.reader.text.labels import Labels, RealLabels, class_count, is_list, list_in
 
 
 class LabelSets(Labels):
@@ -99,16 +99,12 @@ class MultiLabelReader(TextReader):
         if self.has_columns:
             return [*self._answers(row)]
         cell = row.cells["label"]
-        if isinstance(cell, str):
-            labels_in_cell = [each.strip() for each in cell.split(self.label_separator)]
-            cell = (
-                parsed_list(cell, row.place) if cell.startswith("[") else list(filter(None, labels_in_cell))
-            )
         if cell is None:
             return None
-        if not isinstance(cell, list):
-            raise DataError(f"{row.place}: label should be a list of labels, not {cell!r}")
-        return sorted({self.sets.value_of(item, row.place) for item in cell})
+        if isinstance(cell, str) and not is_list(cell):
+            cell = [each.strip() for each in cell.split(self.label_separator) if each.strip()]
+        items = list_in(cell, row.place, "label", "labels")
+        return sorted({self.sets.value_of(item, row.place) for item in items})
 
     def _answers(self, row: TableRow) -> Iterator[int]:
         """The ids of the labels whose columns are 1, and what stands for the unknown ones."""

@@ -14,7 +14,7 @@ from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader, padded_groups
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.labels import Label, Labels, RealLabels, parsed_list
+from palm.reader.text.labels import Label, Labels, RealLabels, list_in
 
 
 class Relevance(RealLabels):
@@ -58,10 +58,7 @@ class RankingReader(GroupReader):
         cell = row.cells["label"]
         if is_missing(cell):
             return None
-        cells = parsed_list(cell, row.place) if isinstance(cell, str) else cell
-        if not isinstance(cells, list):
-            raise DataError(f"{row.place}: label should be a list of numbers, not {cell!r}")
-        found = [labels.value_of(each, row.place) for each in cells]
+        found = [labels.value_of(each, row.place) for each in list_in(cell, row.place, "label", "numbers")]
         if min(found) < 0:
             raise DataError(f"{row.place}: a relevance should be 0 or more, not {min(found)!r}")
         return found

@@ -18,7 +18,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows
 from palm.reader.span import Relation, SpanExample, SpanReader, held_spans, windows_in
 from palm.reader.tables.record import TableRow
-from palm.reader.text.labels import Labels, check_labelled, class_count
+from palm.reader.text.labels import Labels, check_labelled, class_count, list_in
 
 
 @READERS.register("relation")
@@ -88,12 +88,10 @@ class RelationReader(SpanReader):
                 raise DataError(f"{row.place}: spans are missing; with `spans: given` every row has them")
             return example
         cell = row.cells.get("relations")
-        if example is None or example.spans is None or cell is None:
+        if example is None or example.spans is None or cell in (None, ""):
             return example if missing_labels else None
-        if not isinstance(cell, list | tuple):
-            raise DataError(f"{row.place}: relations should be a list, not {cell!r}")
-        relations = [self._relation(value, number, example) for number, value in enumerate(cell)]
-        return replace(example, relations=relations)
+        found = list_in(cell, row.place, "relations", "objects")
+        return replace(example, relations=[self._relation(each, k, example) for k, each in enumerate(found)])
 
     def _relation(self, value: Any, number: int, example: SpanExample) -> Relation:
         place = f"{example.place}: relation {number}"

@@ -123,13 +123,14 @@ class SequenceLabelReader(WordReader):
         return batch
 
     def record(self, example: Any, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:  # noqa: ARG002
-        return {"labels": self._named(chain.from_iterable(value["labels"] for value in decoded))}
+        words = {name: [*chain.from_iterable(row[name] for row in decoded)] for name in decoded[0]}
+        return {**words, "labels": self._named(words["labels"])}
 
     def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
         for example in examples:
             assert example.labels is not None, "examples to evaluate on are read with labels"
             check_labelled(example.labels[0], example.place)
-            yield {"labels": self._named(example.labels)}
+            yield {"labels": self._named(example.labels), "label_ids": example.labels}
 
     def _named(self, labels: Iterable[int]) -> list[str]:
         return [self.labels.names.get(label, str(label)) for label in labels]

@@ -20,7 +20,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.record import TableRow
-from palm.reader.text.labels import Labels, check_labelled
+from palm.reader.text.labels import Labels, check_labelled, list_in
 from palm.reader.words import WordReader, words_of
 
 _ALONE = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese and Japanese, without blanks
@@ -169,14 +169,13 @@ class SpanReader(WordReader):
             raise DataError(f"{row.place}: text_a should be a string with span_unit: char, not {text!r}")
         if not with_targets:
             return example
-        if (cell := row.cells.get("spans")) is None:
+        if (cell := row.cells.get("spans")) in (None, ""):
             return example if missing_labels else None
         return replace(example, spans=self._spans(cell, example))
 
     def _spans(self, cell: Any, example: SpanExample) -> list[Span]:
-        if not isinstance(cell, list | tuple):
-            raise DataError(f"{example.place}: spans should be a list, not {cell!r}")
-        spans = [example.span(value, number, self.span_labels) for number, value in enumerate(cell)]
+        found = list_in(cell, example.place, "spans", "objects")
+        spans = [example.span(value, number, self.span_labels) for number, value in enumerate(found)]
         places = [span[:2] for span in spans]
         if twice := [number for number, place in enumerate(places) if places.index(place) < number]:
             first = places.index(places[twice[0]])

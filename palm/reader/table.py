@@ -15,7 +15,6 @@ from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, Labels, RealLabels, SoftLabels, check_labelled
-from palm.reader.text.sequence import sequence_of
 from palm.reader.tokenizing import TokenizingReader
 
 
@@ -110,8 +109,10 @@ class TextReader(TokenizingReader):
 
     def cells_of(self, text: Any) -> dict[str, Any] | None:
         """One value of `parse` as cells by column name; None where it has another form."""
-        if isinstance(text, str):
+        if isinstance(text, str) and self.text_columns == ("text_a",):
             return {"text_a": text}
+        if isinstance(text, (tuple, list)) and len(text) == len(self.text_columns) == 2:
+            return dict(zip(self.text_columns, text, strict=True))
         return text if isinstance(text, dict) else None
 
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
@@ -120,15 +121,14 @@ class TextReader(TokenizingReader):
         seconds = dict(
             zip(pairs, self.tokenizer.encode([examples[k].text_b or "" for k in pairs]), strict=True)
         )
-        sequences = [
-            sequence_of(self.tokenizer, first, seconds.get(k), self.max_seq_len)
-            for k, first in enumerate(firsts)
+        rows = [
+            self.tokenizer.sequence(first, seconds.get(k), self.max_seq_len) for k, first in enumerate(firsts)
         ]
         if self.facts is not None:
             self._count(self.facts, examples, firsts, seconds)
         columns = {
-            "token_ids": Column.ragged([sequence.token_ids for sequence in sequences]),
-            "first_segment": Column.scalar([sequence.first_segment for sequence in sequences]),
+            "token_ids": Column.ragged([ids for ids, _ in rows]),
+            "first_segment": Column.scalar([first_segment for _, first_segment in rows]),
             "example": Column.scalar(range(len(examples))),
         }
         if with_targets and self.labels is not None:

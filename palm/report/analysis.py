@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -78,7 +78,6 @@ class Analysis:
         task: its name.
         kind: which of its models (see `palm.report.run.Model`).
         model: its folder.
-        key: hashes of the model, the dev data and this format: what the rest depends on.
         data: statistics of the data files that are still there.
         examples: of the dev data.
         scores: the numbers of the metrics that the run was configured with, or else the head's.
@@ -92,12 +91,13 @@ class Analysis:
         facts: what else there is to say, as names and values.
         groups: titles, and under each of them ranges with their number of examples and mean score.
         reliability: names, and of each the probabilities of predictions and how many of these are right.
+        other_data: the message where the data is not what the run was scored on.
+        key: hashes of the model, the dev data and this format: what the rest depends on.
     """
 
     task: str
     kind: str
     model: str
-    key: str
     data: Sequence[DataFile] = ()
     examples: int = 0
     scores: Sequence[tuple[str, float]] = ()
@@ -111,6 +111,8 @@ class Analysis:
     facts: Sequence[tuple[str, str]] = ()
     groups: Sequence[tuple[str, Sequence[tuple[str, int, float]]]] = ()
     reliability: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
+    other_data: str = ""
+    key: str = ""
 
 
 class Analyses(TypedDict):
@@ -167,7 +169,7 @@ def _metrics_of(run: Run, task: str) -> Any:
 def _training_data(run: Run, model: Model) -> Path | None:
     """Return the file that a model was trained on; None where it is another one now."""
     path = Path(str(run.setting(model.task, "train_file")))
-    if path.is_file() and _is_of_run(run, model, "train_file", path):
+    if path.is_file() and _may_show(run, path, _recorded(model, "train_file")):
         return path
     logger.info("%s: without statistics of %s, which is not what it was trained on", model.task, path)
     return None
@@ -192,46 +194,55 @@ def _analysis(
     path = Path(str(dev_file))
     if not is_data(path):
         return f"The dev data is no longer at {path}, so nothing was predicted."
-    if given is None and not _is_of_run(run, model, "dev_file", path):
+    recorded = _recorded(model, "dev_file")
+    if given is None and not _may_show(run, path, recorded):
         return (
             f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
             f"was predicted. To predict it all the same: --dev_file {task}={path}"
         )
     metrics = _metrics_of(run, task)
-    key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{data_checksum(path)[:16]}"
+    digest = data_checksum(path)
+    key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{digest[:16]}"
     if known is not None and known.key == key:
         return known
     if not predict:
         return "Nothing was predicted (--no_predict)."
     logger.info("%s: predicting %s with %s", task, path, model.folder)
+    other_data = ""
+    if recorded is not None and recorded != digest:
+        other_data = f"{path} is not the data that the run was scored on, whose SHA-256 is {recorded[:12]}…"
+        logger.warning("%s: %s", task, other_data)
     try:
-        return analyse(model, path, key, _training_data(run, model), trust, metrics)
+        found = analyse(model, path, _training_data(run, model), trust, metrics)
     except PalmError as error:  # the rest of the page is worth having
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
+    return replace(found, key=key, other_data=other_data)
 
 
-def _is_of_run(run: Run, model: Model, setting: str, path: Path) -> bool:
-    """Tell whether a file may be shown: it lies in the run's folder, or the model has its SHA-256.
+def _may_show(run: Run, path: Path, recorded: str | None) -> bool:
+    """Tell whether a file may be shown: it lies in the run's folder, or a model has its SHA-256.
 
     Who has made the folder knows what they sent with it, and knows the digest only of what they have.
     """
-    if not path.name.endswith(ENDING) and path.resolve().is_relative_to(run.folder.resolve()):
-        return True
+    is_inside = path.resolve().is_relative_to(run.folder.resolve()) and not path.name.endswith(ENDING)
+    return is_inside or recorded == data_checksum(path)
+
+
+def _recorded(model: Model, setting: str) -> str | None:
+    """Return the SHA-256 of a data file that a model has from its training."""
     file = DESCRIPTION if (model.folder / DESCRIPTION).is_file() else STATE
     description = verified_object(model.folder, file)
     with wrap_read_errors(model.folder / file):
-        data = (description.get("training") or {}).get("data") or {}
-        if file == STATE:
-            data = description.get("data", {}).get(model.task, {})
-        recorded = data.get(setting) or {}
-        return bool(recorded) and recorded["sha256"] == data_checksum(path)
+        of_model = (description.get("training") or {}).get("data") or {}
+        data = description.get("data", {}).get(model.task, {}) if file == STATE else of_model
+        sha256 = (data.get(setting) or {}).get("sha256")
+        return None if sha256 is None else str(sha256)
 
 
 def analyse(
     model: Model,
     dev_file: Path,
-    key: str = "",
     train_file: Path | None = None,
     trust: str | Sequence[str] = (),
     metric_names: Sequence[str] | None = None,
@@ -259,7 +270,6 @@ def analyse(
         model.task,
         model.kind,
         str(model.folder),
-        key,
         [statistics(reader, path, role) for path, role in files if path is not None and is_data(path)],
         len(windows),
         list(scores_of(metrics, pairs).items()) if pairs else [],

@@ -49,7 +49,7 @@ class Frame:
 
     width: ClassVar[int] = 420
     height: ClassVar[int] = 236
-    left: ClassVar[int] = 66
+    left: ClassVar[int] = 80
     right: ClassVar[int] = 410
     top: ClassVar[int] = 12
     bottom: ClassVar[int] = 192

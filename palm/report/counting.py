@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from palm.core.errors import PalmError
-from palm.metrics import CalibrationError, LabelCalibrationError
+from palm.metrics import CalibrationError, LabelCalibrationError, WordCalibrationError
 from palm.metrics.answers import best, counted_words, exact, word_f1
 from palm.metrics.tagging import Entity, entities
 from palm.reader import Reader, Record
@@ -206,6 +206,9 @@ class TagCounts(Counts):
         expected = set(entities(gold))
         right, given, true = ([one.kind for one in each] for each in (found & expected, found, expected))
         self.count(right, given, true)
+        if "logits" in record:
+            self.calibration = self.calibration or WordCalibrationError()
+            self.calibration.update(record, truth)
         words = getattr(example, "words", [])
         missed = _listed(expected - found, words)
         invented = _listed(found - expected, words)

@@ -175,6 +175,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
     evaluated = [each.scores[task] for each in history.evaluations if each.scores.get(task)]
     best = history.best(task)
     found = analysis if isinstance(analysis, Analysis) else None
+    is_scored = found is not None and found.kind == "best" and not found.other_data
     return {
         "name": task,
         "colour": history.tasks.index(task),
@@ -185,7 +186,8 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         if best
         else [],
         "best_step": best.step if best else 0,
-        "intervals": found.intervals if found and found.kind == "best" else {},
+        "intervals": found.intervals if found and is_scored else {},
+        "baseline": found.baseline if found and not found.other_data else None,
         "analysis": found,
         "missing": analysis if isinstance(analysis, str) else "",
         "reliability": found and _reliability(found),

@@ -14,9 +14,9 @@ from palm.core.files.atomic_dir import new_directory
 from palm.core.files.door import copy, make_executable, make_folder, remove
 from palm.core.files.fs import write_text
 from palm.core.files.manifest import MANIFEST, is_sealed
-from palm.core.files.untrusted import read_object
 from palm.core.registry import did_you_mean
 from palm.engine.run.run_directory import name_problem
+from palm.reader.tables.reading import raw_rows
 from palm.starter.table_tasks import TableTasks
 
 TEMPLATES = Path(__file__).with_name("files")
@@ -86,14 +86,26 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
-NARROW = 384
-"""The hidden_size up to which pretrained weights are trained at `NARROW_RATE`."""
-
-NARROW_RATE = "3e-4"
+CHOSEN = """\
+effort: {effort:22} # quick, normal or best: rate, batches and length by rows and encoder
+#learning_rate: 3e-4           # what is set here counts instead
+optimizer: adamw"""
+FIXED = """\
+learning_rate: 3e-3
+optimizer: adamw
+warmup_proportion: 0.1         # the rate rises in the first tenth of the steps, and falls afterwards
+batch_size: 8                  # rows per step
+num_epochs: 40
+eval_every_epoch: True         # score dev_file after every epoch and keep the best model"""
+"""The lines of the configuration about training: with `effort`, and for the small random encoder."""
 
 
 def write_project(
-    folder: Path, tasks: Mapping[str, str], pretrain: str | None = None, table: TableTasks | None = None
+    folder: Path,
+    tasks: Mapping[str, str],
+    pretrain: str | None = None,
+    table: TableTasks | None = None,
+    effort: str | None = None,
 ) -> list[str]:
     """Write a project that trains as it stands.
 
@@ -103,6 +115,8 @@ def write_project(
         pretrain: the weights to start from, a directory or the name of a model at Hugging Face; a small
             encoder of random weights, with a vocabulary of the project's own, where None.
         table: the tasks of a table, which are `tasks`; the project has rows of its own where None.
+        effort: `quick`, `normal` or `best`; where None, `normal` with weights to start from, and settings
+            that suit the small encoder without.
 
     Returns:
         The files that were written, below the folder.
@@ -119,7 +133,7 @@ def write_project(
         names = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
         raise StorageError(f"{folder} is not empty ({names}), and nothing is replaced; give a new folder")
     with new_directory(folder, overwrite=was_killed) as part:
-        _fill(part, tasks, pretrain, table)
+        _fill(part, tasks, pretrain, table, effort)
     remove(folder / MANIFEST)
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
@@ -153,7 +167,13 @@ def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
             yield "--tasks: a task cannot be called 'config', which is the global file"
 
 
-def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None, table: TableTasks | None) -> None:
+def _fill(
+    folder: Path,
+    tasks: Mapping[str, str],
+    pretrain: str | None,
+    table: TableTasks | None,
+    effort: str | None,
+) -> None:
     """Write all files of a project."""
     for name, text in ({} if table is None else table.files).items():
         write_text(folder / f"{name}.yaml", text)
@@ -173,13 +193,13 @@ def _fill(folder: Path, tasks: Mapping[str, str], pretrain: str | None, table: T
         write_text(folder / "encoder" / "vocab.txt", "\n".join(vocabulary) + "\n")
         sizes = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2)
         write_text(folder / "encoder" / "config.json", f"{sizes}\n")
-    values = _values(tasks, pretrain)
+    values = _values(tasks, pretrain, effort)
     for file in ("config.yaml", "README.md", SCRIPT):
         write_text(folder / file, _filled(TEMPLATES / file, values))
     make_executable(folder / SCRIPT)
 
 
-def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
+def _values(tasks: Mapping[str, str], pretrain: str | None, effort: str | None) -> dict[str, str]:
     """Fill the places that the templates of the whole project have."""
     targets = [name for name, kind in tasks.items() if kind != HELPER] or list(tasks)
     encoder, start = RANDOM if pretrain is None else PRETRAINED
@@ -193,23 +213,15 @@ def _values(tasks: Mapping[str, str], pretrain: str | None) -> dict[str, str]:
         f"{f'mix_ratio: {ratios}':30} # how often each is drawn",
         "encoder": _filled(encoder, named),
         "main": targets[0],
-        "rate": "3e-3" if pretrain is None else _rate(pretrain),
-        "epochs": "40" if pretrain is None else "5",
+        "training": FIXED
+        if pretrain is None and effort is None
+        else CHOSEN.format(effort=effort or "normal"),
         "predict": "\n".join(f"palm predict config.yaml --task {name}" for name in targets),
         "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
         "tasks": _task_list(tasks, targets),
         "first": next(iter(tasks)),
         "start": _filled(start, named),
     }
-
-
-def _rate(pretrain: str) -> str:
-    """The learning rate for pretrained weights; docs/optimization.md has what it is worth with few rows."""
-    sizes = Path(pretrain) / "config.json"
-    width = read_object(sizes).get("hidden_size") if sizes.is_file() else None
-    if width is None:
-        return f"5e-5            # {NARROW_RATE} for an encoder whose hidden_size is {NARROW} or less"
-    return f"{NARROW_RATE}            # a narrow encoder needs more than 5e-5" if width <= NARROW else "5e-5"
 
 
 def _task_list(tasks: Mapping[str, str], targets: Sequence[str]) -> str:
@@ -225,13 +237,10 @@ def _filled(template: Path | str, values: Mapping[str, str]) -> str:
 
 def _texts(file: Path) -> Iterator[str]:
     """Yield the texts of a data file of the project."""
-    if file.suffix == ".tsv":
-        head, *rows = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
-        for row in rows:
-            yield from (cell for name, cell in zip(head, row, strict=True) if name != "label")
-    elif file.suffix == ".jsonl":
-        for line in file.read_text(encoding="utf-8").splitlines():
-            yield " ".join(json.loads(line)["text_a"])
+    if file.suffix in (".tsv", ".jsonl"):
+        for row in raw_rows(file):
+            texts = (cell for name, cell in row.cells.items() if name not in ("label", "spans", "relations"))
+            yield from (" ".join(text) if isinstance(text, list) else text for text in texts)
     elif file.suffix == ".json" and not file.stem.endswith("label_map"):
         for page in json.loads(file.read_text(encoding="utf-8"))["data"]:
             for paragraph in page["paragraphs"]:

@@ -141,6 +141,16 @@ def test_rows_are_compared_as_the_model_sees_them(tmp_path: Path) -> None:
     assert [(leak.exact, leak.normalised) for leak in found.leaks] == [(1, 1)]
 
 
+def test_a_row_that_stands_in_train_with_another_label_is_counted(tmp_path: Path) -> None:
+    train = rows(0, 160)
+    dev = [*rows(160, 200), train[3], ("1", train[4][1]), ("2", train[5][1])]  # those of 4 and 5 are 0 and 1
+    (problem,) = data(tmp_path, train, dev).problems
+    assert problem.code == "leak"
+    assert problem.message.endswith(
+        "3 of 43 (7.0 %) rows also stand in train.tsv; 2 of them with another label"
+    )
+
+
 def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_told(tmp_path: Path) -> None:
     one = [("0", text) for _, text in rows(160, 200)]
     assert codes(data(tmp_path, rows(0, 160), one)) == [("warning", "one_label")]

@@ -13,6 +13,7 @@ import torch
 
 import palm
 from helpers import tiny
+from palm.check import check
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.core.files.tensors import load_tensors
@@ -282,16 +283,6 @@ def test_a_helper_may_have_a_stage_of_its_own(folder: Path) -> None:
     assert "optimizer: lamb" in resolved
 
 
-@pytest.mark.parametrize("setting", ["fork_merge", "merge", "shares"])
-def test_a_removed_setting_of_stages_is_refused_with_a_remedy(folder: Path, setting: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Controller(config(folder, stages=[{setting: 1}]), argv=[])
-    (problem,) = caught.value.problems
-    assert "stage 1-all" in problem
-    assert setting in problem
-    assert "`palm merge`" in problem
-
-
 LABELS = {"label_map": {"red": 0, "green": 1, "blue": 2, "grey": 3}}
 
 
@@ -312,6 +303,8 @@ def test_weights_of_other_labels_or_tokens_are_refused(folder: Path, source: str
     other = {**given["tasks"]["cls"], "label_map": {"green": 0, "red": 1, "blue": 2, "grey": 3}}
     with pytest.raises(StorageError, match=r"'cls'.*label_map.*'green' is 0 and 1.*\n.*reset: \[cls\]"):
         Controller({**given, "tasks": {"cls": other}}, argv=[]).train()
+    found = check({**given, "tasks": {"cls": other}}, measure=False).problems
+    assert ["'green' is 0 and 1" in str(each) for each in found if each.severity == "error"] == [True]
     Controller({**given, "tasks": {"cls": other}, "reset": ["cls"]}, argv=[]).train()
     words = (folder / "vocab.txt").read_text(encoding="utf-8").split()
     (folder / "other.txt").write_text("\n".join([*words[:5], *words[:4:-1], ""]), encoding="utf-8")
@@ -331,6 +324,6 @@ def test_tasks_with_one_head_have_one_id_for_a_label(folder: Path) -> None:
 
 def test_a_later_stage_without_a_step_is_told_before_the_first_trains(folder: Path) -> None:
     stages = [{"name": "one"}, {"name": "two", "num_epochs": 0.01}]
-    with pytest.raises(TrainingError, match="2-two: "):
+    with pytest.raises(TrainingError, match="stages: stage 2-two: "):
         Controller(config(folder, "cls", stages=stages), argv=[]).train()
     assert not list((folder / "out").rglob("*.safetensors"))

@@ -14,7 +14,7 @@ from helpers import tiny
 from palm.core.errors import ConfigError
 from palm.metrics import calibration_error
 from palm.metrics.calibration import BINS
-from palm.paradigm import Classify, Match, MultiLabel
+from palm.paradigm import Classify, Match, MultiLabel, SequenceLabel
 from palm.paradigm.calibration import best_temperature, lowest_threshold
 from palm.report.analysis import analyses_of
 from palm.report.page import page
@@ -101,11 +101,35 @@ def test_each_label_of_several_has_a_temperature_of_its_own() -> None:
     assert metric.compute()["label_ece"] < metric.compute()["label_ece_before"] / 3
 
 
+def test_words_are_calibrated_by_one_temperature() -> None:
+    logits, labels = sampled(100_000, 6, 2.5)
+    texts = [slice(k, k + 4) for k in range(0, len(labels), 4)]  # of four words each
+    head = SequenceLabel(4, 8, calibrate=True)
+    outputs = {
+        "logits": torch.from_numpy(logits).reshape(-1, 4, 4),
+        "word_mask": torch.ones(len(texts), 4, dtype=torch.bool),
+    }
+    records = [
+        one | more for one, more in zip(head.decode(outputs), head.eval_outputs(outputs, {}), strict=True)
+    ]
+    truths = [{"label_ids": labels[text].tolist(), "labels": labels[text].tolist()} for text in texts]
+    metric = palm.metrics.METRICS["word_ece"]()
+    for record, truth in head.tune(zip(records, truths, strict=True)):
+        metric.update(record, truth)
+    assert head.temperature.item() == pytest.approx(2.5, rel=0.02)
+    assert metric.compute()["word_ece"] < metric.compute()["word_ece_before"] / 3
+    probs = [prob for record in head.decode(outputs) for prob in record["probs"]]
+    expected = torch.from_numpy(logits / head.temperature.item()).softmax(-1).amax(-1)
+    assert probs == pytest.approx(expected.tolist(), abs=1e-6)
+
+
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"abstain_below: 1\.5"):
         Classify(3, 8, abstain_below=1.5)
     with pytest.raises(ConfigError, match="pairwise"):
         Match(learning_strategy="pairwise", calibrate=True)
+    with pytest.raises(ConfigError, match="use_crf"):
+        SequenceLabel(3, 8, use_crf=True, calibrate=True)
 
 
 @pytest.fixture(scope="module")
@@ -116,26 +140,46 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "dev.tsv").write_text("\n".join([lines[0], *rows]) + "\n", encoding="utf-8")
     settings = {"cls.dev_file": str(folder / "dev.tsv"), "cls.calibrate": True, "cls.abstain_below": 0.6}
     config = tiny.config(folder, "cls", num_epochs=12, learning_rate=3e-3, **settings)
+    texts = [line.split("\t")[1].split() for line in rows]
+    kinds = [["O" if word in (".", "a", "has") else "B-x" for word in text] for text in texts]
+    tagged = ["label\ttext_a", *("\t".join(map(" ".join, pair)) for pair in zip(kinds, texts, strict=True))]
+    (folder / "words.tsv").write_text("\n".join(tagged) + "\n", encoding="utf-8")
+    config["task_instance"].append("words")
+    config["tasks"]["words"] = {
+        "train_file": str(folder / "words.tsv"),
+        "dev_file": str(folder / "words.tsv"),
+        "reader": "seq_label",
+        "paradigm": "seq_label",
+        "label_map": {"O": 0, "B-x": 1},
+        "calibrate": True,
+    }
     result = palm.Controller(config, argv=[]).train()
     scores = result.best["cls"].scores
     assert scores["ece"] < scores["ece_before"]
+    scores = result.best["words"].scores
+    assert scores["word_ece"] < scores["word_ece_before"]
     return folder
 
 
-def test_a_run_calibrates_its_models_and_keeps_that(trained: Path) -> None:
-    model = palm.load_model(trained / "out" / "cls" / "best_model")
+@pytest.mark.parametrize(
+    ("task", "dev", "fields"), [("cls", "dev.tsv", {"abstains", "probs"}), ("words", "words.tsv", {"probs"})]
+)
+def test_a_run_calibrates_its_models_and_keeps_that(
+    trained: Path, task: str, dev: str, fields: set[str]
+) -> None:
+    model = palm.load_model(trained / "out" / task / "best_model")
     assert model.head.temperature.item() != 1
-    scores = model.evaluate(trained / "dev.tsv")
+    scores = model.evaluate(trained / dev)
     assert model.trained["scores"] == pytest.approx(scores, abs=1e-4)
-    assert model.predict(["anna has a red boat ."])[0].keys() >= {"abstains", "probs"}
+    assert model.predict(["anna has a red boat ."])[0].keys() >= fields
 
 
 def test_the_report_has_a_reliability_diagram(trained: Path) -> None:
     run = read_run(trained / "out")
     analyses = analyses_of(run)
-    found = analyses["cls"]
-    assert not isinstance(found, str)
-    assert [name for name, _ in found.reliability] == ["predictions", "without temperature"]
+    for found in analyses.values():
+        assert not isinstance(found, str)
+        assert [name for name, _ in found.reliability] == ["predictions", "without temperature"]
     assert "Reliability" in page(run, analyses)
 
 

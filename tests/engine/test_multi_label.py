@@ -16,6 +16,7 @@ import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
+from palm.core.tensor_specs import NO_LABEL
 from palm.paradigm import MultiLabel
 from palm.paradigm.calibration import best_thresholds
 from palm.reader import MultiLabelReader
@@ -81,23 +82,35 @@ def test_settings_that_contradict_each_other_are_refused(vocab: Path) -> None:
         MultiLabel(3, 4, loss="l2")
 
 
+@pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.0, 0.0, 7.0]])
 @pytest.mark.parametrize("kind", ["bce", "asymmetric"])
-def test_the_loss_and_its_gradient_are_those_of_the_paper(kind: str) -> None:
+def test_the_loss_and_its_gradient_are_those_of_the_paper(kind: str, weights: Any) -> None:
+    factors = torch.tensor(weights or [1.0] * 5).double()
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         logits = (3 * torch.randn(6, 5, generator=generator)).double().requires_grad_()
         labels = torch.randint(2, (6, 5), generator=generator).float()
-        ours = MultiLabel(5, 4, loss=kind).loss({"logits": logits.float()}, {"label_set": labels})
+        ours = MultiLabel(5, 4, loss=kind, class_weights=weights).loss(
+            {"logits": logits.float()}, {"label_set": labels}
+        )
         found = torch.autograd.grad(ours, logits)[0]
         p = torch.sigmoid(logits)
         if kind == "bce":
-            theirs = F.multilabel_soft_margin_loss(logits, labels.double())
+            theirs = F.binary_cross_entropy_with_logits(logits, labels.double(), pos_weight=factors)
         else:
             lowered = torch.maximum(p - 0.05, torch.zeros_like(p))
-            each = labels * torch.log(p) + (1 - labels) * lowered.pow(4) * torch.log(1 - lowered)
+            each = factors * labels * torch.log(p) + (1 - labels) * lowered.pow(4) * torch.log(1 - lowered)
             theirs = -each.mean()
         torch.testing.assert_close(ours.double(), theirs, atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(found, torch.autograd.grad(theirs, logits)[0], atol=1e-6, rtol=0)
+
+
+def test_balanced_weights_are_the_odds_against_a_label() -> None:
+    head = MultiLabel(2, 4, class_weights="balanced")
+    head.count_labels(np.asarray([[1, 0], [0, 0], [0, 0], [0, NO_LABEL]], dtype=np.float32))
+    assert head.class_loss.weights is not None
+    assert head.class_loss.weights.tolist() == [2.0, 4.0]  # one text more on both sides: (3 + 1) / (1 + 1)
+    assert head.out.bias.tolist() == [0.0, 0.0]
 
 
 def test_thresholds_have_the_highest_f1_of_all_there_are() -> None:

@@ -13,8 +13,8 @@ from palm.distributed.replica import gathers_in_bf16
 from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.model import MultiTaskModel
-from palm.paradigm import Match
-from palm.paradigm.seq_label import cross_entropy_of_words, words_first
+from palm.paradigm import Match, SequenceLabel
+from palm.paradigm.seq_label import words_first
 
 MASK = torch.arange(6) < torch.tensor([[4], [6], [1]])
 
@@ -64,7 +64,7 @@ def test_words_that_are_not_counted_give_the_same_loss_and_the_same_gradient() -
     logits = torch.randn(3, 6, 5, generator=generator, requires_grad=True)
     labels, mask = torch.randint(5, (3, 6), generator=generator), MASK & (torch.arange(6) != 2)
     picked = nn.functional.cross_entropy(logits[mask], labels[mask])
-    whole = cross_entropy_of_words(logits, labels, mask)
+    whole = SequenceLabel(5, 8).loss({"logits": logits, "word_mask": mask}, {"label_ids": labels})
     torch.testing.assert_close(whole, picked)
     assert torch.equal(*(torch.autograd.grad(loss, logits)[0] for loss in (whole, picked)))
 

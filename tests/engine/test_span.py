@@ -80,6 +80,13 @@ def test_chinese_characters_are_words(vocab: Path, tmp_path: Path) -> None:
     assert [span[:2] for span in example.spans] == [(0, 2), (7, 9)]
 
 
+def test_spans_of_a_csv_file_are_json(vocab: Path, tmp_path: Path) -> None:
+    rows = 'text_a,spans\nred boat,"[{""start"": 4, ""end"": 8, ""label"": ""thing""}]"\nboat,\n'
+    path = write_text(tmp_path, "a.csv", rows)
+    (example,) = SpanReader(vocab, 16, NAMES).read(path, with_targets=True)
+    assert (example.words, example.spans) == (["red", "boat"], [(1, 2, NAMES["thing"])])
+
+
 @pytest.mark.parametrize(
     ("text", "spans", "named"),
     [
@@ -269,7 +276,7 @@ def test_the_report_tells_missed_spans_from_wrong_ends_and_labels() -> None:
         f"spans: {kind}": "1 (25.0 %)"
         for kind in ("right", "other ends", "another label", "missed", "invented")
     }
-    assert [(each.gold, each.predicted, each.count) for each in counts.confused()] == [("y", "x", 1)]
+    assert counts.confused() == [("y", "x", 1)]
     assert {each.label: (each.precision, each.recall) for each in counts.label_scores()} == {
         "x": (1 / 3, 1 / 2),
         "y": (0, 0),

@@ -14,7 +14,7 @@ from palm.backbone.transformers_config import RUN
 from palm.core.errors import PalmError
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.model import outputs_of
-from palm.export.library_model import library_model
+from palm.export.hugging_face import library_model
 from palm.paradigm import MRC, Classify, Head, MaskLM, SequenceLabel
 from palm.pretrained.heads import layout_of_head
 from palm.reader import ClassifyReader

@@ -305,7 +305,7 @@ def components() -> Iterator[Mistake]:
     kind = "a component that does not exist, or is missing"
     for key, value, *told in (
         ("backbone", "bart", "no backbone is called 'bart'; known: bert", "did you mean 'bert'?"),
-        ("backbone", "gpt", "no backbone is called 'gpt'; known: bert"),
+        ("backbone", "gpt", "no backbone is called 'gpt'; known: bert", "auto, with pretrain_path"),
         ("backbone", "nowhere.Bert", "the backbone 'nowhere.Bert' cannot be imported"),
         ("backbone", "json.JSONDecoder", "'json.JSONDecoder' is no backbone: that would be a subclass of"),
         ("optimizer", "sgd", "no optimizer is called 'sgd'; known: adam"),
@@ -343,7 +343,7 @@ def components() -> Iterator[Mistake]:
         ("reader", "clss", "reader: no reader is called 'clss'", "did you mean 'cls'?"),
         ("reader", "tsv", "reader: no reader is called 'tsv'; known: cls"),
         ("reader", "json.JSONDecoder", "is no reader: that would be a subclass of palm.reader"),
-        ("reader", "nowhere.Reader", "the reader 'nowhere.Reader' cannot be imported: No module named"),
+        ("reader", "nowhere.Reader", "the reader 'nowhere.Reader' cannot be imported: ", "PYTHONPATH"),
         ("reader", None, "reader is missing (reads its data: cls, embedding, match, m"),
         ("paradigm", "clas", "paradigm: no head is called 'clas'", "did you mean 'cls'?"),
         ("paradigm", "ner", "paradigm: no head is called 'ner'; known: cls"),
@@ -358,6 +358,8 @@ def components() -> Iterator[Mistake]:
         ("train_file", None, "task 'cls' has no train_file; name its training data in cls.yaml"),
         ("train_file", "nowhere.tsv", "train_file: no such file"),
         ("dev_file", "nowhere.tsv", "dev_file: no such file"),
+        ("dev_file", "/dev/null", "dev_file: no plain file: "),
+        ("dev_file", "..", "dev_file: no table in this folder: "),
         ("label_map", "nowhere.json", "label_map: no such file"),
     ):
         yield in_task(kind, {key: value}, *told)

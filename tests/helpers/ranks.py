@@ -229,6 +229,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "together_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "parallel": "fsdp"},
     "private": {"tasks_per_step": "all", "num_epochs": 1, "cls.private_layers": 1},
     "private_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "cls.private_layers": 1, "parallel": "fsdp"},
+    "lora": {"tasks_per_step": "all", "num_epochs": 1, "cls.lora": {"rank": 2}},
     "pairs": {"task_instance": ["pairs"], "num_epochs": 2, "epsilon": 1e-3},
     "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": EQUAL_NORMS},
     "balanced_fsdp": {

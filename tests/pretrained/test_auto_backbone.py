@@ -249,6 +249,14 @@ def test_a_setting_of_others_that_computes_otherwise_is_refused(
         Controller(given, argv=[]).load_pretrain()
 
 
+def test_what_computes_otherwise_is_refused_for_random_weights_too(tmp_path: Path) -> None:
+    file = tiny.write_files(tmp_path) / "backbone.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "is_decoder": True}), encoding="utf-8")
+    given = tiny.config(tmp_path, "cls")
+    with pytest.raises(ConfigError, match=r"backbone\.json:\d+: is_decoder is True"):
+        Controller(given, argv=[])
+
+
 def test_quantized_weights_are_refused(tmp_path: Path) -> None:
     folder = tiny.write_files(tmp_path)
     backbone = Controller(tiny.config(folder, "cls"), argv=[]).training().model.backbone

@@ -214,7 +214,7 @@ def test_progress_can_be_read(cls: type, names: list[str]) -> None:
 def test_constructors_of_trainers_are_those_of_2_x_and_a_little_more() -> None:
     of_2x = "name, mix_ratio=1.0, reuse_head_with=None"
     own = "loss_weight=1.0, learning_rate_factor=1.0, gradient_accumulation_steps=1"
-    own += ", head_learning_rate=None, share_rows_with=None, private_layers=0, precision='auto'"
+    own += ", head_learning_rate=None, share_rows_with=None, private_layers=0, lora=None, precision='auto'"
     assert parameters(palm.Trainer.__init__) == f"{of_2x}, {own}"
     together = "tasks_per_step=1, balance=None"
     assert (
@@ -244,7 +244,7 @@ PLACES = {
     palm.head.SequenceLabel: "n_classes hidden_size dropout_prob learning_rate initializer_range phase",
     palm.head.MRC: "max_query_len hidden_size pred_output_path verbose with_negative do_lower_case "
     "max_answer_len null_score_diff_threshold n_best_size phase",
-    palm.head.MultiLabel: "n_classes hidden_size dropout_prob initializer_range loss phase",
+    palm.head.MultiLabel: "n_classes hidden_size dropout_prob initializer_range phase",
     palm.head.Regression: "hidden_size dropout_prob initializer_range phase",
     palm.head.MaskLM: "hidden_size vocab_size hidden_act dropout_prob initializer_range phase",
 }

@@ -16,7 +16,7 @@ from palm.reader import ClassifyReader, MatchReader
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.reading import read_table
 from palm.reader.text.labels import Labels
-from palm.reader.text.sequence import fitting_lengths
+from palm.reader.text.tokenizer import fitting_lengths
 
 
 @pytest.fixture

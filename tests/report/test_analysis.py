@@ -32,6 +32,7 @@ from palm.report.counting import (
 )
 from palm.report.data import statistics
 from palm.report.losses import example_losses, has_row_losses
+from palm.report.page import _task
 from palm.report.run import Model, read_run
 
 WIDTH = tiny.BACKBONE["hidden_size"]
@@ -133,8 +134,18 @@ def test_dev_data_that_the_run_was_not_scored_on_is_told(run: Path) -> None:
     told = analyses_of(shown)["cls"]
     assert isinstance(told, str)
     assert str(dev_file) in told
+    found = analyses_of(shown, dev_files={"cls": dev_file})["cls"]
+    assert isinstance(found, Analysis)
+    assert str(dev_file) in found.other_data
+    shown_of_it = _task(shown, "cls", found)
+    assert (shown_of_it["intervals"], shown_of_it["baseline"]) == (
+        {},
+        None,
+    )  # they are not those of the score
     dev_file.write_text("".join(lines), encoding="utf-8")
-    assert isinstance(analyses_of(shown)["cls"], Analysis)
+    found = analyses_of(shown)["cls"]
+    assert isinstance(found, Analysis)
+    assert found.other_data == ""
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_chart_puts_points_where_their_numbers_are() -> None:
     chart = Chart("loss", "loss", [Line(Curve("loss", [(0, 0.0), (50, 10.0), (100, 5.0)]))])
     points = re.search(r'<polyline points="([^"]+)"', svg(chart))
     assert points is not None
-    assert points[1] == "66.0,192.0 238.0,12.0 410.0,102.0"  # the corners of the frame, its top, its middle
+    assert points[1] == "80.0,192.0 245.0,12.0 410.0,102.0"  # the corners of the frame, its top, its middle
     assert chart.columns == ["global step", "loss"]
     assert chart.rows == [["0", "0"], ["50", "10"], ["100", "5"]]
 
@@ -104,14 +104,14 @@ def test_stages_have_a_line_and_their_name_where_they_begin() -> None:
     line = Line(Curve("loss", [(70, 1.0), (90, 2.0), (120, 3.0)]))
     stages = [(0, "1-helper"), (95, "2-fork"), (95, "3-<merge>"), (97, "4-last"), (130, "5-later")]
     drawn = re.findall(r'<g class="stage">(.*?)</g>', svg(Chart("loss", "loss", [line]), stages))
-    assert [re.search(r'<line x1="([\d.]+)"', each)[1] for each in drawn] == ["66.0", "238.0", "251.8"]
+    assert [re.search(r'<line x1="([\d.]+)"', each)[1] for each in drawn] == ["80.0", "245.0", "258.2"]
     assert [re.search("<title>(.*)</title>", each)[1] for each in drawn] == [
         "1-helper",
         "2-fork, 3-&lt;merge&gt;",
         "4-last",
     ]
     assert [bool(re.search(">([^<]*)</text>", each)) for each in drawn] == [True, False, True]  # no room
-    assert '<text transform="translate(70 15) rotate(90)">1-helper</text>' in drawn[0]
+    assert '<text transform="translate(84 15) rotate(90)">1-helper</text>' in drawn[0]
     assert "stage" not in svg(Chart("loss", "loss", [line]))
 
 

@@ -247,7 +247,9 @@ def test_a_score_stands_beside_its_interval_and_the_commonest_label(reported: Pa
     assert isinstance(analysis, Analysis)
     true = [each.support for each in analysis.label_scores]
     assert analysis.baseline == max(true) / sum(true) == max(true) / analysis.examples
-    assert f"{analysis.baseline:.4f} of them" in (reported / "report.html").read_text(encoding="utf-8")
+    assert f"commonest label: {analysis.baseline:.4f}" in (reported / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_more_tasks_than_a_screen_holds_are_folded() -> None:

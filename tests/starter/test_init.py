@@ -82,14 +82,17 @@ def test_a_project_may_start_from_pretrained_weights(tmp_path: Path) -> None:
     assert not (tmp_path / "project" / "encoder").exists()
 
 
-@pytest.mark.parametrize(("width", "rate"), [(384, 3e-4), (768, 5e-5), (None, 5e-5)])
-def test_a_narrow_encoder_has_a_higher_rate(tmp_path: Path, width: int | None, rate: float) -> None:
-    (tmp_path / "encoder").mkdir()
-    if width is not None:
-        (tmp_path / "encoder" / "config.json").write_text(json.dumps({"hidden_size": width}))
-    write_project(tmp_path / "project", {"cls": "cls"}, str(tmp_path / "encoder"))
+@pytest.mark.parametrize(
+    ("pretrain", "effort", "written"),
+    [("a/b", None, "normal"), ("a/b", "best", "best"), (None, "quick", "quick")],
+)
+def test_effort_takes_the_place_of_rate_and_length(
+    tmp_path: Path, pretrain: str | None, effort: str | None, written: str
+) -> None:
+    write_project(tmp_path / "project", {"cls": "cls"}, pretrain, effort=effort)
     config = yaml.safe_load((tmp_path / "project" / "config.yaml").read_text(encoding="utf-8"))
-    assert float(config["learning_rate"]) == rate
+    assert config["effort"] == written
+    assert not {"learning_rate", "num_epochs", "batch_size"} & config.keys()
 
 
 def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
@@ -153,3 +156,24 @@ def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
     files = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     data = TEMPLATES / "data"
     assert files == {path.relative_to(data): path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "cells"),
+    [
+        ("multiple_choice", "choices", {"choices": ["the red boat", "an old sun"], "label": 1}),
+        ("ranking", "candidates", {"candidates": ["the red boat", "an old sun"], "label": [2, 0]}),
+        ("embedding", "pairs", {}),
+    ],
+)
+def test_a_table_of_several_texts_a_row_becomes_a_task(
+    tmp_path: Path, kind: str, name: str, cells: dict[str, object]
+) -> None:
+    rows = [{"question": f"who owns boat {k}", **(cells or {"answer": f"anna owns {k}"})} for k in range(30)]
+    table = tmp_path / "rows.jsonl"
+    table.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    task = yaml.safe_load((tmp_path / "project" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert (task["reader"], task["columns"]["text_a"]) == (kind, "question")
+    found = check(tmp_path / "project" / "config.yaml", measure=False)
+    assert [str(problem) for problem in found.problems if problem.severity == "error"] == []

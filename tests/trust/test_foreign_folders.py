@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from palm.engine.watching.trackers.curves import Summary
 
 import palm
 from helpers import tiny
@@ -22,6 +21,7 @@ from palm.core.files.manifest import seal
 from palm.engine.run.determinism import read_recording
 from palm.engine.run.run_directory import FOLDERS, RunDirectory
 from palm.engine.training.events import Saved
+from palm.engine.watching.trackers.tracker import Tracker
 from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face
@@ -240,12 +240,15 @@ def test_a_foreign_model_opens_nothing_that_its_description_names(foreign: Path,
     assert any(str(model) in name for name in names)
 
 
-def test_a_card_that_is_a_link_is_not_told_to_a_tracker(foreign: Path) -> None:
-    summary = Summary()
-    summary(Saved(1, "target", foreign / "cls" / "infer_model", "cls"))
-    assert [name for name, _ in summary.texts()] == ["cls_model_card"]
+def test_a_card_that_is_a_link_is_not_told_to_a_tracker(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tracker, "__abstractmethods__", frozenset())
+    tracker = Tracker("mine", foreign)  # type: ignore[abstract]
+    tracker(Saved(1, "target", foreign / "cls" / "infer_model", "cls"))
+    assert [name for name, _ in tracker.texts()] == ["cls_model_card"]
     linked(foreign, "cls/infer_model/README.md")
-    assert list(summary.texts()) == []
+    assert list(tracker.texts()) == []
 
 
 @pytest.mark.parametrize("tracker", FOLDERS)

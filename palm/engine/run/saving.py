@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,9 @@ def save_model(
         run = {**run, "global": settings, "tasks": {task.name: run["tasks"].get(task.name, {})}}
     with training.averaged():
         model = model_of(training, task)
+        is_frozen = not any(parameter.requires_grad for parameter in model.backbone.parameters())
+        if model.adapted is not None and is_frozen and run:
+            model.adapted = replace(model.adapted, base=run["global"].get("pretrain_path"))
         parts = (("backbone", model.backbone), ("head", model.head))
         weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
         check_finite(weights, f"the model of {task.name!r} at global step {training.step}")

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from palm.balance import Balance
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
 from palm.engine.training.task import Task
@@ -182,8 +181,8 @@ def expect(tasks: Sequence[Task], plan: StepPlan) -> None:
     logger.info("Estimated overall train steps %d.", plan.total_steps)
 
 
-def step_problems(tasks_per_step: TasksPerStep, balance: Balance | None, tasks: Sequence[Task]) -> list[str]:
-    """Check `tasks_per_step` and `balance` against the tasks of a run."""
+def step_problems(tasks_per_step: TasksPerStep, balance: str | None, tasks: Sequence[Task]) -> list[str]:
+    """Check `tasks_per_step` and the class that `balance` names against the tasks of a run."""
     names = {task.name for task in tasks}
     # A task that shares its own rows, or nobody's, is reported elsewhere.
     drawn = [task for task in tasks if task.share_rows_with not in names - {task.name}]
@@ -199,6 +198,6 @@ def step_problems(tasks_per_step: TasksPerStep, balance: Balance | None, tasks: 
     if balance is None or together >= 2:
         return []
     return [
-        f"balance: {type(balance).__name__} weighs the tasks of one step, and here a step has one; set "
+        f"balance: {balance} weighs the tasks of one step, and here a step has one; set "
         "tasks_per_step to 2 or more, or all, or leave balance out"
     ]

@@ -68,8 +68,15 @@ def files_of(path: Path) -> list[Path]:
     else:
         found = [Path(name) for name in sorted(glob.glob(str(path))) if Path(name).is_file()]  # noqa: PTH207
     if not found:
-        raise DataError(f"{path}: cannot read the data file (no such file, or no table in this folder)")
+        raise DataError(f"{path}: cannot read the data file ({absence(path)})")
     return found
+
+
+def absence(path: Path) -> str:
+    """Say in what way a path leads to no data."""
+    if path.is_dir():
+        return "no table in this folder"
+    return "no plain file" if path.exists() else "no such file"
 
 
 def _files_in(folder: Path) -> list[Path]:

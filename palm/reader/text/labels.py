@@ -128,10 +128,10 @@ class SoftLabels(Labels):
         Raises:
             DataError: neither; the message begins with `place`.
         """
-        probs = parsed_list(cell, place) if isinstance(cell, str) and cell.startswith("[") else cell
-        if not isinstance(probs, list):
-            label = super().value_of(probs, place)
+        if not is_list(cell):
+            label = super().value_of(cell, place)
             return [float(k == label) for k in range(self.count)]
+        probs = list_in(cell, place, "label", f"{self.count} probabilities")
         is_right = len(probs) == self.count and all(isinstance(p, int | float) and p >= 0 for p in probs)
         if not is_right or not abs(sum(probs) - 1) < SUM_TOLERANCE:
             raise DataError(f"{place}: label should be {self.count} probabilities of sum 1, not {probs!r}")
@@ -149,14 +149,27 @@ def class_count(n_classes: int | None, names: Mapping[int, str]) -> int:
     return n_classes or max(names) + 1
 
 
-def parsed_list(cell: str, place: str, column: str = "label") -> Any:
-    """The value of a cell with JSON.
+def is_list(cell: Any) -> bool:
+    """Tell whether a cell has a list, or one as JSON."""
+    return cell.startswith("[") if isinstance(cell, str) else isinstance(cell, list | tuple)
+
+
+def list_in(cell: Any, place: str, column: str, of: str) -> list[Any]:
+    """The list in a cell, which a TSV or CSV file has as JSON.
+
+    Args:
+        cell: of a file, or a value of Python.
+        place: the beginning of messages.
+        column: its name.
+        of: what it should be a list of.
 
     Raises:
-        DataError: it is none; the message begins with `place`.
+        DataError: it has none.
     """
+    if not is_list(cell):
+        raise DataError(f"{place}: {column} should be a list of {of}, not {cell!r}")
     try:
-        return parse_json(cell.encode())
+        return list(parse_json(cell.encode()) if isinstance(cell, str) else cell)
     except ValueError as error:
         raise DataError(f"{place}: {column} is no list in JSON ({error}): {cut(cell)!r}") from None
 

@@ -149,9 +149,24 @@ class Tokenizer:
         ]
 
     def row(self, a: Iterable[int], b: Iterable[int] | None = None) -> list[int]:
-        """`[CLS] a [SEP]`, with `b [SEP]` behind it where there is one."""
+        """`[CLS] a [SEP]`, with `b [SEP]` behind it where there is one.
+
+        RoBERTa writes `<s> a </s>` and `<s> a </s></s> b </s>`; others what their `tokenizer.json` says.
+        """
         second = [] if b is None else [*self.between, *b]
         return [self.cls_id, *a, *second, self.sep_id]
+
+    def sequence(self, a: Sequence[int], b: Sequence[int] | None, most: int) -> tuple[list[int], int]:
+        """The same of at most `most` tokens, and how many of them belong to segment 0, separators included.
+
+        A single text loses its end. Of two, the longer one loses its last token until both fit, the
+        second where they are equally long.
+        """
+        if b is None:
+            ids = self.row(a[: most - 2])
+            return ids, len(ids)
+        keep_a, keep_b = fitting_lengths(len(a), len(b), most - 2 - self.separators)
+        return self.row(a[:keep_a], b[:keep_b]), keep_a + 1 + self.separators
 
     def to_library(self) -> tokenizers.Tokenizer:
         """A copy for the library `tokenizers`: texts to ids, special tokens in them as text."""
@@ -164,6 +179,15 @@ class Tokenizer:
     def id_of(self, token: str) -> int:
         """The id of a token of the vocabulary."""
         return self._ids[token]
+
+
+def fitting_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
+    """Shorten two lengths to a budget: the longer one (b on ties) loses tokens first."""
+    excess = max(0, a + b - budget)
+    from_longer = min(excess, abs(a - b))
+    a, b = (a - from_longer, b) if a > b else (a, b - from_longer)
+    rest = excess - from_longer
+    return a - rest // 2, b - (rest + 1) // 2
 
 
 class WordPieceTokenizer(Tokenizer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,9 +47,8 @@ def trackers_of(names: Sequence[str], folder: Path | None, place: str = "tracker
         raise ConfigError([f"{place}: {line}" for line in problems])
     if names and folder is None:
         raise ConfigError("trackers need a folder to write to; call set_saver(save_path, save_steps) first")
-    return [_class_of(name)(name, folder) for name in names]
-
-
-def _class_of(name: str) -> Callable[[str, Path | None], Observer]:
-    module, _, class_name = TRACKERS[name][0].partition(":")
-    return getattr(import_module(f"{__name__}.{module}"), class_name)  # type: ignore[no-any-return]
+    trackers = []
+    for name in names:
+        module, _, class_name = TRACKERS[name][0].partition(":")
+        trackers.append(getattr(import_module(f"{__name__}.{module}"), class_name)(name, folder))
+    return trackers

@@ -1,0 +1,199 @@
+"""The base of heads with labels: their settings, loss and calibration, which are declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from palm.core.checks import count_problems, dropout_problems, raise_any
+from palm.core.constructor import constructor_of
+from palm.core.numerics.layers import init_weights
+from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.paradigm.base import ALIASES_2X, Head, Judged, head_problems
+from palm.paradigm.calibration import best_temperature, lowest_threshold
+from palm.paradigm.class_loss import ClassLoss, label_error
+
+PLAIN_LOSS: Mapping[str, Any] = {
+    "class_weights": None,
+    "label_smoothing": 0.0,
+    "focal_gamma": 0.0,
+    "r_drop": 0.0,
+}
+"""The settings of a loss that is nothing but the cross-entropy."""
+
+
+class ClassHead(Head):
+    """Dropout and one linear layer, for labels of texts or of parts of them.
+
+    A subclass has what is its own in `take`; the parameters of this method are settings of that head.
+
+    Args:
+        n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
+        hidden_size: width of the backbone's embedding.
+        dropout_prob: probability of zeroing a feature while training.
+        initializer_range: sigma of the normal that the linear layer's weights start from.
+        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
+        label_smoothing: the part of the true label's probability that is divided among all labels.
+        focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
+        r_drop: factor of the divergence between two passes with dropout of their own; every training row then
+            goes through the encoder twice. 0 for one pass.
+        calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
+        abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
+            lowest one from which on so many are right on the dev data; without dev data, below this value.
+        own: settings of `take`.
+
+    Attributes:
+        defaults: other defaults of the settings above.
+        fixed: values of those that a head has not.
+        feature: the backbone's output that the head reads.
+        calibration_error: name of the metric that a calibrated head adds to its own.
+        num_scores: width of the linear layer's output, if not `n_classes`; `take` may set it.
+        has_bias: whether that layer has a bias.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+    """
+
+    aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    feature: ClassVar[str] = "sentence_embedding"
+    calibration_error: ClassVar[str] = "ece"
+    num_scores: int | None = None
+    has_bias: ClassVar[bool] = True
+    target: str = "label_ids"
+    temperature: Tensor
+    abstain_threshold: Tensor
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        # Only of a class that has a `take` of its own: below a user's constructor, that one stays.
+        if "take" in cls.__dict__ and "__init__" not in cls.__dict__:
+            cls.__init__ = constructor_of(cls, ClassHead.__init__, cls.take, cls.fixed)  # type: ignore[method-assign]
+        super().__init_subclass__(**options)
+
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        class_weights: str | list[float] | None = None,
+        label_smoothing: float = 0.0,
+        focal_gamma: float = 0.0,
+        r_drop: float = 0.0,
+        calibrate: bool = False,
+        abstain_below: float | None = None,
+        **own: Any,
+    ) -> None:
+        super().__init__()
+        problems = count_problems(least=2, n_classes=n_classes)
+        problems += dropout_problems(abstain_below=0.0 if abstain_below is None else abstain_below)
+        raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
+        self.n_classes = n_classes
+        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
+        self.targets_attr = {"label_ids": TensorSpec(("batch",), torch.long)}
+        per_class = TensorSpec(("batch", n_classes), torch.float)
+        self.outputs_attr = {"logits": per_class, "probs": per_class}
+        self.is_calibrated = calibrate
+        self.abstains_below = abstain_below
+        if calibrate:
+            self.metrics = (*self.metrics, self.calibration_error)
+            self.register_buffer("temperature", torch.ones(1))
+        if abstain_below is not None:
+            self.register_buffer("abstain_threshold", torch.tensor(float(abstain_below)))
+        self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma, r_drop)
+        self.copies = 2 if r_drop else 1
+        self.dropout = nn.Dropout(dropout_prob)
+        self.take(**own)
+        self.out = nn.Linear(hidden_size, self.num_scores or n_classes, bias=self.has_bias)
+        init_weights(self.out, initializer_range)
+
+    def take(self) -> None:
+        """Take the settings of one head alone; they join those above in its constructor."""
+
+    def forward(self, features: Tensors) -> Tensors:
+        """`logits` and `probs`, both [batch, n_classes]."""
+        logits = self.out(self.dropout(features[self.feature]))
+        return {"logits": logits, "probs": self.probabilities(logits)}
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The probabilities of logits, both [batch, n_classes]."""
+        return self.calibrated(logits).softmax(-1)
+
+    def calibrated(self, logits: Tensor) -> Tensor:
+        """The logits, divided by the temperature."""
+        return logits.float() / self.temperature.to(logits.device) if self.is_calibrated else logits.float()
+
+    def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
+        """Mean cross-entropy of what has a label.
+
+        Raises:
+            WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
+        """
+        labels = targets[self.target]
+        try:
+            loss: Tensor = self.class_loss(outputs["logits"], labels)
+        except IndexError:
+            raise label_error("label_ids", labels, outputs["logits"].shape[-1]) from None
+        return loss
+
+    def count_labels(self, labels: npt.NDArray[Any]) -> None:
+        self.class_loss.count(labels)
+
+    def num_terms(self, batch: Tensors) -> int:
+        """The rows that have a label."""
+        missing = int((batch["label_ids"] == NO_LABEL).sum()) if "label_ids" in batch else 0
+        return super().num_terms(batch) - missing
+
+    def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
+        """Per row `label`, the likeliest one (the lowest on a tie), `logits` and `probs` of all labels."""
+        labels = outputs["logits"].argmax(-1).tolist()
+        scores = zip(labels, outputs["logits"].tolist(), outputs["probs"].tolist(), strict=True)
+        records = [{"label": label, "logits": logits, "probs": probs} for label, logits, probs in scores]
+        if self.abstains_below is None:
+            return records
+        threshold = float(self.abstain_threshold)
+        return [record | {"abstains": max(record["probs"]) < threshold} for record in records]
+
+    def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
+        """Fit the temperature, and the probability below which predictions abstain."""
+        if not self.is_calibrated and self.abstains_below is None:
+            return pairs
+        pairs = list(pairs)
+        logits = self.logits_of(pairs).numpy()
+        labels = self.labels_of(pairs)
+        if self.is_calibrated:
+            self.temperature.fill_(best_temperature(logits, labels))
+        if self.abstains_below is not None:
+            confidence = self.probabilities(torch.from_numpy(logits)).amax(-1).numpy()
+            right = logits.argmax(-1) == labels
+            self.abstain_threshold.fill_(lowest_threshold(confidence, right, self.abstains_below))
+        return self.decoded_again(pairs)
+
+    def logits_of(self, pairs: Sequence[Judged]) -> Tensor:
+        """The logits of the records, [examples, n_classes]."""
+        return torch.tensor([record["logits"] for record, _ in pairs])
+
+    def labels_of(self, pairs: Sequence[Judged]) -> npt.NDArray[np.int64]:
+        """The true labels of the same, [examples]."""
+        return np.asarray([truth["label"] for _, truth in pairs])
+
+    def decoded_again(self, pairs: Sequence[Judged]) -> list[Judged]:
+        """The records that follow from their logits now."""
+        logits = self.logits_of(pairs)
+        decoded = self.decode({"logits": logits, "probs": self.probabilities(logits)})
+        return [(record | again, truth) for again, (record, truth) in zip(decoded, pairs, strict=True)]
+
+    def library_parameters(self) -> Tensors:
+        """The parameters, with logits that are divided by the temperature."""
+        parameters = super().library_parameters()
+        if self.is_calibrated:
+            parameters["out.weight"] = parameters["out.weight"] / self.temperature[:, None]
+            parameters["out.bias"] = parameters["out.bias"] / self.temperature
+        return parameters

@@ -1,0 +1,95 @@
+"""`effort` chooses rate, batches and length where the user set nothing, and tells why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from helpers import tiny
+from palm.config import read_config
+from palm.controller.controller import Controller
+from palm.controller.document import document
+from palm.controller.effort import Facts, choose_by_effort, facts_of, recipe
+from palm.controller.plan import plan
+from palm.core.errors import ConfigError
+
+OWN = ("learning_rate", "num_epochs", "batch_size")
+
+
+def given(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    """A tiny configuration that says neither rate nor length nor batches."""
+    config = tiny.config(tiny.write_files(folder), *tasks, effort="normal")
+    for part in (config, *config["tasks"].values()):
+        for name in OWN:
+            part.pop(name, None)
+    return {**config, **settings}
+
+
+def chosen(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    return Controller(given(folder, *tasks, **settings), argv=[]).config.resolved()
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "epochs"), [(100, 16, 86), (400, 16, 24), (4478, 16, 3), (7000, 32, 3), (None, 32, 3)]
+)
+def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
+    rows: int | None, batch: int, epochs: int
+) -> None:
+    found = recipe("normal", Facts(rows, 384))
+    assert (found["batch_size"][0], found["num_epochs"][0]) == (batch, epochs)
+
+
+@pytest.mark.parametrize(
+    ("width", "is_pretrained", "rate"),
+    [(384, True, 3e-4), (768, True, 5e-5), (None, True, 5e-5), (1024, True, 2e-5), (64, False, 3e-3)],
+)
+def test_wide_encoders_have_lower_rates(width: int | None, is_pretrained: bool, rate: float) -> None:
+    assert recipe("best", Facts(100, width, is_pretrained))["learning_rate"][0] == rate
+
+
+def test_efforts_differ_in_length() -> None:
+    lengths = [recipe(effort, Facts(1000))["num_epochs"][0] for effort in ("quick", "normal", "best")]
+    assert lengths == [3, 10, 20]
+
+
+def test_a_run_gets_what_is_chosen_with_the_reason_in_its_record(tmp_path: Path) -> None:
+    config = given(tmp_path, "cls", "match")
+    Controller({**config, "max_steps": 2}, argv=[]).train()
+    text = (tmp_path / "out" / "resolved_config.yaml").read_text(encoding="utf-8")
+    found = yaml.safe_load(text)
+    assert found["global"]["learning_rate"] == 0.003
+    assert found["tasks"]["cls"]["batch_size"] == found["tasks"]["match"]["batch_size"] == 16
+    assert "num_epochs" not in found["global"]
+    (line,) = (line for line in text.splitlines() if "learning_rate" in line)
+    assert [part for part in ("effort normal", "random weights", "32 wide") if part not in line] == []
+    assert Controller(found, argv=[]).config.resolved() == found
+
+
+def test_every_setting_that_is_there_counts(tmp_path: Path) -> None:
+    config = given(tmp_path, "cls", "match", learning_rate=0.5, max_steps=7, eval_every_n_steps=3)
+    config["tasks"]["match"]["batch_size"] = 5
+    config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
+    found = Controller(config, argv=["--warmup_proportion", "0.3"]).config.resolved()
+    assert [found["global"][name] for name in ("learning_rate", "warmup_proportion")] == [0.5, 0.3]
+    assert {"num_epochs", "eval_every_epoch"}.isdisjoint(found["global"])
+    assert [found["tasks"][task]["batch_size"] for task in ("cls", "match")] == [16, 5]
+
+
+def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
+    config = given(tmp_path, "cls", "match", target_tag=[0, 1])
+    config["tasks"]["match"]["sample"] = 10
+    config["tasks"]["match"]["dev_file"] = config["tasks"]["match"]["train_file"]
+    read = read_config(config, argv=[])
+    choose_by_effort(read)
+    assert facts_of(plan(read, for_train=True)) == Facts(10, 32, is_pretrained=False, is_evaluated=True)
+    run = document(read, plan(read, for_train=True), ["match"])["global"]
+    assert (run["num_epochs"], run["eval_every_epoch"], run["eval_every_n_steps"]) == (100, False, 10)
+    assert "effort" not in run
+
+
+def test_another_effort_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="effort"):
+        chosen(tmp_path, "cls", effort="maximal", learning_rate=0.1, num_epochs=1, batch_size=4)
