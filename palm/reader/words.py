@@ -67,7 +67,7 @@ class WordReader(TokenizingReader):
         encoded = zip(words, self.tokenizer.encode_words(words), strict=True)
         pieces_of = {word: ids[:room] or [self.tokenizer.unk_id] for word, ids in encoded}
         owners = []
-        columns: dict[str, list[Sequence[int]]] = defaultdict(list)
+        columns: dict[str, list[Sequence[int]]] = defaultdict(list, token_ids=[], word_starts=[])
         for number, example in enumerate(examples):
             pieces = [pieces_of[word] for word in example.words]
             for window in word_windows(list(map(len, pieces)), room):

@@ -211,6 +211,11 @@ def test_a_row_without_a_label_is_no_row_and_is_counted(
     assert len(list(reader.read(path, False))) == 5
 
 
+def test_no_examples_are_no_rows(vocab: Path) -> None:
+    for reader in (ClassifyReader(vocab, 16), SequenceLabelReader(vocab, 16, label_map={"O": 0})):
+        assert len(reader.encode([], with_targets=True)) == 0
+
+
 def test_a_file_in_which_no_row_has_a_label_is_refused(vocab: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "rows.tsv", [{**row, "label": ""} for row in ROWS])
     with pytest.raises(DataError) as caught:
