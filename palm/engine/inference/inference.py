@@ -33,7 +33,7 @@ from palm.distributed.failures import report_missing_ranks
 from palm.distributed.group import exhaust, from_first, gather_objects, is_first, split_among_ranks
 from palm.distributed.shards import full_tensors
 from palm.engine.inference.adapted import ADAPTERS, Adapted
-from palm.engine.inference.model_card import CARD, label_names, model_card
+from palm.engine.inference.model_card import CARD, example_input, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
 from palm.engine.training.device_transfer import Place, fetched, placed
@@ -433,7 +433,8 @@ class InferenceModel:
             **record,
         }
         write_json(part / DESCRIPTION, description)
-        write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
+        example = example_input(self.reader, HEADS.name_of(type(self.head)))
+        write_text(part / CARD, model_card(description, label_names(self.reader, self.head), example))
 
 
 def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
