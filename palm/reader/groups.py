@@ -12,8 +12,8 @@ import torch
 
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import Draw
-from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
-from palm.reader.rows.rows import Column, Ints, Numbers, Rows, offsets_of
+from palm.reader.rows.collate import SEQUENCE_ATTR, padded, padded_batch
+from palm.reader.rows.rows import Column, Ints, Rows, offsets_of
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, list_in
@@ -113,7 +113,7 @@ class GroupReader(TextReader):
         batch = padded_batch(each, range(len(lengths)), self.tokenizer.pad_id, self.task_id)
         ends = np.cumsum([len(part) for part in _picked(rows, "sequence_lengths", indices)])
         groups = np.split(np.arange(len(lengths)), ends[:-1])
-        return {**batch, "group_rows": padded_groups(groups, -1), **self.targets(rows, indices)}
+        return {**batch, "group_rows": padded(groups, -1), **self.targets(rows, indices)}
 
 
 GROUP_COLUMNS = ("token_ids", "sequence_lengths", "first_segments")
@@ -121,11 +121,3 @@ GROUP_COLUMNS = ("token_ids", "sequence_lengths", "first_segments")
 
 def _picked(rows: Rows, name: str, indices: Sequence[int]) -> list[Ints]:
     return [rows[name][index] for index in indices]
-
-
-def padded_groups(groups: Sequence[Numbers], fill: int) -> torch.Tensor:
-    """Numbers of several examples as one tensor, [examples, widest], with `fill` behind the last ones."""
-    widest = max(len(group) for group in groups)
-    return torch.from_numpy(
-        np.stack([np.pad(group, (0, widest - len(group)), constant_values=fill) for group in groups])
-    )
