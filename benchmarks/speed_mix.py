@@ -62,6 +62,7 @@ def _training(folder: str, shape: str, *tasks: str) -> Training:
         "mix_ratio": ",".join(str(TASKS[task]) for task in tasks),
         "target_tag": ",".join("1" for _ in tasks),
         "backbone_config_path": sizes,
+        "pretrain_path": "null",  # weights of another shape
         "save_path": folder,
         "data_cache": Path(folder) / "cache",
     }

@@ -195,7 +195,7 @@ def _wiring(training: Training) -> Iterator[Wiring]:
         yield Wiring(
             task=task.name,
             reader=READERS.name_of(type(task.reader)),
-            backbone=BACKBONES.name_of(type(training.model.backbone)),
+            backbone=BACKBONES.name_of(type(training.model.backbone)) + _shown_adapters(task),
             paradigm=HEADS.name_of(type(task.head)),
             reads={name: str(spec) for name, spec in task.head.inputs_attr.items()},
             targets={name: str(spec) for name, spec in task.head.targets_attr.items()},
@@ -204,6 +204,13 @@ def _wiring(training: Training) -> Iterator[Wiring]:
             ],
             metrics=list(task.metric_names) if task.dev_file is not None else [],
         )
+
+
+def _shown_adapters(task: Task) -> str:
+    if task.adapters is None:
+        return ""
+    count = sum(each.numel() for each in task.adapters.parameters())
+    return f" with lora on {len(task.adapters.names)} layers ({count:,} parameters)"
 
 
 def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:

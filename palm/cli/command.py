@@ -100,18 +100,12 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(
-    name: str,
-    help: str,
-    options: Sequence[Option],
-    *,
-    epilog: Callable[[], str] | None = None,
-    takes_settings: bool = False,
-    only_reads: bool = False,
+    name: str, help: str, options: Sequence[Option], **more: bool | Callable[[], str]
 ) -> Callable[[Run], Run]:
     """Return a decorator that makes a function a command; arguments as in `Command`."""
 
     def enter(run: Run) -> Run:
-        COMMANDS[name] = Command(name, help, run, options, epilog, takes_settings, only_reads)
+        COMMANDS[name] = Command(name, help, run, options, **more)  # type: ignore[arg-type]
         return run
 
     return enter

@@ -22,23 +22,18 @@ def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool
         PalmError: options of the other way are there, or some that are needed are not.
     """
     if options.config is not None:
-        if options.trust:
-            raise PalmError(
-                "--trust goes with --model; a configuration names its own components, and they count"
-            )
-        if missing := [name for name in needed if name != "model" and getattr(options, name) is not None]:
-            raise PalmError(
-                f"--{', --'.join(missing)}: goes with --model; a configuration names files itself"
-            )
-        if options.engine != "torch":
-            raise PalmError("--engine goes with --model")
+        own = [name for name in (*needed, "trust", "engine") if name != "model"]
+        if given := [
+            name for name in own if getattr(options, name) not in (None, [], "torch")
+        ]:  # no defaults
+            what = f"--{', --'.join(given)} goes with --model"
+            raise PalmError(f"{what}; a configuration names files and components itself")
         return False
-    missing = [name for name in needed if getattr(options, name) is None]
-    if missing or options.settings:
-        unknown = f"unknown: {' '.join(options.settings)}"
-        wrong = unknown if options.settings else f"missing: --{', --'.join(missing)}"
+    missing = [f"--{name}" for name in needed if getattr(options, name) is None]
+    if wrong := ", ".join(options.settings or missing):
         alternative = f"--{', --'.join(needed[:-1])} and --{needed[-1]}"
-        raise PalmError(f"{caller} needs CONFIG, or {alternative}; {wrong}")
+        came = f"{'unknown' if options.settings else 'missing'}: {wrong}"
+        raise PalmError(f"{caller} needs CONFIG, or {alternative}; {came}")
     return True
 
 

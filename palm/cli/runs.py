@@ -172,6 +172,16 @@ def _train_one(options: argparse.Namespace) -> None:
             "NAME:SETTING=VALUE",
             "a setting of one more variant with all tasks, such as each_step:tasks_per_step=all",
         ),
+        cli.option(
+            "--rows",
+            metavar="N,...,all",
+            help="compare with so many training rows of the targets each time, and draw score against rows",
+        ),
+        cli.repeated(
+            "--tune",
+            "NAME=V1,V2",
+            "values of a setting; each way is compared with those that are best by its dev data",
+        ),
         *cli.GRID,
     ],
     takes_settings=True,
@@ -185,6 +195,7 @@ def compare_tasks(options: argparse.Namespace) -> None:
         _train_one(options)
         return
     from palm.experiments.comparison.compare import compare
+    from palm.experiments.search.space import grid_words
 
     variants: dict[str, dict[str, str]] = {}
     for option_name, value in cli.pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
@@ -193,18 +204,23 @@ def compare_tasks(options: argparse.Namespace) -> None:
             raise PalmError(f"--also takes NAME:SETTING=VALUE, not {f'{option_name}={value}'!r}")
         variants.setdefault(name, {})[setting] = value
     cli.find_components(options.config)
-    comparison = compare(
-        options.config,
-        options.task_dir,
-        seeds=options.seeds,
-        budget=options.budget,
-        test=dict(cli.pairs_of(options.test, "--test", "TASK=FILE")),
-        model=options.model,
+    chosen: dict[str, Any] = {
+        "seeds": options.seeds,
+        "budget": options.budget,
+        "test": dict(cli.pairs_of(options.test, "--test", "TASK=FILE")),
+        "model": options.model,
         **_grid_arguments(options),
-        also=variants,
-        argv=options.settings,
-    )
-    cli.write_line(comparison)
+        "also": variants,
+        "tune": grid_words(options.tune, "--tune"),
+        "argv": options.settings,
+    }
+    if options.rows is None:
+        cli.write_line(compare(options.config, options.task_dir, **chosen))
+        return
+    from palm.experiments.comparison.curves import learning_curves
+
+    rows = options.rows.split(",")
+    cli.write_line(learning_curves(options.config, options.task_dir, rows=rows, **chosen))
 
 
 @cli.command(

@@ -110,8 +110,7 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
         key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
         tables.setdefault(key, []).append(task)
     for sharing in tables.values():
-        for task, rows, digest in _chosen(sharing):
-            _enter(task, rows, digest, folder, records)
+        _choose(sharing, folder, records)
     return records
 
 
@@ -122,15 +121,16 @@ def _warn_of_files(task: Any) -> None:
             logger.warning(message, task.name, part, FILES[part])
 
 
-def _chosen(tasks: Sequence[Any]) -> Iterator[tuple[Any, dict[str, Numbers], str]]:
-    """Yield each of the tasks that choose of a table alike with its rows by part and the checksum."""
+def _choose(tasks: Sequence[Any], folder: Path | None, records: dict[Path, str]) -> None:
+    """Choose the rows of tasks that choose of a table alike."""
     path = tasks[0].task["train_file"]
     numbers, keys = _keys_of(tasks, path, tasks[0].rows)
     parts = split(keys, tasks[0].rows.fractions)
     digest = data_checksum(path)
     for task, of_task in zip(tasks, keys, strict=True):
         train = sample(of_task, parts["train"], task.rows.sample, task.rows.sample_per_label)
-        yield task, {part: numbers[rows] for part, rows in {**parts, "train": train}.items()}, digest
+        chosen = {part: numbers[rows].tolist() for part, rows in {**parts, "train": train}.items()}
+        _enter(task, chosen, digest, folder, records)
 
 
 def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[Numbers, list[RowKeys]]:
@@ -158,13 +158,13 @@ def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[N
 
 
 def _enter(
-    task: Any, parts: Mapping[str, Numbers], digest: str, folder: Path | None, records: dict[Path, str]
+    task: Any, parts: Mapping[str, Sequence[int]], digest: str, folder: Path | None, records: dict[Path, str]
 ) -> None:
     """Write a task's chosen rows where any process finds them, and note them for the run's folder."""
     settings = {name: value for name, value in vars(task.rows).items() if value is not None}
     found = {}
     for part, rows in parts.items():
-        text = Selection(task.task["train_file"], digest, rows.tolist(), settings).text
+        text = Selection(task.task["train_file"], digest, rows, settings).text
         name = f"{task.name}.{part}{ENDING}"
         key = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
         found[part] = Cache.of_anyone().file(

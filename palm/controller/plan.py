@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.encoder import Encoder
+from palm.backbone.low_rank import FROM
 from palm.balance import BALANCES, Balance
 from palm.config import Config, settings_of
 from palm.config.config import AUTO
@@ -33,17 +34,23 @@ from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
 
+
+def _all_of(*settings: str) -> list[Consumer]:
+    """List the components that settings can name."""
+    return [REGISTRIES[setting][name] for setting in settings for name in REGISTRIES[setting]]
+
+
 HELP: dict[str, list[Consumer]] = {
     "global settings": [
         RunSettings,
-        *dict.fromkeys(OPTIMIZERS[name] for name in OPTIMIZERS),
+        *_all_of("optimizer"),
         ParameterGroups,
-        *dict.fromkeys(registry[name] for registry in (LR_SCHEDULES, MIXINGS, BALANCES) for name in registry),
+        *_all_of("lr_scheduler", "mixing", "balance"),
     ],
     "task settings": [TaskParts, RowSettings, Task],
-    "readers": [READERS[name] for name in READERS],
-    "paradigms": [HEADS[name] for name in HEADS],
-    "backbones": [BACKBONES[name] for name in BACKBONES],
+    "readers": _all_of("reader"),
+    "paradigms": _all_of("paradigm"),
+    "backbones": _all_of("backbone"),
 }
 
 
@@ -183,6 +190,8 @@ class _Components:
         counted = _classes_of(reader, self.config, name)
         head = self.component(HEADS, name, chosen.get("paradigm"), counted)
         task = self.arguments(Task, name, TASK_PARTS, from_backbone=False)
+        if FROM in (task.get("lora") or {}) and (given := self.config.value("lora", name)) is not None:
+            task["lora"] = {**task["lora"], FROM: str(given.base / str(task["lora"][FROM]))}
         rows = RowSettings(**self.arguments(RowSettings, name, from_backbone=False))
         for setting, wrong in rows.problems():
             self.config.problem(f"{place_of(self.config, setting, name)} {wrong}")

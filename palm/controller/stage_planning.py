@@ -155,11 +155,12 @@ def _of_all(planned: Plan, place: str) -> Iterator[str]:
         yield f"{place}: names none; give a list of mappings, or leave it out"
     if planned.given:
         yield f"{place}: tasks built in Python have no configuration that a stage could change; write YAML"
-    if own := [task.name for task in planned.tasks if task.task.get("private_layers")]:
-        yield (
-            f"{place}: private_layers of {', '.join(own)}: a stage hands on one encoder for all tasks; "
-            "leave one of them out"
-        )
+    for setting in ("private_layers", "lora"):
+        if own := [task.name for task in planned.tasks if task.task.get(setting) not in (None, 0)]:
+            yield (
+                f"{place}: {setting} of {', '.join(own)}: a stage hands on one encoder for all tasks; "
+                "leave one of them out"
+            )
     if planned.settings.get("resume") not in (None, "auto"):
         yield "resume: a run in stages goes on from the newest checkpoint of its stage; set resume: auto"
 

@@ -46,7 +46,9 @@ def to_hugging_face(
     name, architecture, write = _parts(model, model_dir)
     description = Path(model_dir) / DESCRIPTION
     with wrap_read_errors(description):
-        card = model_card(read_object(description), label_names(model.reader, model.head), architecture)
+        card = model_card(
+            read_object(description), label_names(model.reader, model.head), architecture=architecture
+        )
     with new_directory(folder, overwrite) as part:
         write(part)
         save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -21,9 +20,6 @@ from palm.reader.tables.reading import arrow_schemas, raw_rows
 
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")
 """Fields of a record that a table shows in other words, or not."""
-
-Schemas = Callable[[], Iterable[Any]]
-"""Gives the columns with their types, as several `pyarrow.Schema` that belong together."""
 
 BATCH = 1024
 """Rows in memory at a time; of the first of them, the task's columns and their types are taken."""
@@ -100,7 +96,7 @@ def write_table(
         first = list(islice(rows, BATCH))
         columns = list(dict.fromkeys(chain(names, *first)))
         made = _uniform(chain(first, rows), columns, path)
-        return SavedTable(path, write(file, made, columns, partial(_schemas, reader, source, first, names)))
+        return SavedTable(path, write(file, made, columns, _schemas(reader, source, first, names)))
 
 
 def _uniform(
@@ -124,7 +120,7 @@ class SavedTable(SavedRecords):
         return (dict(row.cells) for row in raw_rows(self.path))
 
 
-def _write_csv(file: BinaryIO, rows: Iterable[Record], columns: Sequence[str], _: Schemas) -> int:
+def _write_csv(file: BinaryIO, rows: Iterable[Record], columns: Sequence[str], _: Iterable[Any]) -> int:
     text = TextIOWrapper(file, "utf-8", "backslashreplace", "")
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -138,7 +134,7 @@ def _csv_cell(value: Any) -> Any:
     return value if is_plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], schemas: Schemas) -> int:
+def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], schemas: Iterable[Any]) -> int:
     try:
         from pyarrow import ArrowException, Table, unify_schemas
         from pyarrow.parquet import ParquetWriter
@@ -146,7 +142,7 @@ def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], sch
         raise StorageError("Parquet files need pyarrow: pip install 'palm-torch[parquet]'") from None
     count = 0
     try:
-        schema = unify_schemas([*schemas()], promote_options="permissive").remove_metadata()
+        schema = unify_schemas([*schemas], promote_options="permissive").remove_metadata()
         with ParquetWriter(file, schema) as writer:
             for batch in chunks_of(rows, BATCH):
                 writer.write_table(Table.from_pylist(batch, schema))
@@ -168,7 +164,7 @@ def _schemas(reader: Reader, source: Path, first: Sequence[Record], names: Seque
     yield Table.from_pylist([{name: row.get(name) for name in task} for row in first]).schema
 
 
-_WRITE: dict[str, Callable[[BinaryIO, Iterable[Record], Sequence[str], Schemas], int]] = {
+_WRITE: dict[str, Callable[[BinaryIO, Iterable[Record], Sequence[str], Iterable[Any]], int]] = {
     ".csv": _write_csv,
     ".parquet": _write_parquet,
 }

@@ -16,6 +16,9 @@ from palm.report.task_charts import task_charts
 
 PLOT_FILE = "curves.html"
 
+FRAME_LINES = 4
+"""Lines of a chart in the terminal that hold no curve: its title, its frame and the numbers below it."""
+
 
 def plot(*runs: str | Path, output: str | Path | None = None) -> Path:
     """Write a page with loss and dev scores of every task over global steps.
@@ -67,6 +70,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         import plotext
     except ImportError:
         raise PalmError("plots in a terminal need plotext: pip install 'palm-torch[plot]'") from None
+    plotext.terminal.limit(width=True, height=False)  # charts are text, which may be longer than the screen
     found = []
     for chart in charts:
         figure = plotext.figure
@@ -76,7 +80,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         frame = chart.frame
         assert frame is not None
         # The names of the curves have lines of their own above them.
-        above = len(lines) + 2 if len(lines) > 1 else 0
+        above = 2 * len(lines) + 4 if len(lines) > 1 else 0
         figure.plot_size(width, height + above)
         figure.title(chart.title)
         for number, line in enumerate(lines):
@@ -87,7 +91,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         for axis, values in (("x", frame.xs), ("y", frame.ys)):
             figure.ruler(axis).ticks(*map(list, zip(*labels(values), strict=True)))
         figure.ruler("x").lim(frame.x_low, frame.x_high)
-        room = (height + above) / height
+        room = (height - FRAME_LINES + above) / (height - FRAME_LINES)
         figure.ruler("y").lim(frame.ys[0], frame.ys[0] + room * (frame.ys[-1] - frame.ys[0]))
         text = str(figure.build())
         found.append(text if colour else str(plotext.uncolorize(text)))

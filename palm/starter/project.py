@@ -16,6 +16,7 @@ from palm.core.files.fs import write_text
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.registry import did_you_mean
 from palm.engine.run.run_directory import name_problem
+from palm.reader.tables.reading import raw_rows
 from palm.starter.table_tasks import TableTasks
 
 TEMPLATES = Path(__file__).with_name("files")
@@ -236,13 +237,10 @@ def _filled(template: Path | str, values: Mapping[str, str]) -> str:
 
 def _texts(file: Path) -> Iterator[str]:
     """Yield the texts of a data file of the project."""
-    if file.suffix == ".tsv":
-        head, *rows = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
-        for row in rows:
-            yield from (cell for name, cell in zip(head, row, strict=True) if name != "label")
-    elif file.suffix == ".jsonl":
-        for line in file.read_text(encoding="utf-8").splitlines():
-            yield " ".join(json.loads(line)["text_a"])
+    if file.suffix in (".tsv", ".jsonl"):
+        for row in raw_rows(file):
+            texts = (cell for name, cell in row.cells.items() if name not in ("label", "spans", "relations"))
+            yield from (" ".join(text) if isinstance(text, list) else text for text in texts)
     elif file.suffix == ".json" and not file.stem.endswith("label_map"):
         for page in json.loads(file.read_text(encoding="utf-8"))["data"]:
             for paragraph in page["paragraphs"]:

@@ -21,6 +21,9 @@ ROWS = 2000
 MOST_LABELS = 100
 LONGEST_LABEL = 60
 
+LISTS = {"choices": "multiple_choice", "candidates": "ranking"}
+"""A column of lists of texts -> the kind of task, whose label chooses among them, or rates them."""
+
 _NUMBER = re.compile(r"[-+]?([0-9]*\.)?[0-9]+([eE][-+]?[0-9]+)?")
 
 
@@ -38,30 +41,43 @@ class TableTasks:
     files: dict[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
 
+    def add(self, name: str, path: Path, settings: dict[str, Any], columns: dict[str, str]) -> None:
+        """Add the task that a column of this name stands for."""
+        task = _unused(re.sub(r"\W+", "_", name).strip("_0123456789") or "task", self.kinds)
+        self.kinds[task] = settings["reader"]
+        self.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
+
 
 def tasks_in(path: Path) -> TableTasks:
     """Look at a table.
 
     Raises:
         DataError: it cannot be read.
-        ConfigError: it has no column of texts, or none that looks like labels.
+        ConfigError: it has no column of texts, or neither one that looks like labels nor a second text.
     """
     values = _values(path)
     texts = [name for name in values if _is_text(values[name])]
-    words = [name for name in values if _is_words(name, values[name])]
+    lists = [name for name in LISTS if name in values and "label" in values and texts]
+    words = [name for name in values if name not in lists and _is_words(name, values[name])]
     found = TableTasks()
-    for name in [name for name in values if name not in {*texts, *words}]:
+    for name in lists:
+        found.add(name, path, {"reader": LISTS[name], "paradigm": LISTS[name]}, {"text_a": texts[0]})
+    of_lists = {*lists, "label"} if lists else set()
+    for name in [name for name in values if name not in {*texts, *words, *of_lists}]:
         settings = _settings(values[name], bool(words))
         sources = words if settings.get("reader") == "seq_label" else texts or words
         if settings and sources:
             columns = {"text_a": sources[0], "label": name, **_second(sources, settings["reader"])}
-            task = _unused(re.sub(r"\W+", "_", name).strip("_0123456789") or "task", found.kinds)
-            found.kinds[task] = settings["reader"]
-            found.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
+            found.add(name, path, settings, columns)
+    if not found.files and len(texts) == 2:
+        columns = dict(zip(("text_a", "text_b"), texts, strict=True))
+        found.add("pairs", path, {"reader": "embedding", "paradigm": "embedding"}, columns)
     if not found.files:
         there = ", ".join(values)
-        raise ConfigError(f"--from {path}: no column of texts with one of labels beside it among {there}")
-    found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *words))))
+        raise ConfigError(
+            f"--from {path}: no column of texts with one of labels or texts beside it among {there}"
+        )
+    found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *lists, *words))))
     return found
 
 

@@ -299,7 +299,8 @@ class MultiHeadTrainer(TrainerBase):
         }
 
     def _has_own_layers(self, name: str) -> bool:
-        return bool(self.trainers[name].of_task["private_layers"])
+        own = self.trainers[name].of_task
+        return bool(own["private_layers"]) or own["lora"] is not None
 
     def _shared_pass(self, caller: str) -> SharedPass:
         shared = needed(self._shared, self.name, "build_predict_forward()", caller)

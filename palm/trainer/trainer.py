@@ -23,7 +23,7 @@ from palm.engine.inference.inference import WEIGHTS, InferenceModel
 from palm.engine.inference.loading import load_weights
 from palm.engine.run.run_directory import name_problem
 from palm.engine.training.loop import Training
-from palm.engine.training.model import share_parameters
+from palm.engine.training.model import adapters_of, share_parameters
 from palm.engine.training.task import Task
 from palm.paradigm import Head
 from palm.paradigm.results import has_own_results
@@ -48,6 +48,7 @@ class Trainer(TrainerBase):
         head_learning_rate: as in `Task`.
         share_rows_with: as in `Task`.
         private_layers: as in `Task`.
+        lora: as in `Task`.
         precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
 
     Raises:
@@ -68,6 +69,7 @@ class Trainer(TrainerBase):
         head_learning_rate: float | None = None,
         share_rows_with: str | None = None,
         private_layers: int = 0,
+        lora: Mapping[str, Any] | None = None,
         precision: str = "auto",
     ) -> None:
         wrong = [name_problem(name), *type_problems((int, float), "a number", mix_ratio=mix_ratio)]
@@ -82,9 +84,11 @@ class Trainer(TrainerBase):
             "head_learning_rate": head_learning_rate,
             "share_rows_with": share_rows_with,
             "private_layers": private_layers,
+            "lora": lora,
         }
         self._is_loaded = False
         self.own_top: nn.ModuleDict | None = None
+        self._own_encoder: Backbone | None = None
         self.reuse_head_with = reuse_head_with
         self.forward: Forward | None = None
         self.predict_forward: Forward | None = None
@@ -114,6 +118,7 @@ class Trainer(TrainerBase):
         """
         self.predict_forward = Forward(pred_backbone, pred_head)
         self.own_top = None
+        self._own_encoder = None
         return dict(pred_head.outputs_attr)
 
     def fit_reader(
@@ -150,7 +155,9 @@ class Trainer(TrainerBase):
         """The task with its training data, for a run with this seed."""
         forward = self._forwards("fit_reader")[self.name]
         task = task_of(self.name, reader, forward, self.of_task)
-        task.top = None if self.task is None else self.task.top  # like the head, it goes on where it is
+        if self.task is not None:  # like the head, they go on where they are
+            task.top = self.task.top
+            task.adapters = self.task.adapters
         task.open_stream(seed, reader.loaded_rows)
         self.task = task
         self._begin_anew()
@@ -290,6 +297,10 @@ class Trainer(TrainerBase):
         if count := self.of_task["private_layers"]:
             self.own_top = self.own_top or encoder.copied_top(count)
             encoder = encoder.with_top(self.own_top)
+        if (lora := self.of_task["lora"]) is not None:
+            # Kept, since its changed layers take weights that are loaded.
+            own = self._own_encoder or adapters_of(self.name, lora, encoder).merged_into(encoder)
+            encoder = self._own_encoder = own
         if self.forward is not None:
             # At every call: since the last one, build_forward or a new run may have put others in place.
             share_parameters(self._trained_encoder(), encoder)
@@ -301,8 +312,12 @@ class Trainer(TrainerBase):
     def _trained_encoder(self) -> Backbone:
         """Return the trained encoder below the head, with the task's own layers once there is a run."""
         backbone = self._forwards("evaluate")[self.name].backbone
-        top = self.task and self.task.top
-        return backbone.with_top(top) if top else backbone
+        if self.task is None:
+            return backbone
+        if self.task.adapters is not None:
+            with self.averaged():
+                return self.task.adapters.merged_into(backbone)
+        return backbone.with_top(self.task.top) if self.task.top else backbone
 
     def predictor(self, caller: str) -> InferenceModel:
         """The model that predicts."""

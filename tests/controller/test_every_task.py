@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import palm
+from helpers.saved import run_card_example
 from palm.core.files.tensors import load_tensors
 from palm.paradigm import HEADS
 from palm.starter.project import KINDS, write_project
@@ -69,3 +70,4 @@ def test_they_train_together_survive_a_kill_and_predict(project: Path) -> None:
         assert all(torch.equal(value, found[path][name]) for name, value in tensors.items()), path
     for task in [*KINDS, "regression"]:
         assert len(controller.pred(task)) > 0, task
+        run_card_example(project / "whole" / task / "infer_model")

@@ -226,6 +226,17 @@ def test_gradients_that_are_accumulated_are_exchanged_once(two: Path) -> None:
     assert exchanges["parts"] == exchanges["ddp"] > 0
 
 
+def test_gradients_are_averaged_whichever_ranks_have_them(two: Path) -> None:
+    here = seen(two)["exchanged"]
+    assert here == [
+        [0.5, 1.0, None, None],
+        [0.5, None, 1.0, None],
+        [1.0, 0.5, None, None],
+        [1.0, None, None, 0.5],
+        [1.5, None, None, None],
+    ]
+
+
 def test_files_of_predictions_are_those_of_one_process_byte_for_byte(two: Path, tmp_path: Path) -> None:
     for task in (*ranks.TASKS, "one"):
         folder = two / "out" / ("cls/infer_model" if task == "one" else task)

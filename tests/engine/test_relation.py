@@ -15,6 +15,7 @@ import torch
 import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
+from helpers.saved import run_card_example
 from palm.core.errors import ConfigError, DataError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Relation
@@ -256,6 +257,7 @@ def test_yaml_trains_it_on_the_rows_of_a_span_task(trained: Path, task: str) -> 
     words = [span["text"] for span in record["spans"]]
     found = {(words[each["head"]], each["label"], words[each["tail"]]) for each in record["relations"]}
     assert found == {("anna", "owns", "old red door"), ("old red door", "is", "red")}
+    run_card_example(trained / "out" / task / "best_model")
 
 
 def test_the_report_scores_every_label_of_relations(trained: Path) -> None:

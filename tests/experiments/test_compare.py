@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.untrusted import read_object
 from palm.engine.training.planning import StepPlan
-from palm.experiments.comparison.compare import _keep_earlier
+from palm.experiments.comparison.compare import _checked, _keep_earlier
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of
 from palm.experiments.comparison.setup import setup_of
+from palm.experiments.comparison.tuning import tuned
 from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
+from palm.experiments.grid.folder import GridRun
 from palm.mixing import MixRatio, Proportional, TaskProgress
 
 
@@ -437,3 +440,44 @@ def test_a_variant_that_cannot_be_built_is_refused_before_the_first_run(tmp_path
         palm.compare(given, also=also, output=tmp_path / "grid")
     assert "private_layers" in str(caught.value)
     assert not list((tmp_path / "grid").glob("runs/*"))
+
+
+def test_each_way_has_the_settings_with_its_best_dev_score(tmp_path: Path) -> None:
+    stages = [{"tasks": ["match"], "num_epochs": 0.4}, {"tasks": ["cls"], "num_epochs": 0.4}]
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages)
+    test = {"cls": tmp_path / "mlm.tsv"}
+    space = {"learning_rate": [1e-4, 1e-2], "updates": [1, 2]}
+    setup, points = _checked(given, ".", 2, "target", test, None, {}, space, [])
+    ways = setup.ways()
+    scores = {"together": [0.1, 0.2, 0.3, 0.4], "alone-cls": [0.4, 0.3, 0.2, 0.1], "staged": [0, 1, 0, 0]}
+
+    def train(runs: Sequence[GridRun]) -> dict[str, Any]:
+        assert not any(run.test for run in runs)
+        found = {}
+        for run in runs:
+            variant, _, number = run.name.removeprefix("tune-").rpartition("-")
+            score = scores.get(variant, [0.5] * 4)[int(number)]
+            found[run.name] = {"state": "done", "dev": [(1, score), (2, score / 2)]}
+        return found
+
+    best = tuned(setup, points, ways, train)
+    chosen = {name: tuple(point.values.values()) for name, point in best.items()}
+    assert len(chosen) == len(ways) == 5
+    assert [chosen[name] for name in scores] == [(1e-2, 2), (1e-4, 1), (1e-4, 2)]
+    runs = setup.runs(ways, [7], {name: point.setup for name, point in best.items()})
+    together, alone, staged = (run.settings["global"] for run in runs[:3])
+    assert (together["learning_rate"], together["max_steps"], runs[0].steps) == (1e-2, 12, 12)
+    assert (alone["learning_rate"], runs[1].steps) == (1e-4, 4)
+    assert [stage["max_steps"] for stage in staged["stages"]] == [8, 8]
+    assert all(run.test for run in runs)
+
+
+def test_settings_are_not_chosen_by_the_rows_that_are_compared(tmp_path: Path) -> None:
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
+    with pytest.raises(ConfigError, match=r"tune: .*--test cls=FILE"):
+        palm.compare(given, tune={"learning_rate": [1e-4, 1e-3]})
+    stages = [{"tasks": ["match"]}, {"tasks": ["cls"], "learning_rate": 0.1, "start_from": "match"}]
+    with pytest.raises(ConfigError, match="tune: a stage says learning_rate"):
+        palm.compare(
+            {**given, "stages": stages}, tune={"learning_rate": [1e-4]}, test={"cls": tmp_path / "mlm.tsv"}
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 MODES: dict[str, dict[str, Any]] = {
@@ -10,6 +11,7 @@ MODES: dict[str, dict[str, Any]] = {
     "two tasks a step": {"tasks_per_step": 2},
     "all tasks a step, bf16": {"tasks_per_step": "all", "precision": "bf16"},
     "private layers": {"tasks_per_step": "all", "private_layers": 1},
+    "lora": {"tasks_per_step": "all", "lora": {"rank": 2}},
     "averaged weights": {"use_ema": True, "ema_decay": 0.9},
     "accumulation": {"gradient_accumulation_steps": 2},
     "activation checkpointing": {"activation_checkpointing": True},
@@ -26,3 +28,6 @@ MODES: dict[str, dict[str, Any]] = {
     "balance by famo": {"tasks_per_step": "all", "balance": "famo"},
     "balance by gradients": {"tasks_per_step": 2, "balance": "helpers.balances.EqualNorms"},
 }
+if find_spec("torchjd"):
+    for name in ("pcgrad", "cagrad", "mgda", "upgrad"):
+        MODES[f"balance by {name}"] = {"tasks_per_step": 2, "balance": name}

@@ -51,3 +51,10 @@ def forge(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
     (folder / "manifest.json").unlink()
     seal(folder)
     return folder
+
+
+def run_card_example(model: Path) -> None:
+    """Run what the card of a saved model shows, with the model's place in it."""
+    code = (model / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    task = code.partition('palm.load_model("')[2].partition('"')[0]
+    exec(code.replace(f'"{task}"', repr(str(model))), {})

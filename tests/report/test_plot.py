@@ -117,6 +117,17 @@ def test_the_terminal_gets_text(run: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\x1b[" in terminal_plot(run)
 
 
+def test_the_names_of_curves_lie_on_no_curve(run: Path) -> None:
+    pytest.importorskip("plotext", reason="the extra plot is not installed")
+    others = [changed(run, "a", 1), changed(run, "b", 1, learning_rate="0.5")]
+    loss, *_ = terminal_plot(*others, width=80, colour=False).split("\n\n")
+    lines = loss.splitlines()
+    end = next(number for number, line in enumerate(lines) if "└" in line)
+    assert sum(name in line for line in lines[:end] for name in ("0.003", "0.5")) == 4
+    numbers = [number for number, line in enumerate(lines) if line.split("┤")[0].strip()[:1].isdigit()]
+    assert numbers[0] > end
+
+
 @pytest.mark.parametrize(("missing", "call"), [("jinja2", palm.plot), ("plotext", terminal_plot)])
 def test_it_is_told_what_to_install(
     run: Path, missing: str, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch

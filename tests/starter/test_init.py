@@ -156,3 +156,24 @@ def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
     files = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     data = TEMPLATES / "data"
     assert files == {path.relative_to(data): path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "cells"),
+    [
+        ("multiple_choice", "choices", {"choices": ["the red boat", "an old sun"], "label": 1}),
+        ("ranking", "candidates", {"candidates": ["the red boat", "an old sun"], "label": [2, 0]}),
+        ("embedding", "pairs", {}),
+    ],
+)
+def test_a_table_of_several_texts_a_row_becomes_a_task(
+    tmp_path: Path, kind: str, name: str, cells: dict[str, object]
+) -> None:
+    rows = [{"question": f"who owns boat {k}", **(cells or {"answer": f"anna owns {k}"})} for k in range(30)]
+    table = tmp_path / "rows.jsonl"
+    table.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    task = yaml.safe_load((tmp_path / "project" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert (task["reader"], task["columns"]["text_a"]) == (kind, "question")
+    found = check(tmp_path / "project" / "config.yaml", measure=False)
+    assert [str(problem) for problem in found.problems if problem.severity == "error"] == []

@@ -13,6 +13,7 @@ from helpers import tiny
 from palm.backbone.encoder import Encoder
 from palm.engine.run.checkpoint import load_checkpoint
 from palm.engine.training.loop import Training
+from palm.trainer.predicting import predicted
 
 CONFIG = {**tiny.BACKBONE, "num_hidden_layers": 3}
 OWN = {"cls": 2, "match": 1, "other": 0}
@@ -40,11 +41,13 @@ def heads() -> list[Any]:
     return [palm.head.Classify(4, 32, 0.1), palm.head.Match(2, 32, 0.1), palm.head.Classify(4, 32, 0.1)]
 
 
-def trainer_of(folder: Path) -> palm.MultiHeadTrainer:
+def trainer_of(folder: Path, trainers: list[palm.Trainer] | None = None) -> palm.MultiHeadTrainer:
     """Three layers; `cls` has two of its own, `match` one, `other` none."""
     readers = readers_of(folder, num_epochs=None)  # first of all, since they bring the seed
     encoder = palm.backbone.BERT.from_config(CONFIG)
-    trainers = [palm.Trainer(name, private_layers=count, precision="fp32") for name, count in OWN.items()]
+    trainers = trainers or [
+        palm.Trainer(name, private_layers=count, precision="fp32") for name, count in OWN.items()
+    ]
     for reader, trainer, head in zip(readers, trainers, heads(), strict=True):
         reader.register_with(encoder)
         trainer.build_forward(encoder, head)
@@ -203,3 +206,35 @@ def test_a_wrong_number_is_told(folder: Path) -> None:
     trainer.fit_reader(readers_of(folder, encoder)[0])
     with pytest.raises(palm.ConfigError, match=r"private_layers .*\b2\b.* 3"):
         trainer.train()
+
+
+def test_adapters_of_a_tasks_own_train_and_predict_together_as_in_a_controller(folder: Path) -> None:
+    lora = {"cls": {"rank": 2}, "match": {"rank": 3, "targets": ["key"]}, "other": None}
+    given = tiny.config(folder, "cls", "match", grad_clip=None, random_seed=3, warmup_proportion=0.0)
+    given |= {"num_hidden_layers": 3, "num_epochs": 1, "task_instance": list(OWN), **TOGETHER}
+    given["tasks"]["other"] = dict(given["tasks"]["cls"])
+    for name, own in lora.items():
+        given["tasks"][name]["lora"] = own
+    run = palm.Controller(given, argv=[]).training()
+
+    trainer = trainer_of(folder, [palm.Trainer(n, lora=own, precision="fp32") for n, own in lora.items()])
+    assert losses(trainer._training("train")) == losses(run)
+    ours, theirs = trainer._training("train").model.state_dict(), run.model.state_dict()
+    assert all(value.equal(theirs[name]) for name, value in ours.items())
+    trainer.save(folder / "saved", "predict")
+    encoder = ready_to_predict(trainer, folder)
+    expected = trainer.predict()
+    for name, one in trainer.trainers.items():
+        batch = next(iter(one.predict_batches()))
+        model = palm.load_model(folder / "saved" / name)
+        expected_outputs = predicted(model.backbone.eval(), model.head.eval(), batch, "fp32")
+        for found in (one.predict_one_batch(batch), trainer.predict_one_batch(name, batch)):
+            torch.testing.assert_close(found, expected_outputs, atol=1e-6, rtol=0)
+    shared = palm.load_model(folder / "saved" / "other").backbone.state_dict()
+    assert all(value.equal(shared[name]) for name, value in encoder.state_dict().items())
+
+    later = palm.MultiHeadTrainer([palm.Trainer(n, lora=own) for n, own in lora.items()], **TOGETHER)
+    ready_to_predict(later, folder)
+    for name, one in later.trainers.items():
+        one.load_predict_model(folder / "saved" / name)
+    assert later.predict() == expected

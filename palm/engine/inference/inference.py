@@ -32,7 +32,8 @@ from palm.core.version import __version__
 from palm.distributed.failures import report_missing_ranks
 from palm.distributed.group import exhaust, from_first, gather_objects, is_first, split_among_ranks
 from palm.distributed.shards import full_tensors
-from palm.engine.inference.model_card import CARD, label_names, model_card
+from palm.engine.inference.adapted import ADAPTERS, Adapted
+from palm.engine.inference.model_card import CARD, example_input, label_names, model_card
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
 from palm.engine.training.device_transfer import Place, fetched, placed
@@ -72,6 +73,7 @@ class InferenceModel:
 
     Attributes:
         engine: computes in the place of torch, see `loading.load_model`; None for torch.
+        adapted: the adapters that its encoder has merged, which are saved beside it; None for none.
         place: sends its batches to the device.
         trained: the checksum of the `dev_file` that the run was scored on; of a best model also the global
             `step` after which it was saved, and its `scores` there.
@@ -101,6 +103,11 @@ class InferenceModel:
         self.engine: OnnxEngine | None = None
         self.place: Place = placed
         self.trained: dict[str, Any] = {}
+        self.adapted: Adapted | None = None
+
+    def __repr__(self) -> str:
+        parts = ", ".join(type(part).__name__ for part in (self.reader, self.backbone, self.head))
+        return f"InferenceModel({self.task!r}, {parts})"
 
     def weights(self) -> Tensors:
         """All weights as they are saved; names begin with `backbone.` or `paradigm.`."""
@@ -404,22 +411,30 @@ class InferenceModel:
         weights = full_tensors(self.weights())
         if not is_first():
             return
+        record = {"run": run or {}, "training": training or {}}
         with new_directory(folder, overwrite) as part:
-            save_tensors(part / WEIGHTS, weights)
-            description = {
-                "format": FORMAT,
-                "version": VERSION,
-                "palm_version": __version__,
-                "task": self.task,
-                "batch_size": self.batch_size,
-                "reader": describe(READERS, self.reader, part),
-                "backbone": describe(BACKBONES, self.backbone, part),
-                "paradigm": describe(HEADS, self.head, part),
-                "run": run or {},
-                "training": training or {},
-            }
-            write_json(part / DESCRIPTION, description)
-            write_text(part / CARD, model_card(description, label_names(self.reader, self.head)))
+            self._write(part, weights, record)
+            if self.adapted is not None:
+                with new_directory(part / ADAPTERS) as small:
+                    self.adapted.write(small)
+                    self._write(small, self.adapted.beside(weights), {**record, **self.adapted.facts()})
+
+    def _write(self, part: Path, weights: Tensors, record: Mapping[str, Any]) -> None:
+        save_tensors(part / WEIGHTS, weights)
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "palm_version": __version__,
+            "task": self.task,
+            "batch_size": self.batch_size,
+            "reader": describe(READERS, self.reader, part),
+            "backbone": describe(BACKBONES, self.backbone, part),
+            "paradigm": describe(HEADS, self.head, part),
+            **record,
+        }
+        write_json(part / DESCRIPTION, description)
+        example = example_input(self.reader, HEADS.name_of(type(self.head)))
+        write_text(part / CARD, model_card(description, label_names(self.reader, self.head), example))
 
 
 def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:

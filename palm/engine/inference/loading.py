@@ -16,6 +16,7 @@ from palm.core.files.tensors import load_into, load_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.logging import logger
+from palm.engine.inference.adapted import with_base
 from palm.engine.inference.inference import DESCRIPTION, FORMAT, VERSION, WEIGHTS, InferenceModel
 from palm.engine.inference.model_paths import chosen_model
 from palm.engine.inference.onnx.computing import OnnxEngine
@@ -33,6 +34,7 @@ def load_model(
     trust: str | Sequence[str] = (),
     reader: Mapping[str, Any] = MappingProxyType({}),
     head: Mapping[str, Any] = MappingProxyType({}),
+    base: str | Path | None = None,
 ) -> InferenceModel:
     """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
 
@@ -46,6 +48,8 @@ def load_model(
             classes, modules or packages, such as 'mypackage.readers'.
         reader: settings that replace the saved ones of the reader.
         head: those of the head.
+        base: of the folder `lora` of a saved model, which has adapters and a head alone: the weights that
+            they change, a directory or owner/name; the directory that the run started from where absent.
 
     Raises:
         StorageError: missing, damaged, naming code that nobody trusts, or not fitting these settings.
@@ -57,7 +61,7 @@ def load_model(
         raise ConfigError("precision 'int8' needs engine 'onnx', which needs the extra `onnx`")
     given = Path(folder)
     folder = chosen_model(given)
-    model = _model_in(folder, precision if engine == "torch" else "fp32", trust, reader, head)
+    model = _model_in(folder, precision if engine == "torch" else "fp32", trust, reader, head, base)
     if engine == "onnx":
         model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
     if folder != given:
@@ -71,21 +75,28 @@ def _model_in(
     trust: str | Sequence[str],
     reader: Mapping[str, Any],
     head: Mapping[str, Any],
+    base: str | Path | None,
 ) -> InferenceModel:
     description = _verified_description(folder)
     weights = load_tensors(folder / WEIGHTS)
     own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
     with wrap_read_errors(folder / DESCRIPTION):
+        saved_base = description.get("base")
+        whole = None if saved_base else own["backbone"]
+        backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=whole)
+        if saved_base:
+            backbone = with_base(backbone, weights, saved_base, folder, base)
         model = InferenceModel(
             str(description["task"]),
             rebuild(READERS, description["reader"], folder, trust=trust, overrides=reader),
-            rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=own["backbone"]),
+            backbone,
             rebuild(HEADS, description["paradigm"], folder, trust=trust, weights=own["head"], overrides=head),
             batch_size=description["batch_size"],
             precision=precision,
         )
         model.trained = _trained(description.get("training") or {})
-    load_into(model.backbone, own["backbone"], folder)
+    if not saved_base:
+        load_into(model.backbone, own["backbone"], folder)
     load_into(model.head, own["head"], folder)
     return model
 

@@ -11,7 +11,7 @@ from typing import Any
 from palm.config import yaml_text
 from palm.engine.training.recipe import flattened
 from palm.paradigm import Head, Match, Regression
-from palm.reader import Reader
+from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
 
 CARD = "README.md"
@@ -71,12 +71,27 @@ def label_names(reader: Reader, head: Head) -> list[str]:
     return [names.get(number, str(number)) for number in range(head.settings.get("n_classes", 0))]
 
 
-def model_card(description: Mapping[str, Any], labels: Sequence[str], architecture: str | None = None) -> str:
+def example_input(reader: Reader, head: str) -> str:
+    """Return what `predict` takes of one example, as Python; `head` is the name of the model's."""
+    if isinstance(reader, RelationReader) and reader.spans_given:
+        label = reader.span_labels.names[min(reader.span_labels.names)]
+        spans = [{"start": word, "end": word + 1, "label": label} for word in (0, 1)]
+        return repr([{"text_a": ["a", "text"], "spans": spans}])
+    return EXAMPLES.get(head, '["a text"]')
+
+
+def model_card(
+    description: Mapping[str, Any],
+    labels: Sequence[str],
+    example: str = '["a text"]',
+    architecture: str | None = None,
+) -> str:
     """The text of a model's card.
 
     Args:
         description: of the model, as its `config.json` has it.
         labels: what its outputs stand for, as `label_names` tells.
+        example: what `predict` takes, as `example_input` tells.
         architecture: the class of `transformers` that loads it; None where palm does.
     """
     head = description["paradigm"]["name"]
@@ -86,7 +101,7 @@ def model_card(description: Mapping[str, Any], labels: Sequence[str], architectu
         f"# {description['task']}",
         *_summary(description, what, labels, training),
         "## How to load it",
-        _loading(description["task"], head, pipeline, architecture),
+        _loading(description["task"], example, pipeline, architecture),
         *_data_and_scores(training),
         *_settings(description["task"], training),
     ]
@@ -161,10 +176,12 @@ def _summary(
 EXAMPLES = {
     "match": '[("a text", "another text")]',
     "mrc": '[("a question", "the text that answers it")]',
+    "multiple_choice": '[("a text", ["a choice", "another one"])]',
+    "ranking": '[("a query", ["a candidate", "another one"])]',
 }
 
 
-def _loading(task: str, head: str, pipeline: str | None, architecture: str | None) -> str:
+def _loading(task: str, example: str, pipeline: str | None, architecture: str | None) -> str:
     if architecture is not None:
         return (
             "```python\n"
@@ -173,7 +190,6 @@ def _loading(task: str, head: str, pipeline: str | None, architecture: str | Non
             f'model = {architecture}.from_pretrained("{task}")\n'
             f'```\n\nOr as a pipeline: `pipeline("{pipeline}", model="{task}")`.'
         )
-    example = EXAMPLES.get(head, '["a text"]')
     return (
         "```python\n"
         "import palm\n\n"

@@ -28,7 +28,7 @@ from palm.engine.inference.inference import DESCRIPTION, InferenceModel
 from palm.engine.run.training_metadata import data_of
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
-from palm.engine.training.model import PRIVATE
+from palm.engine.training.model import LORA, PRIVATE
 from palm.engine.training.recipe import Recipe, identity
 from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
@@ -263,9 +263,9 @@ def trained_weights(folder: Path) -> TrainedWeights:
     """
     files = _verified(folder)
     weights = load_tensors(folder / "model.safetensors")
-    if any(name.startswith(PRIVATE) for name in weights):
+    if any(name.startswith((PRIVATE, LORA)) for name in weights):
         raise StorageError(
-            f"{folder} is of a run whose tasks have private_layers, so it has no encoder for all of them; "
+            f"{folder} is of a run whose tasks have private_layers or lora, so it has no encoder for all; "
             "take the models that the run saved for each task"
         )
     if "ema.safetensors" in files:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from palm.core.logging import logger
+from palm.engine.inference.adapted import Adapted
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.events import Completed, Evaluated, Event, event_of
 from palm.engine.training.loop import Step, Training
@@ -171,7 +172,7 @@ def json_ready(scores: Scores) -> JsonScores:
 def model_of(training: Training, task: Task) -> InferenceModel:
     """Return the model of a task at this moment of a run; it has the run's weights, not copies."""
     model = training.model
-    return InferenceModel(
+    made = InferenceModel(
         task.name,
         task.reader,
         model.encoder(task.name),
@@ -179,6 +180,9 @@ def model_of(training: Training, task: Task) -> InferenceModel:
         batch_size=task.rows_per_prediction,
         precision=model.precision,
     )
+    if task.adapters is not None:
+        made.adapted = Adapted(task.adapters, model.backbone, None)
+    return made
 
 
 def count_examples(task: Task) -> int:

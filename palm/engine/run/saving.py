@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ BEST_KINDS = ("best", "best_overall")
 """Kinds of models that an evaluation is the reason for."""
 
 
+@dataclass(eq=False)
 class TargetSaver:
     """Saves a target's inference model at the moment it finishes, and on the way if asked.
 
@@ -32,17 +34,13 @@ class TargetSaver:
         every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
         run: the resolved configuration, kept in each model.
         keep: how many of the models on the way are kept; 0 or less: all.
-
     """
 
-    def __init__(
-        self, training: Training, save_path: Path, every: int, run: dict[str, Any], keep: int = -1
-    ) -> None:
-        self.training = training
-        self.save_path = save_path
-        self.every = every
-        self.run = run
-        self.keep = keep
+    training: Training
+    save_path: Path
+    every: int
+    run: dict[str, Any]
+    keep: int = -1
 
     def __call__(self, event: Event) -> list[Saved]:
         if not isinstance(event, Step):
@@ -83,6 +81,9 @@ def save_model(
         run = {**run, "global": settings, "tasks": {task.name: run["tasks"].get(task.name, {})}}
     with training.averaged():
         model = model_of(training, task)
+        is_frozen = not any(parameter.requires_grad for parameter in model.backbone.parameters())
+        if model.adapted is not None and is_frozen and run:
+            model.adapted = replace(model.adapted, base=run["global"].get("pretrain_path"))
         parts = (("backbone", model.backbone), ("head", model.head))
         weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
         check_finite(weights, f"the model of {task.name!r} at global step {training.step}")

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
-from palm.core.errors import ConfigError, WiringError
+from palm.backbone.low_rank import FROM, LowRank, new_adapters
+from palm.core.errors import ConfigError, StorageError, WiringError
 from palm.core.numerics.precision import Precision
+from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
 from palm.engine.training.joint_pass import joint_outputs
 from palm.engine.training.task import Task
 from palm.paradigm.base import Head
+from palm.pretrained.peft import read_adapters
 
 PRIVATE = "private."
 """How the names of the parameters of tasks' own layers begin."""
+
+LORA = "lora."
+"""How those of tasks' own adapters begin."""
 
 
 def _escaped(task: str) -> str:
@@ -34,6 +42,7 @@ class MultiTaskModel(nn.Module):
 
     Attributes:
         private: task -> its own topmost layers of the encoder, where it has any.
+        lora: task -> its own adapters on the encoder, where it has any.
     """
 
     def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
@@ -52,13 +61,18 @@ class MultiTaskModel(nn.Module):
             self.heads[key] = task.head
             self._owners[task.name] = key
         self.private = nn.ModuleDict()
+        self.lora = nn.ModuleDict()
         for task in tasks:
-            if task.private_layers:
-                try:
-                    task.top = task.top or backbone.copied_top(task.private_layers)
-                except ConfigError as error:
-                    raise ConfigError(f"task {task.name!r}: {line}" for line in error.problems) from None
-                self.private[f"@{_escaped(task.name)}"] = task.top
+            key = f"@{_escaped(task.name)}"
+            try:
+                if task.private_layers:
+                    task.top = self.private[key] = task.top or backbone.copied_top(task.private_layers)
+                if task.lora is not None:
+                    task.adapters = self.lora[key] = task.adapters or adapters_of(
+                        task.name, task.lora, backbone
+                    )
+            except ConfigError as error:
+                raise ConfigError(f"task {task.name!r}: {line}" for line in error.problems) from None
 
     @property
     def head_places(self) -> dict[str, str]:
@@ -82,9 +96,16 @@ class MultiTaskModel(nn.Module):
                 layers[number - len(upper)] += [f"{place}.{name}" for name in names]
         return layers
 
-    def encoder(self, task: str) -> Backbone:
-        """The encoder of a task: the shared one, with layers of its own on top where it has some."""
+    def encoder(self, task: str, merged: bool = True) -> Backbone:
+        """The encoder of a task: the shared one, with layers or adapters of its own where it has some.
+
+        Where they are `merged`, its changed weights are those of this moment; else gradients reach adapters.
+        """
         key = f"@{_escaped(task)}"
+        if key in self.lora:
+            adapters = self.lora[key]
+            assert isinstance(adapters, LowRank)
+            return adapters.merged_into(self.backbone) if merged else adapters.applied_to(self.backbone)
         if key not in self.private:
             return self.backbone
         top = self.private[key]
@@ -102,10 +123,24 @@ class MultiTaskModel(nn.Module):
         heads = [self.head(name) for name in tasks]
         sources = [self._rows_of[name] for name in tasks]
         rows_of = [sources.index(source) for source in sources]
-        encoders = [self.encoder(name) for name in tasks]
+        encoders = [self.encoder(name, merged=False) for name in tasks]
         outputs = joint_outputs(encoders, heads, batches, rows_of, self.precision)
         losses = [head.loss(made, own) for head, made, own in zip(heads, outputs, batches, strict=True)]
         return torch.stack(losses)
+
+
+def adapters_of(task: str, lora: Mapping[str, Any], backbone: Backbone) -> LowRank:
+    """The adapters of a task by its setting `lora`; where they are new, torch's seed decides A.
+
+    Raises:
+        ConfigError: the encoder has no such layers, or the directory no adapters for them.
+    """
+    if FROM in lora:
+        try:
+            return read_adapters(backbone, Path(lora[FROM]))
+        except StorageError as error:
+            raise ConfigError(f"lora: {error}") from None
+    return new_adapters(backbone, lora, int(generator(torch.initial_seed(), "lora", task).integers(2**63)))
 
 
 def share_parameters(source: nn.Module, target: nn.Module) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from palm.backbone import BACKBONES, Backbone
+from palm.backbone.low_rank import DEFAULTS, FROM
 from palm.balance import BALANCES, Balance
 from palm.core.component import Component
 from palm.core.numerics.precision import Choice, choice
@@ -144,8 +145,13 @@ def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
 
 def _task_identity(task: Task) -> dict[str, Any]:
     assert task.stream is not None, "the training data is not loaded"
-    optional = {"share_rows_with": task.share_rows_with, "private_layers": task.private_layers}
+    optional: dict[str, Any] = {
+        "share_rows_with": task.share_rows_with,
+        "private_layers": task.private_layers,
+    }
     own = {name: value for name, value in optional.items() if value}
+    if task.lora is not None:
+        own["lora"] = _plain(dict(task.lora) if FROM in task.lora else {**DEFAULTS, **task.lora})
     return {
         **own,
         "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from palm.backbone.base import Backbone
+from palm.backbone.low_rank import LowRank, lora_problems
 from palm.config import DataPath
 from palm.core.checks import count_problems, positive_problems, raise_any
 from palm.core.errors import TrainingError
@@ -66,6 +67,8 @@ class Task:
             steps, on the same rows, which are encoded once.
         private_layers: how many of the encoder's topmost layers, and the pooler, are the task's own; they
             begin as copies of the shared ones.
+        lora: low-rank adapters of the task's own on linear layers of the encoder: a mapping of rank (8),
+            alpha (16) and targets ([query, value]), or {from: DIR} for those of a directory in PEFT's format.
 
     Attributes:
         stream: the batches of its training data, once that is loaded.
@@ -74,6 +77,7 @@ class Task:
         scores: its dev scores so far, from 0 to 1, the higher the better.
         bad_dev_rows: rows of its dev data that were left out or repaired, as `Rows.bad`.
         top: its own layers of the encoder, once a model is made of it, if it has any.
+        adapters: likewise, those of `lora`.
         stopped_at: the global step at which it was declared finished early; None where it was not.
 
     Raises:
@@ -103,7 +107,9 @@ class Task:
     is_target: bool = True
     share_rows_with: str | None = None
     private_layers: int = 0
+    lora: Mapping[str, Any] | None = None
     top: nn.ModuleDict | None = field(default=None, init=False)
+    adapters: LowRank | None = field(default=None, init=False)
     stream: TaskStream | None = field(default=None, init=False)
     expected_steps: int = field(default=0, init=False)
     step: int = field(default=0, init=False)
@@ -126,6 +132,10 @@ class Task:
         yield from count_problems(least=0, **self._given("private_layers", "print_first_n"))
         rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")
         yield from positive_problems(**self._given(*rates))
+        if self.lora is not None:
+            yield from lora_problems(self.lora)
+            if self.private_layers:
+                yield "lora: a task has adapters or private_layers, not both; leave one of them out"
 
     def _given(self, *settings: str) -> dict[str, Any]:
         return {name: value for name in settings if (value := getattr(self, name)) is not None}

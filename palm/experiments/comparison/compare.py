@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import mean
@@ -20,9 +21,11 @@ from palm.engine.run.run_lock import only_run_in
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.statistics import smallest_differences
+from palm.experiments.comparison.tuning import UPDATES, Point, said_of, tuned, tuning_problems
 from palm.experiments.comparison.variants import REFERENCE, Budget, Length, Variant
 from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result, word_of
 from palm.experiments.grid.pool import Pool, Progress, slots_of
+from palm.experiments.search.space import grid_points, space_of
 
 COMPARE_JSON = "compare.json"
 COMPARE_TABLE = "compare.txt"
@@ -41,6 +44,7 @@ def compare(
     overwrite: bool = False,
     keep_models: bool = False,
     also: Mapping[str, Mapping[str, Any]] | None = None,
+    tune: Mapping[str, Sequence[Any]] | None = None,
     argv: Sequence[str] = (),
 ) -> Outcome:
     """Train every target alone, all tasks together, and without each auxiliary, and say what helps what.
@@ -61,7 +65,9 @@ def compare(
         output: the folder; `<save_path>_compare` where absent.
         overwrite: remove the runs of another comparison there.
         keep_models: keep the models and checkpoints of scored runs.
-        also: name -> settings of one more variant with all tasks; its steps are as these settings say.
+        also: name -> settings of one more variant with all tasks.
+        tune: setting -> values; every way is trained with all combinations, and compared with those that are
+            best by its dev data. `updates` is a factor of the updates of each way.
         argv: command-line arguments that override settings.
 
     Raises:
@@ -70,11 +76,11 @@ def compare(
         PalmError: a run failed; what is done stays done.
     """
     show_on_console()
-    setup = _checked(config, task_dir, seeds, budget, test or {}, model, also or {}, argv)
+    setup, points = _checked(config, task_dir, seeds, budget, test or {}, model, also or {}, tune or {}, argv)
     beside = setup.settings.save_path.with_name(f"{setup.settings.save_path.name}_compare")
     folder = beside if output is None else Path(output)
     with only_run_in(folder):
-        return _compared(setup, Grid(folder), config, seeds, workers, overwrite, keep_models)
+        return _compared(setup, points, Grid(folder), config, seeds, workers, overwrite, keep_models)
 
 
 def _checked(
@@ -85,8 +91,9 @@ def _checked(
     test: Mapping[str, str | Path],
     model: str | None,
     also: Mapping[str, Mapping[str, Any]],
+    tune: Mapping[str, Sequence[Any]],
     argv: Sequence[str],
-) -> Setup:
+) -> tuple[Setup, list[Point]]:
     raise_any(
         [
             *count_problems(2, seeds=seeds),
@@ -99,15 +106,23 @@ def _checked(
         words = [*argv, *(f"--{key}={word_of(value)}" for key, value in changes.items())]
         return configured(config, task_dir, words, for_train=True, needs_tasks=True)
 
-    # Stages of the configuration are a variant already.
-    others = {name: configuration({"stages": None, **changes}) for name, changes in also.items()}
-    setup = setup_of(configuration({}), budget, test, model, others)
+    def at(values: Mapping[str, Any]) -> Setup:
+        own = {name: value for name, value in values.items() if name != UPDATES}
+        # Stages of the configuration are a variant already.
+        others = {name: configuration({"stages": None, **changes, **own}) for name, changes in also.items()}
+        found = setup_of(configuration(own), budget, test, model, others)
+        return replace(found, updates=values.get(UPDATES, 1.0))
+
+    setup = at({})
+    points = [Point(values, at(values)) for values in (grid_points(space_of(tune)) if tune else ())]
+    raise_any(tuning_problems(setup, points) if points else ())
     set_verbosity(setup.settings.quiet, setup.settings.verbose)
-    return setup
+    return setup, points
 
 
 def _compared(
     setup: Setup,
+    points: Sequence[Point],
     grid: Grid,
     config: str | Path | Mapping[str, Any],
     seeds: int,
@@ -117,7 +132,8 @@ def _compared(
 ) -> Outcome:
     for name in (COMPARE_JSON, COMPARE_TABLE):
         check_replaceable(grid.path / name)
-    grid.open("compare", setup.about(), overwrite, grows=("also", "data"))
+    tried = {"tune": [dict(point.values) for point in points]} if points else {}
+    grid.open("compare", {**setup.about(), **tried}, overwrite, grows=("also", "data"))
     ways = setup.ways()
     logger.info("%s", setup.equal(ways))
     for target, rows in setup.num_rows().items():
@@ -125,11 +141,13 @@ def _compared(
         logger.info(said, target, seeds, rows, *smallest_differences(seeds, rows))
     settings = setup.settings
     chosen = range(settings.random_seed, settings.random_seed + seeds)
-    runs = setup.runs(ways, chosen)
     home = [] if isinstance(config, Mapping) else ["--of", str(config)]
     slots = slots_of(workers, settings.use_gpu)
-    results = _trained(Pool(grid, ["compare", "--one_run", *home], slots, keep_models), runs)
-    return _outcome(grid, setup, ways, results, chosen)
+    pool = Pool(grid, ["compare", "--one_run", *home], slots, keep_models)
+    setup.runs(ways, chosen[:1])  # all mistakes before the first run
+    best = tuned(setup, points, ways, lambda runs: _trained(pool, runs)) if points else {}
+    runs = setup.runs(ways, chosen, {variant: point.setup for variant, point in best.items()})
+    return _outcome(grid, setup, ways, _trained(pool, runs), chosen, said_of(points, best))
 
 
 def _keep_earlier(folder: Path, found: Outcome) -> None:
@@ -148,7 +166,7 @@ def _trained(pool: Pool, runs: Sequence[GridRun]) -> dict[str, Result]:
     progress = Progress({run.name: run.steps for run in runs})
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
-        if result["state"] != "done":
+        if result["state"] != "done" and run.test:
             raise PalmError(f"the run {run.name} has no result to compare: {result['why']}")
         shown = []
         for task, scored in result["test"].items():
@@ -167,6 +185,7 @@ def _outcome(
     ways: Sequence[tuple[Variant, Length]],
     results: Mapping[str, Result],
     seeds: Sequence[int],
+    tuning: str,
 ) -> Outcome:
     """Compare the runs' results; write the outcome as JSON and as text."""
     rows = {}
@@ -188,7 +207,13 @@ def _outcome(
         (variant, length, mean(results[f"{variant.name}-seed{seed}"]["seconds"] for seed in seeds))
         for variant, length in ways
     ]
-    found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways))
+    found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways) + tuning)
+    if tuning:
+        verdicts = {
+            task: f"{said} (each way with its best settings by dev data)"
+            for task, said in found.verdicts.items()
+        }
+        found = replace(found, verdicts=verdicts)
     _keep_earlier(grid.path, found)
     write_json(grid.path / COMPARE_JSON, found.as_json())
     write_text(grid.path / COMPARE_TABLE, f"{found}\n")

@@ -55,6 +55,7 @@ class Setup:
         stages: those of the configuration, planned; empty where it has none.
         also: name -> all tasks with some other settings, a variant of its own.
         as_given: whether it is as long as its own settings say, whatever the budget is.
+        updates: factor of the length of every run.
     """
 
     config: Config
@@ -66,6 +67,7 @@ class Setup:
     stages: Sequence[StagePlan] = ()
     also: Mapping[str, Setup] = field(default_factory=dict)
     as_given: bool = False
+    updates: float = 1.0
 
     def about(self) -> dict[str, Any]:
         """Everything that its runs depend on, JSON-ready."""
@@ -124,16 +126,13 @@ class Setup:
         epochs = self.settings.num_epochs
         if not self.stages:
             plan = self._planned()
-            return length_of(plan, epochs) if self.as_given else fitted(
-                plan, epochs, whole, self.budget
-            ), None
+            own = length_of(plan, epochs)
+            return own if self.as_given else fitted(plan, epochs, whole, self.budget), None
         plans = list(steps_of(self.stages, self._devices).values())
-        stages = self._stages or []
-        factor = self._spent(whole) / sum(map(self._spent, plans))
-        if factor != 1 and not self.as_given:
-            plans = [planned(plan, None, max(1, round(factor * plan.total_steps))) for plan in plans]
-            limits = [{"num_epochs": None, "max_steps": plan.max_steps} for plan in plans]
-            stages = [{**said, **limit} for said, limit in zip(stages, limits, strict=True)]
+        factor = 1.0 if self.as_given else self._spent(whole) / sum(map(self._spent, plans))
+        plans = [planned(plan, None, _times(factor, plan.total_steps)) for plan in plans]
+        limits = [{"num_epochs": None, "max_steps": plan.max_steps} for plan in plans]
+        stages = [{**said, **limit} for said, limit in zip(self._stages or (), limits, strict=True)]
         steps = Counter[str]()
         for plan in plans:
             steps.update(plan.expected_steps)
@@ -154,15 +153,29 @@ class Setup:
     def _stages(self) -> list[dict[str, Any]] | None:
         return absolute_stages(self.config, self.plan, self.stages) if self.stages else None
 
-    def runs(self, ways: Sequence[tuple[Variant, Length]], seeds: Sequence[int]) -> list[GridRun]:
+    def runs(
+        self,
+        ways: Sequence[tuple[Variant, Length]],
+        seeds: Sequence[int],
+        points: Mapping[str, Setup] = MappingProxyType({}),
+    ) -> list[GridRun]:
         """Every variant with the first seed, then with the next.
 
         Each variant is built once, and thrown away, before any of them trains.
 
+        Args:
+            ways: the variants.
+            seeds: of their runs.
+            points: variant -> the comparison at its settings, if they are not these.
+
         Raises:
             ConfigError: what a variant by itself has wrong, such as settings that need other tasks.
         """
-        runs = [self._run(variant, length, seed) for seed in seeds for variant, length in ways]
+        runs = [
+            points.get(variant.name, self)._run(variant, length, seed)
+            for seed in seeds
+            for variant, length in ways
+        ]
         problems: list[str] = []
         for run in runs[: len(ways)]:
             config = read_config(run.settings, argv=[])
@@ -183,6 +196,11 @@ class Setup:
             "num_devices": self._devices,
             **variant.changes,
         }
+        if self.updates != 1:
+            changes |= {"num_epochs": None, "max_steps": _times(self.updates, length.total)}
+            stages = variant.changes.get("stages") or ()
+            longer = [{**said, "max_steps": _times(self.updates, said["max_steps"])} for said in stages]
+            changes["stages"] = longer or None
         source = self.also.get(variant.name, self)
         settings = document(source.config, source.plan, variant.tasks, **changes)
         balance = {} if source.plan.balance is None else source.plan.balance[1]
@@ -190,7 +208,9 @@ class Setup:
             if seed == self.settings.random_seed:
                 logger.info("variant %s: %s", variant.name, line)
         tests = {task: str(self.tests[task].absolute()) for task in variant.tasks if task in self.tests}
-        return GridRun(f"{variant.name}-seed{seed}", settings, length.total, tests, self.model)
+        return GridRun(
+            f"{variant.name}-seed{seed}", settings, _times(self.updates, length.total), tests, self.model
+        )
 
     def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
         """Describe what is equal in all variants, in words and numbers."""
@@ -213,7 +233,19 @@ class Setup:
 
     def is_dev(self, target: str) -> bool:
         """Tell whether a target is compared on its dev_file."""
-        return self.tests[target] == dev_file_of(self.plan, target)
+        return self.tests[target] == self.dev_file(target)
+
+    def dev_file(self, target: str) -> Path | None:
+        """The `dev_file` of a target."""
+        return dev_file_of(self.plan, target)
+
+    def said_stages(self) -> list[dict[str, Any]]:
+        """The stages of this comparison and of further variants, as they are given."""
+        return [said for each in (self, *self.also.values()) for said in each._stages or ()]
+
+
+def _times(factor: float, steps: int) -> int:
+    return max(1, round(factor * steps))
 
 
 def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]:

@@ -199,6 +199,15 @@ class Grid:
         return read_record(file, Result) if file.exists() else None
 
 
+def best_of(result: Result) -> tuple[int, float | None]:
+    """Global step and score of the best evaluation of a run."""
+    if not result["dev"]:
+        return 0, None
+    # Of equal scores the earliest, which cost least.
+    step, score = max(result["dev"], key=lambda each: (each[1], -each[0]))
+    return step, score
+
+
 def word_of(value: Any) -> str:
     """A setting's value as the command line takes it."""
     return str(value) if isinstance(value, str | Path) else json.dumps(value)

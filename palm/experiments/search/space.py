@@ -86,8 +86,8 @@ def read_space(path: Path) -> dict[str, Any]:
     return dict(content)
 
 
-def grid_words(words: Iterable[str]) -> dict[str, Any]:
-    """Parse `NAME=V1,V2` of the command line.
+def grid_words(words: Iterable[str], option: str = "--grid") -> dict[str, Any]:
+    """Parse `NAME=V1,V2` of an option of the command line.
 
     Raises:
         ConfigError: a word of another form.
@@ -97,7 +97,7 @@ def grid_words(words: Iterable[str]) -> dict[str, Any]:
         name, _, rest = word.partition("=")
         found[name] = parsed_yaml(f"[{rest}]") if name and rest else None
         if not found[name]:
-            raise ConfigError(f"--grid takes NAME=VALUE,VALUE..., not {word!r}")
+            raise ConfigError(f"{option} takes NAME=VALUE,VALUE..., not {word!r}")
     return found
 
 

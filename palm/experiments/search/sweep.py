@@ -19,7 +19,7 @@ from palm.core.files.fs import check_not_read, check_replaceable, remove_written
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
-from palm.experiments.grid.folder import Grid, GridRun, Result, word_of
+from palm.experiments.grid.folder import Grid, GridRun, Result, best_of, word_of
 from palm.experiments.grid.pool import Pool, Progress, slots_of
 from palm.experiments.search.space import Space, Values, first_point, grid_points, json_of_space, space_of
 from palm.experiments.search.study import Study
@@ -211,15 +211,6 @@ def _trained(pool: Pool, source: _Source, space: Space, study: Study | None, tri
 
 def _label(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in point.items())
-
-
-def best_of(result: Result) -> tuple[int, float | None]:
-    """Global step and score of the best evaluation of a run."""
-    if not result["dev"]:
-        return 0, None
-    # Of equal scores the earliest, which cost least.
-    step, score = max(result["dev"], key=lambda each: (each[1], -each[0]))
-    return step, score
 
 
 def _written(folder: Path, trials: Sequence[Trial], source: _Source) -> Sweep:

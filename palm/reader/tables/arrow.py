@@ -46,11 +46,9 @@ def arrow_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:  #
 
 def file_schema(file: Path) -> Any:
     """The columns of a Parquet or Arrow file with their types, a `pyarrow.Schema`."""
-    if format_of(file) == "parquet":
-        with _opened(file, "Parquet") as table:
-            return table.schema_arrow
-    with _opened(file, "an Arrow file") as batches:
-        return batches.schema
+    is_parquet = format_of(file) == "parquet"
+    with _opened(file, "Parquet" if is_parquet else "an Arrow file") as table:
+        return table.schema_arrow if is_parquet else table.schema
 
 
 @contextmanager

@@ -70,7 +70,9 @@ class Columns:
         missing = [name for name, source in found.items() if source is None and name in needed]
         if missing and not varies:
             raise DataError(f"{place}: {self._lacking(missing, names, found)}")
-        self._tell_guesses(found, place)
+        guesses = ", ".join(f"{n}: {each}" for n, each in found.items() if each not in (None, self._said(n)))
+        if guesses and self._tell is not None:
+            self._tell(f"{place}: taken as columns: {{{guesses}}}; set columns if they are others")
         if varies and not self.names:
             self._unseen = {*TARGETS} & {*self.required}
         self._sources = {
@@ -82,12 +84,6 @@ class Columns:
     def _said(self, name: str) -> str:
         """The name of a reader's column in the files, as far as the settings say."""
         return self.named.get(name, name)
-
-    def _tell_guesses(self, found: Mapping[str, str | None], place: str) -> None:
-        others = [(name, source) for name, source in found.items() if source not in (None, self._said(name))]
-        guessed = [f"{name}: {source}" for name, source in others]
-        if guessed and self._tell is not None:
-            self._tell(f"{place}: taken as columns: {{{', '.join(guessed)}}}; set columns if they are others")
 
     def row(self, row: TableRow) -> TableRow:
         """The row with the reader's columns: an optional one may be absent, a target None.

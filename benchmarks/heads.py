@@ -1,0 +1,214 @@
+"""Train heads of several kinds on the same rows of public data, beside other libraries, on the test rows.
+
+    python benchmarks/heads.py --model DIR --data DATA --set atis --epochs 5
+    python benchmarks/heads.py --model DIR --data DATA --set rte --epochs 1
+
+`atis`: slots as labels of words and as spans, kinds of slots, intents and numbers of slots, in one pass;
+beside linear models on TF-IDF. `rte`: an entailed sentence finds its premise as a vector, and among four
+candidates by a score; beside sentence-transformers with the same pairs.
+Prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from arguments import add_training, new_parser, run_settings
+
+import palm
+from palm.metrics import METRICS, entities, scores_of
+
+Row = dict[str, Any]
+
+CANDIDATES = 4
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> str:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def atis_rows(data: Path, split: str) -> list[Row]:
+    rows = []
+    intents = table(data / "atis" / "intent" / f"{split}.tsv")
+    for slot, intent in zip(table(data / "atis" / "slot" / f"{split}.tsv"), intents, strict=True):
+        tags = slot["label"].split()
+        spans = [{"start": e.first, "end": e.last + 1, "label": e.kind} for e in entities(tags)]
+        kinds = sorted({span["label"] for span in spans})
+        row = {"text_a": slot["text_a"].split(), "tags": tags, "spans": spans, "kinds": kinds}
+        rows.append({**row, "intent": int(intent["label"]), "number": len(spans)})
+    return rows
+
+
+def atis_tasks(rows: dict[str, list[Row]]) -> dict[str, Row]:
+    every = [row for split in rows.values() for row in split]
+    tags = {tag: k for k, tag in enumerate(sorted({tag for row in every for tag in row["tags"]}))}
+    kinds = {kind: k for k, kind in enumerate(sorted({kind for row in every for kind in row["kinds"]}))}
+    intents = 1 + max(row["intent"] for row in every)
+    tasks: dict[str, Row] = {
+        "tags": {"reader": "seq_label", "label_map": tags, "calibrate": True},
+        "spans": {"reader": "span", "label_map": kinds},
+        "kinds": {"reader": "multi_label", "label_map": kinds, "calibrate": True},
+        "intent": {"reader": "cls", "n_classes": intents, "calibrate": True},
+        "number": {"reader": "cls", "paradigm": "count"},
+    }
+    for name, task in tasks.items():
+        task |= {"columns": {"spans" if name == "spans" else "label": name}}
+        task |= {} if name == "tags" else {"share_rows_with": "tags"}
+    return tasks
+
+
+def rte_rows(data: Path, split: str) -> list[Row]:
+    pairs = [row for row in table(data / "rte" / f"{split}.tsv") if row["label"] == "1"]
+    draws = random.Random(split)
+    rows = []
+    for pair in pairs:
+        others = draws.sample(
+            [each["text_a"] for each in pairs if each["text_a"] != pair["text_a"]], CANDIDATES
+        )
+        right = draws.randrange(CANDIDATES)
+        others[right] = pair["text_a"]
+        relevance = [int(k == right) for k in range(CANDIDATES)]
+        row = {"text_a": pair["text_b"], "text_b": pair["text_a"]}
+        rows.append({**row, "texts": others, "relevance": relevance})
+    return rows
+
+
+def rte_tasks(rows: dict[str, list[Row]]) -> dict[str, Row]:  # noqa: ARG001
+    return {
+        "vectors": {"reader": "embedding"},
+        "ranks": {"reader": "ranking", "columns": {"candidates": "texts", "label": "relevance"}},
+    }
+
+
+def linear_models(rows: dict[str, list[Row]]) -> Row:
+    """Scores of scikit-learn's models on TF-IDF of words and pairs of words, on the test rows."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression, PoissonRegressor
+    from sklearn.multiclass import OneVsRestClassifier
+
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    texts = {split: [" ".join(row["text_a"]) for row in rows[split]] for split in rows}
+    train = words.fit_transform(texts["train"])
+    test = words.transform(texts["test"])
+
+    def predicted(model: Any, column: str) -> Any:
+        return model.fit(train, [row[column] for row in rows["train"]]).predict(test)
+
+    names = sorted({kind for split in rows.values() for row in split for kind in row["kinds"]})
+    sets = np.array([[name in row["kinds"] for name in names] for row in rows["train"]], dtype=int)
+    seen = np.flatnonzero(sets.any(0))
+    several = OneVsRestClassifier(LogisticRegression(C=100, max_iter=1000)).fit(train, sets[:, seen])
+    probs = np.zeros((len(texts["test"]), len(names)))
+    probs[:, seen] = several.predict_proba(test)
+    kinds = [
+        (
+            {"labels": np.flatnonzero(own >= 0.5), "probs": own.tolist()},
+            {"label_set": [names.index(k) for k in row["kinds"]]},
+        )
+        for own, row in zip(probs, rows["test"], strict=True)
+    ]
+    intents = predicted(LogisticRegression(C=100, max_iter=1000), "intent")
+    numbers = predicted(PoissonRegressor(alpha=1e-4, max_iter=1000), "number")
+    return {
+        "kinds": scores_of([METRICS["label_f1"], METRICS["exact_match"], METRICS["lrap"]], kinds),
+        "intent": {"accuracy": float(np.mean(intents == [row["intent"] for row in rows["test"]]))},
+        "number": scores_of(
+            [METRICS["poisson_deviance"]],
+            [({"value": v}, {"value": row["number"]}) for v, row in zip(numbers, rows["test"], strict=True)],
+        ),
+    }
+
+
+def sentence_transformers(rows: dict[str, list[Row]], args: Any) -> Row:
+    """Scores of its model before and after training on the same pairs, with the same rate and batches."""
+    from sentence_transformers import InputExample, SentenceTransformer, losses, models
+
+    word = models.Transformer(str(args.model), max_seq_length=args.max_seq_len)
+    model = SentenceTransformer(
+        modules=[word, models.Pooling(word.get_word_embedding_dimension())], device="cpu"
+    )
+
+    def scores() -> Row:
+        vectors = [
+            model.encode(
+                [row[text] for row in rows["test"]], normalize_embeddings=True, show_progress_bar=False
+            )
+            for text in ("text_a", "text_b")
+        ]
+        records = [
+            ({"embedding": a, "embedding_b": b}, {"pair": (row["text_a"], row["text_b"])})
+            for a, b, row in zip(*vectors, rows["test"], strict=True)
+        ]
+        return scores_of([METRICS["retrieval"]], records)
+
+    before = scores()
+    loss = losses.MultipleNegativesRankingLoss(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
+    torch.manual_seed(1)
+    for _ in range(int(args.epochs)):
+        order = torch.randperm(len(rows["train"])).tolist()
+        model.train()
+        for start in range(0, len(order), args.batch_size):
+            some = [rows["train"][k] for k in order[start : start + args.batch_size]]
+            examples = [InputExample(texts=[row["text_a"], row["text_b"]]) for row in some]
+            features, labels = model.smart_batching_collate(examples)
+            optimizer.zero_grad()
+            loss(features, labels).backward()
+            optimizer.step()
+    return {"untrained": before, "trained": scores()}
+
+
+def main() -> None:
+    parser = new_parser(__doc__)
+    add_training(parser, epochs=5.0, learning_rate=1e-4, max_seq_len=64, precision="fp32")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--set", choices=("atis", "rte"), required=True)
+    parser.add_argument("--no_peer", action="store_true")
+    args = parser.parse_args()
+    read, tasks_of, peer = {
+        "atis": (atis_rows, atis_tasks, lambda rows: linear_models(rows)),
+        "rte": (rte_rows, rte_tasks, lambda rows: sentence_transformers(rows, args)),
+    }[args.set]
+    splits = {"train": "train", "dev": "dev", "test": "val" if args.set == "rte" else "test"}
+    rows = {name: read(args.data, split) for name, split in splits.items()}
+    found: Row = {"set": args.set, "rows": {name: len(each) for name, each in rows.items()}}
+    if not args.no_peer:
+        found["peer"] = peer(rows)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: write_rows(Path(folder) / f"{name}.jsonl", each) for name, each in rows.items()}
+        tasks = tasks_of(rows)
+        for task in tasks.values():
+            task |= {"paradigm": task.get("paradigm", task["reader"]), "head_learning_rate": 1e-3}
+            task |= {"train_file": files["train"], "dev_file": files["dev"]}
+        settings = {"optimizer": "adam", "save_path": f"{folder}/out", "random_seed": 1}
+        settings |= {
+            "task_instance": [*tasks],
+            "tasks": tasks,
+            "pooling": "mean" if args.set == "rte" else "cls",
+        }
+        started = time.process_time()
+        palm.Controller({**run_settings(args), **settings}, argv=[]).train()
+        found["cpu_seconds"] = time.process_time() - started
+        for name in tasks:
+            model = palm.load_model(f"{folder}/out/{name}/best_model")
+            found[name] = model.evaluate(files["test"])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

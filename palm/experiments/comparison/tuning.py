@@ -1,0 +1,91 @@
+"""Settings of each way to train, chosen by dev data before test data is looked at, at equal cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from palm.core.errors import PalmError
+from palm.engine.inference.model_paths import BEST
+from palm.experiments.comparison.setup import Setup
+from palm.experiments.comparison.variants import Length, Variant
+from palm.experiments.grid.folder import GridRun, Result, best_of
+
+UPDATES = "updates"
+"""The setting of a point that is no setting of a run: a factor of the updates that each way has."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Settings that are tried for every way.
+
+    Args:
+        values: as they were given.
+        setup: the comparison with them.
+    """
+
+    values: Mapping[str, Any]
+    setup: Setup
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.values.items())
+
+
+def tuning_problems(setup: Setup, points: Sequence[Point]) -> Iterator[str]:
+    """List the reasons why settings cannot be chosen by dev data, and then compared on other rows."""
+    for target in setup.tests:
+        if setup.is_dev(target):
+            yield f"tune: dev data chooses the settings of {target!r}; name other rows: --test {target}=FILE"
+        elif setup.dev_file(target) is None:
+            yield f"tune: dev data chooses the settings, and task {target!r} has no dev_file"
+    tried = {name for point in points for name in point.values}
+    for said in setup.said_stages():
+        if own := tried & said.keys():
+            yield f"tune: a stage says {', '.join(sorted(own))} itself; take it out there to have it tuned"
+
+
+def tuned(
+    setup: Setup,
+    points: Sequence[Point],
+    ways: Sequence[tuple[Variant, Length]],
+    train: Callable[[Sequence[GridRun]], Mapping[str, Result]],
+) -> dict[str, Point]:
+    """Train every way at every point with the first seed; returns the point with the best dev score of each.
+
+    Args:
+        setup: the comparison.
+        points: what is tried.
+        ways: the variants.
+        train: trains runs; run -> its result.
+
+    Raises:
+        PalmError: no run of a way came to its end.
+    """
+    runs: dict[str, tuple[str, Point]] = {}
+    waiting = []
+    for number, point in enumerate(points):
+        for run in point.setup.runs(ways, [setup.settings.random_seed]):
+            name = f"tune-{run.name.rpartition('-seed')[0]}-{number}"
+            runs[name] = (run.name.rpartition("-seed")[0], point)
+            waiting.append(replace(run, name=name, test={}))
+    found: dict[str, tuple[float, Point]] = {}
+    for name, result in train(waiting).items():
+        variant, point = runs[name]
+        last = result["dev"][-1][1] if result["dev"] else None
+        score = best_of(result)[1] if setup.model == BEST else last
+        if score is not None and result["state"] == "done":
+            found[variant] = max(found.get(variant, (score, point)), (score, point), key=lambda each: each[0])
+    if lost := [variant.name for variant, _ in ways if variant.name not in found]:
+        raise PalmError(
+            f"tune: no run of {', '.join(lost)} came to its end with a dev score; try lower rates"
+        )
+    return {variant: point for variant, (_, point) in found.items()}
+
+
+def said_of(points: Sequence[Point], best: Mapping[str, Point]) -> str:
+    """Describe the points that were chosen; nothing if none was."""
+    if not best:
+        return ""
+    chosen = "; ".join(f"{variant} {point}" for variant, point in best.items())
+    return f" Each way has the best of {len(points)} settings by its dev data, with the first seed: {chosen}."
