@@ -11,10 +11,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from palm.core.numerics.layers import casts_norms
 from palm.core.tensor_specs import Tensors
+from palm.distributed.exchange import GradientExchange
 from palm.distributed.group import all_reduce_sum, num_ranks
 
 Parallel = Literal["ddp", "fsdp"]
@@ -25,17 +25,17 @@ Context = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Form:
-    """The ways to call a model on several devices.
+    """The ways to use a model on several devices.
 
     Args:
-        called: in place of the model.
         accumulating: within it, gradients add up on their rank.
+        exchanging: within it, gradients of some tasks are exchanged.
         apart: within it, parts of the model can be called.
         gathers_in_bf16: whether layers have rounded parameters while they compute.
     """
 
-    called: nn.Module
     accumulating: Context = nullcontext
+    exchanging: Callable[[tuple[str, ...]], AbstractContextManager[object]] = nullcontext
     apart: Context = nullcontext
     gathers_in_bf16: bool = False
 
@@ -62,17 +62,10 @@ class Replica:
     def _form(self) -> Form:
         # With ddp it comes at the first step, when it is settled which parameters are frozen.
         if num_ranks() == 1:
-            return Form(self._model)
+            return Form()
         if self._parallel == "fsdp":
             return _sharded(self._model)
-        # A parameter that no rank used keeps its gradient None only where unused ones are looked for.
-        ddp = DistributedDataParallel(self._model, find_unused_parameters=True, gradient_as_bucket_view=True)
-        return Form(ddp, accumulating=ddp.no_sync)
-
-    @property
-    def reuses_gradients(self) -> bool:
-        """True if the next pass writes where this one's gradients lie, in ddp's buckets."""
-        return num_ranks() > 1
+        return Form(exchanging=GradientExchange(self._model).during)
 
     @property
     def gathers_in_bf16(self) -> bool:
@@ -108,18 +101,16 @@ class Replica:
 
     def losses(self, tasks: Sequence[str], batches: Sequence[Tensors]) -> Tensor:
         """Compute the mean losses of this rank's batches, [tasks], before their factors."""
-        losses: Tensor = self._form.called(tasks, batches)
+        losses: Tensor = self._model(tasks, batches)
         return losses
 
     def mean(self, loss: Tensor) -> Tensor:
         """Average detached losses, multiplied by their factors, over the ranks."""
         return all_reduce_sum(loss) / num_ranks()
 
-    @contextmanager
-    def exchanging(self, is_last: bool) -> Iterator[None]:
-        """Within it, forward and backward of one part of a step; gradients are exchanged in the last."""
-        with nullcontext() if is_last else self._form.accumulating():
-            yield
+    def exchanging(self, tasks: Sequence[str], is_last: bool) -> AbstractContextManager[object]:
+        """Within it, forward and backward of one part of a step of `tasks`; the last exchanges gradients."""
+        return self._form.exchanging(tuple(tasks)) if is_last else self._form.accumulating()
 
     def apart(self) -> AbstractContextManager[None]:
         """Within it, the encoder and heads can be called on their own, by all ranks equally often."""
@@ -156,4 +147,4 @@ def _sharded(model: nn.Module) -> Form:
         yield
         root.reshard()
 
-    return Form(model, accumulating, apart, any(rounded))
+    return Form(accumulating, apart=apart, gathers_in_bf16=any(rounded))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 
 class LinearChainCRF(nn.Module):
@@ -89,13 +91,84 @@ def _following(emissions: Tensor, mask: Tensor) -> zip[tuple[Tensor, Tensor]]:
     return zip(emissions.unbind(1)[1:], mask[:, :, None].unbind(1)[1:], strict=True)
 
 
+LOWEST = -690.0
+"""Of a logarithm, relative to the highest: a lower one's exponential could make all of a text's ways zero."""
+
+MOST_LABELS = 32
+"""With more of them, the ways from each label through a block cost a GPU more than launching kernels."""
+
+FEWEST_WORDS = 24
+"""With fewer of them, blocks take no fewer kernels."""
+
+
+def block_size(emissions: Tensor) -> int:
+    """Choose the words that are gone through one after another; on a CPU all of them, which costs the least.
+
+    A GPU takes as long for a kernel on all blocks as on one: it goes twice through the words of a block, and
+    once through the blocks.
+    """
+    words, n_classes = emissions.shape[1:]
+    pays = emissions.is_cuda and n_classes <= MOST_LABELS and words >= FEWEST_WORDS
+    return math.ceil(math.sqrt(words / 2)) if pays else words
+
+
+def scanned(arriving: Tensor, likely: Tensor, moves: Tensor, size: int) -> list[Tensor]:
+    """Go through the words of texts, in both directions, in blocks that are computed side by side.
+
+    Args:
+        arriving: probabilities of the first word's labels before its emission, [2, batch, n_classes].
+        likely: factors of the emissions, [2, batch, words, n_classes].
+        moves: factors from label to label, [2, from, to].
+        size: words of a block.
+
+    Returns:
+        Of every word, the labels' probabilities before its emission, and after it, [2, batch, words,
+        n_classes]; and the sum by which the latter were divided, [2, batch, words, 1].
+    """
+    _, batch, words, n_classes = likely.shape
+    if size >= words:
+        return [torch.stack(steps, 2) for steps in _word_by_word(arriving, likely, moves)]
+    blocks = -(-words // size)
+    padded = F.pad(likely, (0, 0, 0, blocks * size - words), value=1.0)
+    parts = padded.reshape(2, batch * blocks, size, n_classes)
+    # From each label alone through each block: the ways through all of them follow, block by block.
+    alone = torch.eye(n_classes, dtype=likely.dtype, device=likely.device).repeat(2, batch * blocks, 1)
+    copies = parts[:, :, None].expand(-1, -1, n_classes, -1, -1).flatten(1, 2)
+    _, after, sums = _word_by_word(alone, copies, moves)
+    ends = after[-1].view(2, batch, blocks, n_classes, n_classes).unbind(2)
+    heights = torch.cat(sums, 2).log().sum(2).view(2, batch, blocks, n_classes).unbind(2)
+    starts = []
+    for end, height in zip(ends, heights, strict=True):
+        starts.append(arriving)
+        way = (arriving.log() + height).softmax(2)
+        arriving = (way[:, :, None] @ end)[:, :, 0] @ moves
+    steps = _word_by_word(torch.stack(starts, 2).flatten(1, 2), parts, moves)
+    return [torch.stack(each, 2).view(2, batch, blocks * size, -1)[:, :, :words] for each in steps]
+
+
+def _word_by_word(
+    arriving: Tensor, likely: Tensor, moves: Tensor
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """Return, word by word, what `scanned` returns."""
+    before = []
+    after = []
+    sums = []
+    for likely_labels in likely.unbind(2):
+        before.append(arriving)
+        reached = arriving * likely_labels
+        sums.append(reached.sum(2, keepdim=True))
+        after.append(reached / sums[-1])
+        arriving = after[-1] @ moves
+    return before, after, sums
+
+
 class LogPartition(Function):
     """The logarithm of the sum over all sequences of the exponential of their score.
 
     Both directions are computed in one pass, in products of matrices: a sum over labels costs no
     logarithm, and the gradient, which is a probability, needs no second pass. Scores are exponentials in
-    double precision, scaled at every word of a text: a label whose logarithm is 700 below that of another one
-    does not count.
+    double precision, scaled at every word of a text: what is further than 690 below the highest score of its
+    kind counts as 690 below.
 
     Source: Rabiner, 1989, sections III A, III B and V A (scaling).
     """
@@ -107,33 +180,24 @@ class LogPartition(Function):
         """Return float32 [batch]; the arguments are those of the likelihood, and its weights in fp32."""
         lengths = mask.sum(1)
         highest = emissions.amax(2)
-        likely = (emissions.double() - highest[:, :, None]).exp()
+        likely = (emissions.double() - highest[:, :, None]).clamp(min=LOWEST).exp()
         words = torch.arange(mask.shape[1], device=mask.device)
         from_end = (lengths[:, None] - 1 - words).clamp(min=0)[:, :, None].expand_as(likely)
         edges = torch.stack([start, end]).double()
         moves = torch.stack([transitions, transitions.T]).double()
         constant = edges.amax(1).sum() + (lengths - 1) * transitions.max()
         # Forwards from the first word and backwards from the last one; what comes after a text is not read.
-        edge_factors = (edges - edges.amax(1, keepdim=True)).exp()
-        move_factors = (moves - transitions.max()).exp()
+        edge_factors = (edges - edges.amax(1, keepdim=True)).clamp(min=LOWEST).exp()
+        move_factors = (moves - transitions.max()).clamp(min=LOWEST).exp()
         arriving = edge_factors[:, None].expand(2, len(lengths), -1)
-        before = []
-        after = []
-        sums = []
-        for likely_labels in torch.stack([likely, likely.gather(1, from_end)]).unbind(2):
-            before.append(arriving)
-            reached = arriving * likely_labels
-            sums.append(reached.sum(2, keepdim=True))
-            after.append(reached / sums[-1])
-            arriving = after[-1] @ move_factors
-        forwards = torch.stack([step[0] for step in after], 1)  # [batch, words, n_classes]
-        backwards, following = (
-            torch.stack([step[1] for step in steps], 1).gather(1, from_end) for steps in (after, before)
-        )
+        both = torch.stack([likely, likely.gather(1, from_end)])
+        before, after, scale = scanned(arriving, both, move_factors, block_size(emissions))
+        forwards = after[0]  # [batch, words, n_classes]
+        backwards = after[1].gather(1, from_end)
+        following = before[1].gather(1, from_end)
         joint = (forwards * following).sum(2)
-        scale = torch.stack([step[0, :, 0] for step in sums], 1)
         last = joint.gather(1, lengths[:, None] - 1)[:, 0]
-        found = ((scale.log() + highest) * mask).sum(1) + last.log() + constant
+        found = ((scale[0, :, :, 0].log() + highest) * mask).sum(1) + last.log() + constant
         ctx.save_for_backward(forwards / joint[:, :, None], following, backwards, move_factors[0], mask)
         return found.float()
 

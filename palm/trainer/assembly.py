@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from palm.backbone import Backbone
 from palm.core.checks import count_problems, raise_any, type_problems
@@ -25,12 +25,9 @@ from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
 from palm.lr_sched import WarmupScheduler
 from palm.mixing import MixRatio
-from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer
+from palm.optimizer import Optimizer, ParameterGroups, base_optimizer
 from palm.paradigm import Head
 from palm.reader import Reader
-
-if TYPE_CHECKING:
-    from palm.trainer.trainer import Trainer
 
 T = TypeVar("T")
 
@@ -57,6 +54,17 @@ class Forward:
         problems = type_problems(Backbone, "an encoder of palm.backbone", backbone=self.backbone)
         raise_any([*problems, *type_problems(Head, "a head of palm.head", task_head=self.head)])
         self.head.adapt(self.backbone.head_layers)
+
+
+class Member(Protocol):
+    """One task of a run: a `Trainer`."""
+
+    @property
+    def name(self) -> str: ...
+
+    forward: Forward | None
+    predict_forward: Forward | None
+    task: Task | None
 
 
 def needed(value: T | None, name: str, call: str, caller: str) -> T:
@@ -113,7 +121,7 @@ class Assembly(ABC):
         return self._name
 
     @abstractmethod
-    def _members(self) -> list[Trainer]:
+    def _members(self) -> Sequence[Member]:
         """The trainers of its tasks, in order."""
 
     def _forwards(self, caller: str) -> dict[str, Forward]:
@@ -181,9 +189,6 @@ class Assembly(ABC):
                 raise ConfigError(f"weight_decay: {type(optimizer).__name__} has none; leave it out")
             settings["weight_decay"] = weight_decay
             optimizer = type(optimizer)(**settings)
-        if type(optimizer) is Adam:  # but the constructor of 2.x for what the registry calls adam
-            names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat")
-            optimizer = AdamW(**{name: settings[name] for name in names})
         self._optimizer = optimizer
         self._begin_anew()
 

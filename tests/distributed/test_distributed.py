@@ -101,6 +101,8 @@ def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     for (_, expected), (_, loss) in zip(alone["losses"], together["losses"], strict=True):
         assert loss == pytest.approx(expected, abs=within)
     assert together["weights"].keys() == alone["weights"].keys()
+    # Adam's steps of 1e-3 turn rounding of small gradients into 6e-6 on some CPUs.
+    within = 1e-5 if parallel in LIBRARY else within
     for name in alone["weights"].keys() - {UNFELT}:
         torch.testing.assert_close(together["weights"][name], alone["weights"][name], atol=within, rtol=0)
     assert together["norms"] == pytest.approx(alone["norms"], rel=of_norms)
@@ -222,6 +224,17 @@ def test_stages_on_two_processes_are_those_of_one(one: Path, two: Path) -> None:
 def test_gradients_that_are_accumulated_are_exchanged_once(two: Path) -> None:
     exchanges = seen(two)["exchanges"]
     assert exchanges["parts"] == exchanges["ddp"] > 0
+
+
+def test_gradients_are_averaged_whichever_ranks_have_them(two: Path) -> None:
+    here = seen(two)["exchanged"]
+    assert here == [
+        [0.5, 1.0, None, None],
+        [0.5, None, 1.0, None],
+        [1.0, 0.5, None, None],
+        [1.0, None, None, 0.5],
+        [1.5, None, None, None],
+    ]
 
 
 def test_files_of_predictions_are_those_of_one_process_byte_for_byte(two: Path, tmp_path: Path) -> None:

@@ -43,6 +43,13 @@ def test_every_observer_hears_the_same_in_the_same_order(tmp_path: Path) -> None
     assert isinstance(heard[-1], Ended)
 
 
+def test_the_result_has_the_mean_loss_of_tasks_none_of_whose_steps_was_logged(tmp_path: Path) -> None:
+    logged = controller(tmp_path / "a", print_every_n_steps=1).train()
+    silent = controller(tmp_path / "b", print_every_n_steps=-1).train()
+    means = {line["task"]: line["mean_loss"] for line in logged.history if line["event"] == "step"}
+    assert silent.losses == logged.losses == pytest.approx(means, rel=1e-6)
+
+
 def test_a_step_is_written_down_before_what_follows_from_it(tmp_path: Path) -> None:
     """A checkpoint holds the number of history lines, and a resumed run cuts off the others.
 

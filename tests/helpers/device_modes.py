@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 MODES: dict[str, dict[str, Any]] = {
@@ -27,3 +28,6 @@ MODES: dict[str, dict[str, Any]] = {
     "balance by famo": {"tasks_per_step": "all", "balance": "famo"},
     "balance by gradients": {"tasks_per_step": 2, "balance": "helpers.balances.EqualNorms"},
 }
+if find_spec("torchjd"):
+    for name in ("pcgrad", "cagrad", "mgda", "upgrad"):
+        MODES[f"balance by {name}"] = {"tasks_per_step": 2, "balance": name}

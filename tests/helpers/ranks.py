@@ -23,6 +23,7 @@ from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.numerics import layers
 from palm.distributed import replica
+from palm.distributed.exchange import GradientExchange
 from palm.distributed.group import gather_objects, is_first, num_ranks, rank
 from palm.distributed.shards import full_tensors
 from palm.engine.run.evaluation import Evaluator
@@ -95,6 +96,19 @@ def exchanges_of_a_step(training: Training) -> int:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         training.next_step()
     return sum(event.count for event in profile.key_averages() if event.key == "c10d::allreduce_")
+
+
+def exchanged() -> list[list[float | None]]:
+    """The gradients of steps in which ranks use other parameters, or the same ones as in no step before."""
+    model = torch.nn.ParameterList(torch.tensor(1.0) for _ in range(4))
+    exchange = GradientExchange(model)
+    found = []
+    for mine in ([0, 1], [0, 2], [1, 0], [3, 0], [0, 0]):
+        with exchange.during(("a task",)):
+            (model[mine[rank() % 2]] * (rank() + 1)).backward()
+        found.append([None if each.grad is None else each.grad.item() for each in model])
+        model.zero_grad()
+    return found
 
 
 def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
@@ -195,6 +209,7 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
         made = config(folder, name, processes, parallel="fsdp", precision="bf16", **halves)
         record_gathers(folder / f"{name}.pt", name == "gathers_bf16", made)
     Controller(config(folder, "staged", processes, stages=STAGES), argv=[]).train()
+    seen["exchanged"] = exchanged() if processes > 1 else []
     return {**seen, "exchanges": exchanges, "compared": compared, "trainer": train_by_trainer(folder)}
 
 

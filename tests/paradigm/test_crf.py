@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palm.paradigm.crf import LinearChainCRF
+from palm.paradigm.crf import LinearChainCRF, scanned
 
 
 def crf_of(weight: Tensor) -> LinearChainCRF:
@@ -132,6 +132,20 @@ def test_gradients_are_those_of_trying_every_sequence() -> None:
     total.backward()
     for ours, expected in ((crf.weight.grad, exact.grad), (given.grad, each.grad)):
         torch.testing.assert_close(ours, expected, check_dtype=False, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 12])
+@pytest.mark.parametrize("spread", [1.0, 300.0])
+def test_blocks_side_by_side_are_one_word_after_another(size: int, spread: float) -> None:
+    generator = torch.Generator().manual_seed(5)
+    likely, first, moves = (
+        (spread * torch.randn(2, *shape, generator=generator, dtype=torch.double)).clamp(-690, 0).exp()
+        for shape in ((3, 13, 5), (3, 5), (5, 5))
+    )
+    likely[..., 2] = 1.0
+    whole = scanned(first, likely, moves, 13)
+    for part, expected in zip(scanned(first, likely, moves, size), whole, strict=True):
+        torch.testing.assert_close(part, expected, rtol=1e-10, atol=0)
 
 
 def test_long_texts_and_large_scores_stay_finite() -> None:

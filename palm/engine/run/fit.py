@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,8 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
             tell(Ended(training.step, "finished"), observers)
     steps = {task.name: task.step for task in training.tasks}
     planned = {task.name: task.expected_steps for task in training.tasks}
-    return result_of(history.lines, steps, planned, history.seconds())
+    found = result_of(history.lines, steps, planned, history.seconds())
+    return replace(found, losses={**found.losses, **meter.means()})
 
 
 def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:

@@ -32,7 +32,8 @@ class TrainingResult:
         steps: task -> the steps it had.
         planned: task -> the steps that were planned for it.
         paths: what was saved -> where: `<task>`, `<task> (best)`, `checkpoint`, the last of each kind.
-        losses: task -> the running mean of its training loss at the last logged step.
+        losses: task -> the running mean of its training loss at the end; of a run in stages, at its last
+            logged step.
         seconds: how long it took, earlier parts of a resumed run included.
         transfer: effects of steps on each task on the others, if compared
             (`transfer_every_n_steps`).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ BEST_KINDS = ("best", "best_overall")
 """Kinds of models that an evaluation is the reason for."""
 
 
+@dataclass(eq=False)
 class TargetSaver:
     """Saves a target's inference model at the moment it finishes, and on the way if asked.
 
@@ -33,17 +34,13 @@ class TargetSaver:
         every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
         run: the resolved configuration, kept in each model.
         keep: how many of the models on the way are kept; 0 or less: all.
-
     """
 
-    def __init__(
-        self, training: Training, save_path: Path, every: int, run: dict[str, Any], keep: int = -1
-    ) -> None:
-        self.training = training
-        self.save_path = save_path
-        self.every = every
-        self.run = run
-        self.keep = keep
+    training: Training
+    save_path: Path
+    every: int
+    run: dict[str, Any]
+    keep: int = -1
 
     def __call__(self, event: Event) -> list[Saved]:
         if not isinstance(event, Step):

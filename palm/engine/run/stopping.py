@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from palm.core.logging import logger
 from palm.core.signals import Stopped, StopRequest
@@ -13,6 +14,7 @@ from palm.engine.training.events import Event, Saved
 from palm.engine.training.loop import Step, Training
 
 
+@dataclass(eq=False)
 class StopOnSignal:
     """The last observer of a run: on a signal, it saves after the current step and stops.
 
@@ -26,19 +28,14 @@ class StopOnSignal:
         Stopped: a signal asked for it; the checkpoint is written, and all observers know of it.
     """
 
-    def __init__(
-        self,
-        training: Training,
-        request: StopRequest,
-        saver: PeriodicSaver | None,
-        how_to_go_on: Callable[[], str],
-    ) -> None:
-        self.training = training
-        self.request = request
-        self.saver = saver
-        self.how_to_go_on = how_to_go_on
+    training: Training
+    request: StopRequest
+    saver: PeriodicSaver | None
+    how_to_go_on: Callable[[], str]
+
+    def __post_init__(self) -> None:
         self._is_saved = False
-        training.stop_request = request
+        self.training.stop_request = self.request
 
     def __call__(self, event: Event) -> list[Saved]:
         if isinstance(event, Step) and self.training.is_stopping:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from palm.balance import Balance
 from palm.core.tensor_specs import Tensors
 from palm.distributed.group import num_ranks
 from palm.engine.training.device_transfer import fetched
@@ -47,13 +48,14 @@ def can_read_late(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
     """Decide whether the values of a step may be read after the next one has begun.
 
     On a GPU, where reading waits until all work is done; with an optimizer whose kernel can decide by itself
-    whether it updates; and without a balance, which weighs the next step by the losses of this one.
+    whether it updates; and without a balance that weighs the next step by the losses of this one.
     """
     fused = isinstance(optimizer, MomentRule) or (
         isinstance(optimizer, torch.optim.AdamW) and all(group["fused"] for group in optimizer.param_groups)
     )
     whole = num_ranks() == 1 or recipe.parallel == "ddp"
-    return recipe.device.type == "cuda" and fused and whole and recipe.balance is None
+    follows_losses = recipe.balance is not None and type(recipe.balance).observe is not Balance.observe
+    return recipe.device.type == "cuda" and fused and whole and not follows_losses
 
 
 class NanGuard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +23,7 @@ Order = Callable[[int], npt.NDArray[np.int64]]
 """Epoch -> its rows, in its order."""
 
 
+@dataclass(eq=False, repr=False)
 class TaskStream:
     """The endless batches of one task, each a function of its number.
 
@@ -48,40 +50,32 @@ class TaskStream:
         TrainingError: too few rows for one batch, or one row with too many tokens.
     """
 
-    def __init__(
-        self,
-        task: str,
-        reader: Reader,
-        rows: Rows,
-        *,
-        seed: int,
-        batch_size: int | None = None,
-        max_tokens_per_batch: int | None = None,
-        shuffle: bool = True,
-        rank: int = 0,
-        num_ranks: int = 1,
-        copies: int = 1,
-    ) -> None:
-        self.task = task
-        self._copies = copies
-        self.reader = reader
-        self.rows = rows
-        self.seed = seed
-        self.shuffle = shuffle
+    task: str
+    reader: Reader
+    rows: Rows
+    _: KW_ONLY
+    seed: int
+    batch_size: int | None = None
+    max_tokens_per_batch: int | None = None
+    shuffle: bool = True
+    rank: int = 0
+    num_ranks: int = 1
+    copies: int = 1
+
+    def __post_init__(self) -> None:
         self._grouped_rows = 0
         self._order = lru_cache(maxsize=2)(self._new_order)  # a batch may reach into the next epoch
-        if max_tokens_per_batch is None:
-            assert batch_size is not None, "neither batch_size nor max_tokens_per_batch"
-            self._batches: RowBatches | TokenBatches = self._of_rows(batch_size)
+        if self.max_tokens_per_batch is None:
+            assert self.batch_size is not None, "neither batch_size nor max_tokens_per_batch"
+            self._batches: RowBatches | TokenBatches = self._of_rows(self.batch_size)
         else:
-            self._batches = self._of_tokens(max_tokens_per_batch)
-        self.rank = rank
-        self.num_ranks = num_ranks
-        self.steps_per_epoch = self._batches.steps_per_epoch // num_ranks
+            self._batches = self._of_tokens(self.max_tokens_per_batch)
+        self.steps_per_epoch = self._batches.steps_per_epoch // self.num_ranks
         if self.steps_per_epoch == 0:
             raise TrainingError(
-                f"task {task!r}: {len(rows)} training rows do not fill one batch on each of {num_ranks} "
-                "devices; lower batch_size or max_tokens_per_batch, take fewer devices, or add data"
+                f"task {self.task!r}: {len(self.rows)} training rows do not fill one batch on each of "
+                f"{self.num_ranks} devices; lower batch_size or max_tokens_per_batch, take fewer devices, or "
+                "add data"
             )
 
     def group_by_length(self) -> None:
@@ -103,7 +97,7 @@ class TaskStream:
         return RowBatches(num_rows, batch_size)
 
     def _of_tokens(self, max_tokens: int) -> TokenBatches:
-        row_tokens = self.reader.row_tokens(self.rows) * self._copies
+        row_tokens = self.reader.row_tokens(self.rows) * self.copies
         longest = int(np.argmax(row_tokens))
         total = int(row_tokens.sum())
         if row_tokens[longest] > max_tokens:
@@ -131,7 +125,7 @@ class TaskStream:
 
     def batch(self, step: int, at_most: int | None = None) -> Tensors:
         """This process's batch at `step`, counted from 0, on the CPU; `at_most` so many of its rows."""
-        picks = self.picks(step)[:at_most] * self._copies
+        picks = self.picks(step)[:at_most] * self.copies
 
         def draw(k: int) -> np.random.Generator:
             return generator(self.seed, "mask", self.task, *picks[k])

@@ -77,8 +77,7 @@ def train_step(
     norm = clip(replica.parameters, clipping.grad_clip, clipping.grad_clip_type)
     titles = ["loss"] if len(drawn) == 1 else [f"loss of task {name!r}" for name in names]
     values = update({**dict(zip(titles, losses, strict=True)), "gradient's norm": norm})
-    if balance is not None:
-        assert values is not None  # with a balance they are read at once
+    if balance is not None and values is not None:  # read at once, for a balance that follows losses
         balance.observe(names, values[:-1])
     return losses, norm
 
@@ -96,7 +95,7 @@ def sum_of_losses(replica: Replica, drawn: Sequence[TaskBatches]) -> Tensor:
     totals: list[list[Tensor]] = [[] for _ in drawn]
     for number, parts in enumerate(rounds, start=1):
         here = [(own, *part) for own, part in enumerate(parts) if part is not None]
-        with replica.exchanging(is_last=number == len(rounds)):
+        with replica.exchanging([each.task for each in drawn], is_last=number == len(rounds)):
             losses = replica.losses([drawn[own].task for own, _, _ in here], [batch for _, batch, _ in here])
             weighted = []
             for loss, (own, _, factor) in zip(losses.unbind(), here, strict=True):
@@ -149,10 +148,8 @@ def balanced_gradients(
 
 def taken_gradients(replica: Replica) -> list[Tensor | None]:
     """Take the gradients away from a model's parameters."""
-    taken = []
+    taken = [parameter.grad for parameter in replica.parameters]
     for parameter in replica.parameters:
-        grad = parameter.grad
-        taken.append(grad.clone() if replica.reuses_gradients and grad is not None else grad)
         parameter.grad = None
     return taken
 

@@ -102,6 +102,10 @@ class Meter:
 
         return read
 
+    def means(self) -> dict[str, float]:
+        """Return the running mean of the losses of every task that had a step."""
+        return {name: total.item() / weight for name, (total, weight) in self._sums.items()}
+
     def state_dict(self) -> dict[str, Any]:
         """The running means, JSON-ready."""
         return {name: [total.item(), weight] for name, (total, weight) in self._sums.items()}
