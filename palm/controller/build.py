@@ -78,7 +78,9 @@ def build(plan: Plan, place: Place) -> Parts:
     tasks = builder.tasks(plan, settings, backbone)
     if len(tasks) == len(plan.tasks) + len(plan.given):  # else it is reported why some are missing
         weighing = None if plan.balance is None else plan.balance[0].__name__
-        builder.add(step_problems(settings.tasks_per_step, weighing, tasks))
+        # Not `add`: a balance that lacks its package is to say this as well.
+        wrong = step_problems(settings.tasks_per_step, weighing, tasks)
+        builder.problems += [_placed(place, None, line) for line in wrong]
         builder.add(sharding_problems(settings.parallel, tasks))
     raise_any(builder.problems)
     with builder.reporting(None):  # so that a layer or a pattern that does not exist comes before any data

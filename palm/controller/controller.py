@@ -108,6 +108,7 @@ class Controller:
             logger.warning("%s", line)
         self._pretrained: str | Path | None = None
         self._begun = False
+        self._resumes = False
 
     def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
         """Start from pretrained weights instead of random ones.
@@ -189,7 +190,9 @@ class Controller:
     def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
         """Make the run, with the weights that it starts from, and its evaluator; enter it in its folder."""
         settings = self._trainable().settings
-        training = self.training() if begin.checkpoint is None else self._made()
+        self._resumes = begin.checkpoint is not None
+        training = self.training()
+        self._resumes = False
         evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
         evaluator = Evaluator.of(training, *evaluates)  # its state is in the checkpoint, too
         if begin.checkpoint is not None:
@@ -352,17 +355,11 @@ class Controller:
         """
         parts = self._fresh()
         settings = parts.settings
-        if settings.start_from is not None:
+        if not self._resumes and settings.start_from is not None:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
-        elif settings.pretrain_path is not None and self._pretrained is None:
+        elif not self._resumes and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
-        return self._made(devices)
-
-    def _made(self, devices: int | None = None) -> Training:
-        """Make the run from the weights as they are."""
-        parts = self._fresh()
         self._begun = True
-        settings = parts.settings
         total = open_data(parts, devices).total_steps
         rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
         # Settings and components have the recipe's names; a component replaces the setting that names it.

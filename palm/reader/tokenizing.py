@@ -179,6 +179,7 @@ class TokenizingReader(Reader):
         whole_file = self.bad_rows is not None  # its encoder adds problems too, and reports all of them
         bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "error")
         found = Columns(columns, self.optional_columns, self.columns, self.warn_once)
+        used = 0
         unlabelled = 0
         for row in read_table(Path(path), found, bad.add, self.table_format(path, self.format)):
             try:
@@ -187,11 +188,16 @@ class TokenizingReader(Reader):
             except DataError as error:
                 example = bad.add(error)
             if example is not None and (whole_file or not bad.is_refused):
+                used += 1
                 yield example
         if not whole_file:
             bad.finish(self.warn_once)
+        if unlabelled and not used:
+            raise DataError(
+                f"{path}: none of {unlabelled} rows has a label for this task; see that columns names it"
+            )
         if unlabelled:
-            self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are no rows of it")
+            self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are not used")
 
     def refuse(self, errors: Sequence[DataError]) -> None:
         """For `encode`: examples that cannot be used, of which no rows are made.

@@ -211,6 +211,14 @@ def test_a_row_without_a_label_is_no_row_and_is_counted(
     assert len(list(reader.read(path, False))) == 5
 
 
+def test_a_file_in_which_no_row_has_a_label_is_refused(vocab: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.tsv", [{**row, "label": ""} for row in ROWS])
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(vocab, 16).read(path, with_targets=True))
+    assert str(caught.value).startswith(f"{path}: none of 9 rows has a label")
+    assert len(list(ClassifyReader(vocab, 16).read(path, with_targets=False))) == 9
+
+
 @pytest.mark.parametrize("kind", ["tsv", "csv", "parquet"])
 def test_the_word_null_is_a_label_in_every_format(vocab: Path, tmp_path: Path, kind: str) -> None:
     rows = [{"text_a": "the boat", "label": label} for label in ("null", "", "nan", "NaN", "None", "NA")]
