@@ -14,7 +14,7 @@ from palm.core.errors import PalmError
 
 Effort = Literal["quick", "normal", "best"]
 
-LENGTHS: dict[str, tuple[int, int]] = {"quick": (150, 1), "normal": (600, 3), "best": (1200, 8)}
+LENGTHS: dict[str, tuple[int, int]] = {"quick": (100, 1), "normal": (300, 3), "best": (600, 8)}
 """Effort -> the least updates of the main task, and the least passes over its rows.
 
 With few rows it is updates that decide, with many rows passes.

@@ -17,12 +17,13 @@ from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.engine.inference import inference
+from palm.engine.inference.adapted import ADAPTERS
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run import checkpoint
 from palm.engine.training.events import Ended
 from palm.engine.watching.history import HISTORY_FILE, read_lines
 from palm.export import description as export
-from palm.pretrained import read_directory, read_weights
+from palm.pretrained import peft, read_directory, read_weights
 from palm.pretrained.configs import read_config
 from palm.reader.text.labels import Labels
 from palm.reader.text.subwords import load_tokenizer
@@ -96,9 +97,22 @@ def _model(folder: Path) -> Facts | None:
         "task": description["task"],
         "backbone": _component(description["backbone"]),
         "parameters": _parameters_by_part(folder, {"paradigm": "paradigm"}),
+        **_adapters(folder),
         **_task(description, folder),
         "versions": {"palm": description["palm_version"]},
     }
+
+
+def _adapters(folder: Path) -> Facts:
+    """Adapters that a model has merged, or that it is made of."""
+    places = (folder / peft.CONFIG, folder / ADAPTERS / peft.CONFIG)
+    if (file := next((place for place in places if place.is_file()), None)) is None:
+        return {}
+    config = read_object(file)
+    with wrap_read_errors(file):
+        names = {"rank": "r", "alpha": "lora_alpha", "base": "base_model_name_or_path"}
+        found = {ours: config[theirs] for ours, theirs in names.items()}
+        return {"lora": {**found, "layers": len(config["target_modules"])}}
 
 
 def _checkpoint(folder: Path) -> Facts | None:
