@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
-from palm.core.files.tensors import weights_under
+from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.engine.inference import inference
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
@@ -78,7 +79,7 @@ def _exported(folder: Path) -> Facts | None:
         "versions": {"palm": description["palm_version"]},
     }
     if description["to"] == "hf":
-        facts["parameters"] = _parameters(read_weights(folder, headers=True))
+        facts["parameters"] = _parameters(_in_headers(read_weights(folder, headers=True)))
     hidden = ("format", "version", "palm_version", "to")
     return facts | {name: value for name, value in description.items() if name not in hidden}
 
@@ -167,7 +168,7 @@ def _pretrained(folder: Path) -> Facts:
         "format": LAYOUT_TITLES[given.layout],
         "architecture": config.get("architectures", [directory.backbone])[0],
         "backbone": _component({"name": directory.backbone, "settings": directory.settings}),
-        "parameters": _parameters(given.weights),
+        "parameters": _parameters(_in_headers(given.weights)),
         "left out": sorted(given.left_out),
         "unknown": sorted(given.unused),
         "labels": list(config.get("id2label", {}).values()),
@@ -199,18 +200,44 @@ def _component(saved: Mapping[str, Any]) -> Facts:
     return {"name": saved.get("name"), **settings}
 
 
+class _Header(NamedTuple):
+    """The type and the number of elements of a tensor."""
+
+    dtype: str
+    number: int
+
+
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
-    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says."""
-    found = read_weights(folder / checkpoint.WEIGHTS_NEEDED[1], headers=True)
+    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says.
+
+    They are in a file of palm's own, whose header can be read without torch.
+    """
+    file = folder / checkpoint.WEIGHTS_NEEDED[1]
+    found = {name: _Header(_dtype(kind), prod(shape)) for name, (kind, shape) in headers_in(file).items()}
     places = {"backbone": "backbone", **heads}
     return {part: _parameters(weights_under(place, found)) for part, place in places.items()}
 
 
-def _parameters(weights: Mapping[str, Tensor]) -> Facts:
+def _dtype(short: str) -> str:
+    """Return torch's name of a type: float32 of F32, int8 of I8."""
+    return f"{_KINDS.get(kind := short.rstrip('0123456789'), kind)}{short.removeprefix(kind)}"
+
+
+_KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
+
+
+def _in_headers(weights: Mapping[str, Tensor]) -> dict[str, _Header]:
     return {
-        "number": sum(value.numel() for value in weights.values()),
-        "tensors": len(weights),
-        "dtype": ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in weights.values()})),
+        name: _Header(str(value.dtype).removeprefix("torch."), value.numel())
+        for name, value in weights.items()
+    }
+
+
+def _parameters(headers: Mapping[str, _Header]) -> Facts:
+    return {
+        "number": sum(header.number for header in headers.values()),
+        "tensors": len(headers),
+        "dtype": ", ".join(sorted({header.dtype for header in headers.values()})),
     }
 
 
