@@ -19,7 +19,7 @@ from palm.reader.rows.collate import padded
 from palm.reader.rows.rows import Rows
 from palm.reader.span import Relation, SpanExample, SpanReader, held_spans, windows_in
 from palm.reader.tables.record import TableRow
-from palm.reader.text.labels import Labels, check_labelled, class_count, list_in
+from palm.reader.text.labels import Labels, check_labelled, list_in
 
 
 @READERS.register("relation")
@@ -66,7 +66,7 @@ class RelationReader(SpanReader):
             raise ConfigError("span_label_map is missing; give the labels of spans, label -> id")
         self.labels_of_spans = Labels(n_span_classes, span_label_map)
         self.spans_given = spans == "given"
-        self.num_labels = class_count(n_classes, self.labels.names)
+        self.num_labels = self.labels.count
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}
         pairs = TensorSpec(("batch", "spans", "spans", self.num_labels), torch.long)
