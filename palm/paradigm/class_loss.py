@@ -110,7 +110,7 @@ class ClassLoss(nn.Module):
             losses = losses * (1 - probs) ** self.focal_gamma
         if self.r_drop and self.training:
             losses = losses + self.r_drop * known * divergence(logits)
-        return losses.sum() / known.sum()
+        return losses.sum() / known.sum().clamp(min=1)
 
 
 def divergence(logits: Tensor) -> Tensor:
