@@ -50,7 +50,17 @@ WRITE = {"--output", "folder", "--html", "--record", "--path"}
 """Arguments that name something to write."""
 
 NEITHER = {
-    *("--task", "--resume", "--engine", "--precision", "--trust", "--metric", "--overwrite", "--to"),
+    *(
+        "--task",
+        "--effort",
+        "--resume",
+        "--engine",
+        "--precision",
+        "--trust",
+        "--metric",
+        "--overwrite",
+        "--to",
+    ),
     *(
         "--all_heads",
         "-l",
