@@ -53,6 +53,7 @@ NEITHER = {
     *(
         "--task",
         "--effort",
+        "--rows",
         "--resume",
         "--engine",
         "--precision",
