@@ -43,7 +43,7 @@ def main() -> None:
     for case in options.cases:
         batches = batches_of(*SHAPES[case], rows=options.rows, size=options.batch_size)
         for precision in options.precisions:
-            for what in ("train", "predict"):
+            for what in options.work:
                 runs = {
                     name: turn_of(name, model, what == "train", precision == "bf16", batches[False])
                     for name, model in encoders.items()
@@ -112,6 +112,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cases", nargs="+", default=list(SHAPES))
+    parser.add_argument("--work", nargs="+", default=["train", "predict"])
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     return parser.parse_args()
 

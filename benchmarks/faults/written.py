@@ -42,6 +42,7 @@ from palm.engine.watching.history import read_lines
 from palm.experiments.comparison import compare as comparing
 from palm.experiments.comparison.setup import setup_of
 from palm.experiments.grid.folder import CONFIGURATION, JOB, Grid, Job
+from palm.experiments.grid.source import Source
 from palm.experiments.search import sweep as sweeping
 from palm.experiments.search.study import Study
 from palm.export.hugging_face import to_hugging_face
@@ -406,11 +407,12 @@ def _comparison(folder: Path, data: Path) -> Written:
     palm.compare(config, seeds=2, output=out, keep_models=True)
     comparing.outcome_of = functools.partial(comparing.outcome_of, resamples=20)
     setup = setup_of(read_config(config, argv=[]), "target", {}, None, {})
+    pool = Source(str(config), ".", []).pool(Grid(out), "compare", 1, use_gpu=False, keep_models=True)
     return Written(
         "compare",
         out,
         {
-            "again": lambda: comparing._compared(setup, Grid(out), str(config), 2, 1, False, True).as_json(),
+            "again": lambda: comparing._compared(setup, [], pool, 2, False).as_json(),
             "report": lambda: comparison_page(out),
             "jobs": lambda: _jobs(out),
         },
@@ -423,7 +425,7 @@ def _sweep(folder: Path, data: Path) -> Written:
     space = {"learning_rate": {"low": 1e-4, "high": 1e-2}, "batch_size": [8, 16]}
     palm.sweep(config, space, trials=2, output=out)
     found = sweeping.space_of(space)
-    source = sweeping._Source(str(config), ".", [])
+    source = Source(str(config), ".", [])
 
     def again() -> Any:
         study = sweeping._opened(out, found, source, 2, overwrite=False)

@@ -59,10 +59,10 @@ class _Attention(torch.autograd.Function):
             q = piece.queries_by_head(query)
             k = piece.keys_by_head(key)
             v = piece.keys_by_head(value)
-            scores = _product(q, k.mT, ctx.scale)
+            scores = product(q, k.mT, ctx.scale)
             piece.hide(scores)
             weight = scores.softmax(-1)
-            piece.put_queries(gathered, _product(apply_mask(weight, mask), v, ctx.dropout_scale))
+            piece.put_queries(gathered, product(apply_mask(weight, mask), v, ctx.dropout_scale))
             saved += [q, k, v, weight, mask]
         ctx.save_for_backward(*saved)
         return gathered
@@ -81,15 +81,15 @@ class _Attention(torch.autograd.Function):
         saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         for piece, (q, k, v, weight, mask) in zip(ctx.pieces, saved, strict=True):
             mean = piece.gradient_by_head(gradient)
-            grad_weight = _product(mean, v.mT, ctx.dropout_scale)
+            grad_weight = product(mean, v.mT, ctx.dropout_scale)
             # Private to torch, and one pass: 3 to 4 times as fast as the formula by its operators, 13 µs
             # against 51 for 12 heads of 80 tokens in float32, 23 against 101 in bfloat16.
             grad_scores = torch._softmax_backward_data(
                 apply_mask(grad_weight, mask), weight, -1, weight.dtype
             )
-            piece.put_queries(grad_query, _product(grad_scores, k, ctx.scale))
-            of_keys = _product(grad_scores.mT, q, ctx.scale)
-            of_values = _product(apply_mask(weight, mask).mT, mean, ctx.dropout_scale)
+            piece.put_queries(grad_query, product(grad_scores, k, ctx.scale))
+            of_keys = product(grad_scores.mT, q, ctx.scale)
+            of_values = product(apply_mask(weight, mask).mT, mean, ctx.dropout_scale)
             piece.put_keys(grad_key, of_keys, ctx.overlapping)
             piece.put_keys(grad_value, of_values, ctx.overlapping)
         return grad_query, grad_key, grad_value, None, None, None
@@ -110,7 +110,7 @@ def _empty_up_to(stop: int, like: Tensor, shape: torch.Size) -> Tensor:
     return empty
 
 
-def _product(one: Tensor, other: Tensor, scale: float) -> Tensor:
+def product(one: Tensor, other: Tensor, scale: float) -> Tensor:
     """scale · one · other, head by head."""
     out = one.new_empty(one.shape[0], one.shape[1], other.shape[2])
     return torch.baddbmm(out, one, other, beta=0, alpha=scale, out=out)

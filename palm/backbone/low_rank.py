@@ -116,7 +116,7 @@ def lora_problems(lora: Any) -> list[str]:
             "input of their own; the encoder's is hidden_dropout_prob"
         )
     targets = given["targets"]
-    if not isinstance(targets, list | tuple) or not targets or not all(isinstance(t, str) for t in targets):
+    if not (isinstance(targets, list | tuple) and targets and all(isinstance(t, str) for t in targets)):
         problems.append(f"lora: targets should be a list of names of linear layers, not {targets!r}")
     return problems
 
@@ -129,25 +129,18 @@ def new_adapters(backbone: Backbone, lora: Mapping[str, Any], seed: int) -> LowR
     """
     given = {**DEFAULTS, **lora}
     layers = linear_layers(backbone)
+    called = {target: {n for n in layers if f".{n}".endswith(f".{target}")} for target in given["targets"]}
     ends = sorted({name.rpartition(".")[2] for name in layers})
     raise_any(
         f"lora: no linear layer of {type(backbone).__name__} is called {target!r}; there are "
         f"{', '.join(ends)}{did_you_mean(target, ends)}"
-        for target in given["targets"]
-        if not any(_is_called(name, target) for name in layers)
+        for target, names in called.items()
+        if not names
     )
-    chosen = {
-        name: layer
-        for name, layer in layers.items()
-        if any(_is_called(name, target) for target in given["targets"])
-    }
+    chosen = {name: layer for name, layer in layers.items() if name in set().union(*called.values())}
     return LowRank(chosen, dict.fromkeys(chosen, given["rank"]), float(given["alpha"]), seed)
 
 
 def linear_layers(backbone: Backbone) -> dict[str, nn.Linear]:
     """All linear layers of an encoder by name."""
     return {name: part for name, part in backbone.named_modules() if isinstance(part, nn.Linear)}
-
-
-def _is_called(name: str, target: str) -> bool:
-    return f".{name}".endswith(f".{target}")

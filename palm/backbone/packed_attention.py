@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.backbone.block_attention import attend_by_blocks
+from palm.backbone.block_attention import attend_by_blocks, product
 from palm.backbone.packed_kernels import attend_packed, fits
 from palm.backbone.packing import Scope
+from palm.backbone.stacked_attention import WIDEST
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
@@ -79,7 +80,7 @@ def attend_in_graph(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, win
 
 
 def attend_without_gradients(query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
-    """Compute `attend` with torch's fused kernel, on a CPU, without dropout and window.
+    """Compute `attend` on a CPU, without dropout and window, with torch's fused kernel where that is fast.
 
     Neighbours of one length are one call; that changes no bit of what the kernel computes for each.
     """
@@ -94,5 +95,19 @@ def attend_without_gradients(query: Tensor, key: Tensor, value: Tensor, scope: S
         keys = slice(first_keys[0], last_keys[1])
         parts = (query[queries], key[keys], value[keys])
         q, k, v = (part.view(len(same), -1, *part.shape[1:]).transpose(1, 2) for part in parts)
-        gathered[queries] = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+        is_fast = q.dtype != torch.bfloat16 or q.shape[2] <= WIDEST or torch.cpu._is_amx_tile_supported()
+        attended = (F.scaled_dot_product_attention if is_fast else _by_products)(q, k, v)
+        gathered[queries] = attended.transpose(1, 2).flatten(0, 1)
+    return gathered
+
+
+def _by_products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Compute torch's kernel, [rows, heads, tokens, head_dim], row by row.
+
+    In bfloat16 without AMX (Zen 5), 6 heads of 97 to 384 tokens take 0.44 to 0.60 of the kernel's time.
+    """
+    gathered = torch.empty_like(query)
+    for row, parts in enumerate(zip(query, key, value, strict=True)):
+        q, k, v = (part.contiguous() for part in parts)
+        gathered[row] = product(product(q, k.mT, q.shape[-1] ** -0.5).softmax(-1), v, 1.0)
     return gathered

@@ -18,7 +18,7 @@ from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
-from palm.engine.training.build import build_optimizer, sharding_problems
+from palm.engine.training.build import build_optimizer
 from palm.engine.training.model import MultiTaskModel
 from palm.engine.training.planning import StepPlan, expect, step_problems
 from palm.engine.training.shared_rows import share_rows, sharing_problems
@@ -78,8 +78,13 @@ def build(plan: Plan, place: Place) -> Parts:
     tasks = builder.tasks(plan, settings, backbone)
     if len(tasks) == len(plan.tasks) + len(plan.given):  # else it is reported why some are missing
         weighing = None if plan.balance is None else plan.balance[0].__name__
-        builder.add(step_problems(settings.tasks_per_step, weighing, tasks))
-        builder.add(sharding_problems(settings.parallel, tasks))
+        # Not `add`: a balance that lacks its package is to say this as well.
+        wrong = step_problems(settings.tasks_per_step, weighing, tasks)
+        builder.problems += [_placed(place, None, line) for line in wrong]
+        if settings.parallel == "fsdp" and (own := [task.name for task in tasks if task.lora is not None]):
+            builder.add(
+                [f"parallel: fsdp cuts up what the lora of {', '.join(own)} changes; set parallel: ddp"]
+            )
     raise_any(builder.problems)
     with builder.reporting(None):  # so that a layer or a pattern that does not exist comes before any data
         tops = [task.top for task in tasks]

@@ -14,17 +14,22 @@ from palm.core.errors import PalmError
 
 Effort = Literal["quick", "normal", "best"]
 
-LENGTHS: dict[str, tuple[int, int]] = {"quick": (150, 1), "normal": (600, 3), "best": (1200, 8)}
+LENGTHS: dict[str, tuple[int, int]] = {"quick": (100, 1), "normal": (300, 3), "best": (600, 8)}
 """Effort -> the least updates of the main task, and the least passes over its rows.
 
 With few rows it is updates that decide, with many rows passes.
 """
 
-PRETRAINED_RATES = ((128, 1e-3), (384, 3e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
+PRETRAINED_RATES = ((128, 3e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
 """Width up to which a pretrained encoder is trained at a rate; measured for 384, published from 768 on."""
 
 RANDOM_RATES = ((128, 3e-3), (384, 1e-3), (768, 3e-4), (math.inf, 1e-4))
 """The same of random weights; measured for 64 and 384."""
+
+NARROW = 384
+FEW_UPDATES = 150
+FEW_FACTOR = 3.0
+"""With fewer updates, a narrow pretrained encoder needs so many times the rate: measured for 60 and 240."""
 
 MOST_EPOCHS = 100
 MANY_ROWS = 5_000
@@ -69,15 +74,18 @@ class Facts:
 
 def recipe(effort: Effort, facts: Facts) -> Choice:
     """Choose how to train; docs/optimization.md has what the choices are worth."""
-    rates = PRETRAINED_RATES if facts.is_pretrained else RANDOM_RATES
-    width = 768 if facts.width is None else facts.width
-    rate = next(rate for most, rate in rates if width <= most)
-    encoder = f"{'pretrained' if facts.is_pretrained else 'random'} weights, {width} wide"
     rows = COUNTED_ROWS if facts.rows is None else max(1, facts.rows)
     batch = 32 if rows >= MANY_ROWS else 16
     updates, passes = LENGTHS[effort]
     per_epoch = math.ceil(rows / batch)
     epochs = min(max(passes, math.ceil(updates / per_epoch)), MOST_EPOCHS)
+    width = 768 if facts.width is None else facts.width
+    rates = PRETRAINED_RATES if facts.is_pretrained else RANDOM_RATES
+    rate = next(rate for most, rate in rates if width <= most)
+    encoder = f"{'pretrained' if facts.is_pretrained else 'random'} weights, {width} wide"
+    if facts.is_pretrained and width <= NARROW and epochs * per_epoch < FEW_UPDATES:
+        rate *= FEW_FACTOR
+        encoder += f", {epochs * per_epoch} updates"
     many = f"{COUNTED_ROWS} rows or more" if rows >= COUNTED_ROWS else f"{rows} rows"
     chosen: Choice = {
         "learning_rate": (rate, encoder),

@@ -55,6 +55,11 @@ def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
         yield "crf_learning_rate_factor", "has no effect: use_crf is off; set use_crf: True, or leave it out"
     if "metrics" in own and own.get("dev_file") is None:
         yield "metrics", f"has no effect: task {task.name!r} has no dev_file; give one, or leave them out"
+    if own.get("pred_output_path") is not None and own.get("pred_file") is None:
+        yield (
+            "pred_output_path",
+            f"has no effect: task {task.name!r} has no pred_file; give one",
+        )
     if own.get("pred_file") is not None and not is_data(own["pred_file"]):
         yield "pred_file", f"is not there: {own['pred_file']}; training does not need it, prediction will"
     yield from _of_labels(task)

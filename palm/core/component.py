@@ -154,6 +154,8 @@ def _without_2x(
             raise TypeError(f"{caller}() got {', '.join(twice)} twice, by position and by name")
         kwargs = named | kwargs
         args = ()
+    aliases = {other: name for other, name in component.aliases.items() if name in only}
+    kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
     given = {name: kwargs.pop(name) for name in only if name in kwargs}
     for name, value in given.items():
         kwargs = only[name](value) | kwargs

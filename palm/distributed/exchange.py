@@ -37,8 +37,7 @@ class GradientExchange:
         self._buffers = list(model.buffers())
         # Backward reaches the last parameters first.
         self._parameters = [each for each in model.parameters() if each.requires_grad][::-1]
-        for tensor in (*model.parameters(), *self._buffers):
-            dist.broadcast(tensor.detach(), src=0)
+        _take_first([*(each.detach() for each in model.parameters()), *self._buffers])
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
         self._used: dict[tuple[str, ...], list[bool]] = {}
@@ -49,8 +48,7 @@ class GradientExchange:
     @contextmanager
     def during(self, tasks: tuple[str, ...]) -> Iterator[None]:
         """Within it, the last forward and backward of a step of these tasks; then gradients are averages."""
-        for buffer in self._buffers:  # such as running means of an encoder of the user's
-            dist.broadcast(buffer, src=0)
+        _take_first(self._buffers)  # such as running means of an encoder of the user's
         expected = self._used.get(tasks, [False] * len(self._parameters))
         self._coming = deque(self._buckets(expected))
         self._missing = {parameter for bucket in self._coming for parameter in bucket}
@@ -101,3 +99,9 @@ class GradientExchange:
             averages = torch.split(flat, [each.numel() for each in bucket])
             for each, average in zip(bucket, averages, strict=True):
                 each.grad = average.view_as(each)
+
+
+def _take_first(tensors: list[Tensor]) -> None:
+    """Give every rank the tensors of rank 0, in as few exchanges as `DistributedDataParallel` takes."""
+    if tensors:
+        dist._broadcast_coalesced(dist.group.WORLD, tensors, BUCKET_BYTES, 0)  # type: ignore[attr-defined,arg-type]

@@ -34,7 +34,7 @@ def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> 
     state = backbone.state_dict()
     weights = {name: directory.given.weights.get(name, state[name]) for name in report.loaded}
     with new_directory(folder, overwrite) as part:
-        write_hugging_face(weights, backbone, part)
+        write_hugging_face(weights, backbone, part, directory.given.original)
         _save_vocabulary(directory, backbone, part)
     logger.info("%s written to %s", type(backbone).__name__, folder)
     return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,25 @@ from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
-from palm.core.files.tensors import weights_under
+from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.engine.inference import inference
+from palm.engine.inference.adapted import ADAPTERS
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.engine.run import checkpoint
 from palm.engine.training.events import Ended
 from palm.engine.watching.history import HISTORY_FILE, read_lines
 from palm.export import description as export
-from palm.pretrained import read_directory, read_weights
+from palm.pretrained import peft, read_directory, read_weights
 from palm.pretrained.configs import read_config
 from palm.reader.text.labels import Labels
 from palm.reader.text.subwords import load_tokenizer
 
 Facts = dict[str, Any]
 """Facts about a directory, JSON-ready: `format` first."""
+
+Size = tuple[str, int]
+"""The type and the number of elements of a tensor."""
 
 LAYOUT_TITLES = {
     "palm": "palm encoder",
@@ -78,7 +83,7 @@ def _exported(folder: Path) -> Facts | None:
         "versions": {"palm": description["palm_version"]},
     }
     if description["to"] == "hf":
-        facts["parameters"] = _parameters(read_weights(folder, headers=True))
+        facts["parameters"] = _parameters(_sizes(read_weights(folder, headers=True)))
     hidden = ("format", "version", "palm_version", "to")
     return facts | {name: value for name, value in description.items() if name not in hidden}
 
@@ -92,9 +97,22 @@ def _model(folder: Path) -> Facts | None:
         "task": description["task"],
         "backbone": _component(description["backbone"]),
         "parameters": _parameters_by_part(folder, {"paradigm": "paradigm"}),
+        **_adapters(folder),
         **_task(description, folder),
         "versions": {"palm": description["palm_version"]},
     }
+
+
+def _adapters(folder: Path) -> Facts:
+    """Adapters that a model has merged, or that it is made of."""
+    places = (folder / peft.CONFIG, folder / ADAPTERS / peft.CONFIG)
+    if (file := next((place for place in places if place.is_file()), None)) is None:
+        return {}
+    config = read_object(file)
+    with wrap_read_errors(file):
+        names = {"rank": "r", "alpha": "lora_alpha", "base": "base_model_name_or_path"}
+        found = {ours: config[theirs] for ours, theirs in names.items()}
+        return {"lora": {**found, "layers": len(config["target_modules"])}}
 
 
 def _checkpoint(folder: Path) -> Facts | None:
@@ -167,7 +185,7 @@ def _pretrained(folder: Path) -> Facts:
         "format": LAYOUT_TITLES[given.layout],
         "architecture": config.get("architectures", [directory.backbone])[0],
         "backbone": _component({"name": directory.backbone, "settings": directory.settings}),
-        "parameters": _parameters(given.weights),
+        "parameters": _parameters(_sizes(given.weights)),
         "left out": sorted(given.left_out),
         "unknown": sorted(given.unused),
         "labels": list(config.get("id2label", {}).values()),
@@ -200,17 +218,35 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 
 
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
-    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says."""
-    found = read_weights(folder / checkpoint.WEIGHTS_NEEDED[1], headers=True)
+    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says.
+
+    They are in a file of palm's own, whose header is read without torch.
+    """
+    file = folder / checkpoint.WEIGHTS_NEEDED[1]
+    with wrap_read_errors(file):
+        found = {name: (_dtype(kind), prod(shape)) for name, (kind, shape) in headers_in(file).items()}
     places = {"backbone": "backbone", **heads}
     return {part: _parameters(weights_under(place, found)) for part, place in places.items()}
 
 
-def _parameters(weights: Mapping[str, Tensor]) -> Facts:
+_KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
+
+
+def _dtype(short: str) -> str:
+    """Return torch's name of a type of safetensors: float32 of F32."""
+    kind = short.rstrip("0123456789")
+    return f"{_KINDS.get(kind, kind)}{short.removeprefix(kind)}"
+
+
+def _sizes(weights: Mapping[str, Tensor]) -> dict[str, Size]:
+    return {name: (str(value.dtype).removeprefix("torch."), value.numel()) for name, value in weights.items()}
+
+
+def _parameters(sizes: Mapping[str, Size]) -> Facts:
     return {
-        "number": sum(value.numel() for value in weights.values()),
-        "tensors": len(weights),
-        "dtype": ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in weights.values()})),
+        "number": sum(number for _, number in sizes.values()),
+        "tensors": len(sizes),
+        "dtype": ", ".join(sorted({dtype for dtype, _ in sizes.values()})),
     }
 
 

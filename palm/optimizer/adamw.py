@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from palm.optimizer.base import OPTIMIZERS, GradClipType
+from palm.core.component import Translate, unused
+from palm.optimizer.base import OPTIMIZERS, Optimizer
 from palm.optimizer.moments import EpsilonHatRule, FusedAdamW, MomentOptimizer, keep_moments_normal
 
 
@@ -54,29 +55,14 @@ class AdamW(MomentOptimizer):
 class Adam(AdamW):
     """`AdamW` with the constructor of PaddlePALM 2.x, `Adam(loss_var, lr, lr_schedualer)`.
 
-    Args:
-        loss_var: what the trainer's `build_forward` returned; nothing is read from it.
-        learning_rate: the rate that the schedule multiplies (2.x: `lr`).
-        lr_scheduler: factor of the learning rate by global step; None for a constant rate.
-        weight_decay: as in `AdamW`; `Trainer.build_backward(weight_decay=…)` sets it too.
-        grad_clip: as in `AdamW`, but off by default, as it was there.
-        grad_clip_type: as in `AdamW`.
-        epsilon_hat: as in `AdamW`.
+    Nothing is read from `loss_var`, and gradients are not clipped by default, as there.
     """
 
+    stands_for = AdamW
     aliases: ClassVar[dict[str, str]] = {"lr": "learning_rate", "lr_schedualer": "lr_scheduler"}
-
-    def __init__(
-        self,
-        loss_var: Any,  # noqa: ARG002
-        learning_rate: float,
-        lr_scheduler: Callable[[int], float] | None = None,
-        weight_decay: float = 0.0,
-        grad_clip: float | None = None,
-        grad_clip_type: GradClipType = "global_norm",
-        epsilon_hat: bool = False,
-    ) -> None:
-        super().__init__(
-            learning_rate, weight_decay, grad_clip, grad_clip_type=grad_clip_type, epsilon_hat=epsilon_hat
-        )
-        self.lr_scheduler = lr_scheduler
+    only_2x: ClassVar[Mapping[str, Translate]] = {"loss_var": unused, **Optimizer.only_2x}
+    order_2x = (
+        *("loss_var", "learning_rate", "lr_scheduler"),
+        *("weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat"),
+    )
+    defaults: ClassVar[Mapping[str, Any]] = {"grad_clip": None}

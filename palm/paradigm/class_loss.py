@@ -62,8 +62,9 @@ class ClassLoss(nn.Module):
         problems += number_problems(
             "a number, 0 or more", lambda value: value >= 0, focal_gamma=focal_gamma, r_drop=r_drop
         )
-        given = class_weights if isinstance(class_weights, list) else [1.0] * n_classes
-        if class_weights not in (None, BALANCED, given) or len(given) != n_classes or min(given) < 0:
+        given = class_weights if isinstance(class_weights, list) else None
+        is_list = given is not None and len(given) == n_classes and min(given) >= 0
+        if class_weights not in (None, BALANCED) and not is_list:
             expected = f"{BALANCED} or {n_classes} numbers from 0 on"
             problems.append(f"class_weights: {class_weights!r} should be {expected}")
         raise_any(problems)
@@ -73,9 +74,8 @@ class ClassLoss(nn.Module):
         self.focal_gamma = focal_gamma
         self.r_drop = r_drop
         self.counts = torch.zeros(n_classes)
-        self.register_buffer(
-            "weights", None if class_weights is None else torch.tensor(given), persistent=False
-        )
+        weights = None if class_weights is None else torch.ones(n_classes)
+        self.register_buffer("weights", weights if given is None else torch.tensor(given), persistent=False)
 
     def count(self, labels: npt.NDArray[Any]) -> None:
         """Take the labels of training rows, or of their words, for balanced weights."""
@@ -110,7 +110,7 @@ class ClassLoss(nn.Module):
             losses = losses * (1 - probs) ** self.focal_gamma
         if self.r_drop and self.training:
             losses = losses + self.r_drop * known * divergence(logits)
-        return losses.sum() / known.sum()
+        return losses.sum() / known.sum().clamp(min=1)
 
 
 def divergence(logits: Tensor) -> Tensor:

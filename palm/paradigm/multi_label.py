@@ -80,7 +80,7 @@ class MultiLabel(ClassHead):
             losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0), reduction="none")
         if (weights := self.class_loss.weights) is not None:
             losses = losses * torch.where(labels == 1, weights, 1.0)
-        return (losses * known).sum() / known.sum()
+        return (losses * known).sum() / known.sum().clamp(min=1)
 
     @torch.no_grad()
     def count_labels(self, labels: npt.NDArray[Any]) -> None:

@@ -69,7 +69,7 @@ class Ranking(Head):
         if self.is_pairwise:
             apart = scores[:, :, None] - scores[:, None, :]
             wanted = _is_above(relevance)
-            return (F.softplus(-apart) * wanted).sum() / wanted.sum()
+            return (F.softplus(-apart) * wanted).sum() / wanted.sum().clamp(min=1)
         wanted = relevance.masked_fill(relevance == NO_LABEL, PADDING_LOGIT).softmax(-1)
         return -(wanted * scores.log_softmax(-1)).sum(-1).mean()
 

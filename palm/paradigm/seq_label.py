@@ -103,7 +103,9 @@ class SequenceLabel(ClassHead, TokenHead):
         emissions, words = words_first(outputs["logits"], mask)
         labels = words_first(labels.clamp(min=0), mask)[0]
         # Not selected by `known`, for which a GPU would be waited for.
-        return (self.crf.negative_log_likelihood(emissions, labels, words) * known).sum() / known.sum()
+        return (self.crf.negative_log_likelihood(emissions, labels, words) * known).sum() / known.sum().clamp(
+            min=1
+        )
 
     def num_terms(self, batch: Tensors) -> int:
         """The words, or with the CRF the rows, that have labels; all of them where nothing has any."""

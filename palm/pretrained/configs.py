@@ -15,6 +15,7 @@ from palm.config import settings_of
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.serialization import file_settings
 from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.pretrained.families import FAMILIES
 from palm.pretrained.names import Renamed
 
 CONFIG_FILES = (
@@ -23,14 +24,9 @@ CONFIG_FILES = (
 )
 """Files that tell an encoder's sizes; the first that is there counts."""
 
-BACKBONE_OF = {
-    "bert": "bert",
-    "ernie": "ernie",
-    "roberta": "roberta",
+BACKBONE_OF = {family.model_type: name for name, family in FAMILIES.items()} | {
     "xlm-roberta": "roberta",
     "camembert": "roberta",
-    "distilbert": "distilbert",
-    "electra": "electra",
 }
 """`model_type` of Hugging Face -> our name of the encoder that it is."""
 

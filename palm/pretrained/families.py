@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -88,7 +89,11 @@ def config_of(backbone: Backbone, model: str = "Model") -> dict[str, Any]:
 
 
 def write_hugging_face(
-    weights: Mapping[str, Tensor], backbone: Backbone, folder: Path, **settings: Any
+    weights: Mapping[str, Tensor],
+    backbone: Backbone,
+    folder: Path,
+    original: Mapping[str, Tensor] = MappingProxyType({}),
+    **settings: Any,
 ) -> None:
     """Write `model.safetensors` and `config.json` as `transformers` does for an encoder alone.
 
@@ -96,13 +101,15 @@ def write_hugging_face(
         weights: by our names; what is missing is not made up.
         backbone: whose sizes they are.
         folder: is there.
+        original: those of a directory by its names, for what an encoder of the library has and palm's use
+            of it does not, such as a pooler that no classifier reads.
         settings: further ones of an encoder of palm's own.
 
     Raises:
         StorageError: `transformers` has no such encoder.
     """
     if isinstance(backbone, Transformers):
-        write_library_encoder(weights, backbone, folder)
+        write_library_encoder(weights, backbone, folder, original)
         return
     save_tensors(folder / "model.safetensors", from_ours(weights, family_of(backbone).layout))
     write_json(folder / "config.json", {**settings, **config_of(backbone)})

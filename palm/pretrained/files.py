@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import _TYPES
 from torch import Tensor
 
+from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.tensors import headers_in, load_tensors
 from palm.core.files.untrusted import read_json, resolve_inside, wrap_read_errors
@@ -49,20 +50,17 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
 
 def _only_file(path: Path) -> Path:
     """The file in a folder that is of a kind without a fixed name."""
-    files = sorted(path.iterdir()) if path.is_dir() else []
-    found = [file for file in files if file.suffix == ".pdparams"]
+    names = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
+    found = [name for name in names if name.endswith(".pdparams")]
     if len(found) == 1:
-        return found[0]
+        return path / found[0]
     if found:
-        names = ", ".join(file.name for file in found)
-        raise StorageError(f"several files in {path} could be the weights: {names}; give one of them")
-    if files:
-        more = f" and {len(files) - 8} more" if len(files) > 8 else ""
-        there = f"it holds {', '.join(file.name for file in files[:8])}{more}"
-    elif path.is_dir():
-        there = "it is empty"
-    else:
-        there = "a file of a kind that palm does not know" if path.exists() else "it does not exist"
+        raise StorageError(
+            f"several files in {path} could be the weights: {', '.join(found)}; give one of them"
+        )
+    there = "a file of a kind that palm does not know" if path.exists() else "it does not exist"
+    if path.is_dir():
+        there = f"it holds {', '.join(shortened(names, 8)) or 'nothing'}"
     raise StorageError(f"no weights at {path}: {there}; expected {KNOWN}")
 
 

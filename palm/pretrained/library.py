@@ -80,11 +80,12 @@ def _above_first(backbone: Transformers, original: Mapping[str, Tensor]) -> dict
     return found
 
 
-def write_library_encoder(weights: Mapping[str, Tensor], backbone: Transformers, folder: Path) -> None:
+def write_library_encoder(
+    weights: Mapping[str, Tensor], backbone: Transformers, folder: Path, original: Mapping[str, Tensor]
+) -> None:
     """Write an encoder as the library does; arguments as of `write_hugging_face`."""
-    own = {
-        name.removeprefix("model."): value for name, value in weights.items() if not name.startswith(ABOVE)
-    }
+    own = {name.removeprefix(f"{backbone.model.base_model_prefix}."): v for name, v in original.items()}
+    own |= {name.removeprefix("model."): value for name, value in weights.items()}
     for name, value in weights.items():
         if name.startswith(f"{ABOVE}classifier.dense."):
             own[name.replace(f"{ABOVE}classifier", "pooler")] = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def read_adapters(backbone: Backbone, folder: Path) -> LowRank:
         found, others = _factors(load_tensors(folder / WEIGHTS), library_names(backbone))
     layers = {name: layer for name, layer in linear_layers(backbone).items() if name in found}
     problems += [
-        f"{name} is {_shapes(found[name].values())}, its layer {_shapes([layer.weight])}"
+        f"{name} does not fit its layer, whose weight is {list(layer.weight.shape)}"
         for name, layer in layers.items()
         if not _fits(found[name], layer.weight)
     ]
@@ -143,16 +143,8 @@ def _factors(
     return found, others
 
 
-def _shapes(tensors: Iterable[Tensor]) -> str:
-    return " and ".join(str(list(each.shape)) for each in tensors)
-
-
 def _fits(factors: Mapping[str, Tensor], weight: Tensor) -> bool:
     if factors.keys() != {"A", "B"}:
         return False
-    down, up = (factors[letter] for letter in "AB")
-    return down.ndim == up.ndim == 2 and (len(up), len(down), down.shape[1]) == (
-        len(weight),
-        up.shape[1],
-        weight.shape[1],
-    )
+    rank = factors["A"].shape[:1]
+    return (factors["A"].shape, factors["B"].shape) == (rank + weight.shape[1:], weight.shape[:1] + rank)

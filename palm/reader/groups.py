@@ -12,8 +12,8 @@ import torch
 
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import Draw
-from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
-from palm.reader.rows.rows import Column, Ints, Numbers, Rows, offsets_of
+from palm.reader.rows.collate import SEQUENCE_ATTR, padded, padded_batch
+from palm.reader.rows.rows import Column, Rows, offsets_of
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, list_in
@@ -102,30 +102,15 @@ class GroupReader(TextReader):
         return Rows(columns)
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:  # noqa: ARG002
-        flat = {name: np.concatenate(_picked(rows, name, indices)) for name in GROUP_COLUMNS}
-        lengths = flat["sequence_lengths"]
+        chosen = rows.select(indices)
+        lengths = chosen["sequence_lengths"]
+        assert lengths.offsets is not None
         each = Rows(
             {
-                "token_ids": Column(flat["token_ids"], offsets_of(lengths)),
-                "first_segment": Column.scalar(flat["first_segments"]),
+                "token_ids": Column(chosen["token_ids"].values, offsets_of(lengths.values)),
+                "first_segment": Column(chosen["first_segments"].values),
             }
         )
-        batch = padded_batch(each, range(len(lengths)), self.tokenizer.pad_id, self.task_id)
-        ends = np.cumsum([len(part) for part in _picked(rows, "sequence_lengths", indices)])
-        groups = np.split(np.arange(len(lengths)), ends[:-1])
-        return {**batch, "group_rows": padded_groups(groups, -1), **self.targets(rows, indices)}
-
-
-GROUP_COLUMNS = ("token_ids", "sequence_lengths", "first_segments")
-
-
-def _picked(rows: Rows, name: str, indices: Sequence[int]) -> list[Ints]:
-    return [rows[name][index] for index in indices]
-
-
-def padded_groups(groups: Sequence[Numbers], fill: int) -> torch.Tensor:
-    """Numbers of several examples as one tensor, [examples, widest], with `fill` behind the last ones."""
-    widest = max(len(group) for group in groups)
-    return torch.from_numpy(
-        np.stack([np.pad(group, (0, widest - len(group)), constant_values=fill) for group in groups])
-    )
+        batch = padded_batch(each, range(len(each)), self.tokenizer.pad_id, self.task_id)
+        groups = np.split(np.arange(len(each)), lengths.offsets[1:-1])
+        return {**batch, "group_rows": padded(groups, -1), **self.targets(rows, indices)}

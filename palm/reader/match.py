@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from palm.config import FilePath
@@ -15,7 +14,7 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
-from palm.reader.rows.rows import Column, Ints, Rows
+from palm.reader.rows.rows import Ints, Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.record import TableRow
 from palm.reader.text.labels import labels_of
@@ -126,17 +125,9 @@ class MatchReader(TextReader):
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         if "wrong_token_ids" not in rows:
             return super().collate(rows, indices, draw)
-        both = Rows(
-            {
-                "token_ids": Column.ragged(_both(rows, "token_ids", indices)),
-                "first_segment": Column.scalar(np.asarray(_both(rows, "first_segment", indices))),
-            }
-        )
+        chosen = rows.select(indices)
+        halves = [Rows({name: chosen[start + name] for name in PAIR_COLUMNS}) for start in ("", "wrong_")]
+        both = Rows.concatenate(halves)
         batch = super().collate(both, range(len(both)), draw)
         batch["is_negative"] = torch.arange(len(both)) >= len(indices)
         return batch
-
-
-def _both(rows: Rows, name: str, indices: Sequence[int]) -> list[Ints]:
-    """A column of the right pairs, then of the wrong ones."""
-    return [rows[place][index] for place in (name, f"wrong_{name}") for index in indices]

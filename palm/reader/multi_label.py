@@ -17,7 +17,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.record import TableRow, cell_text
-from palm.reader.text.labels import Labels, RealLabels, class_count, is_list, list_in
+from palm.reader.text.labels import Labels, RealLabels, is_list, list_in
 
 
 class LabelSets(Labels):
@@ -30,9 +30,6 @@ class LabelSets(Labels):
         n_classes: how many labels there are; None for as many as `label_map` has.
         label_map: as of `Labels`.
 
-    Attributes:
-        count: how many labels there are.
-
     Raises:
         ConfigError: as `Labels`; or their number is not told.
     """
@@ -43,7 +40,6 @@ class LabelSets(Labels):
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         super().__init__(n_classes, label_map)
-        self.count = class_count(n_classes, self.names)
         self.shape = ("batch", self.count)
         self.unknown = [-1 - label for label in range(self.count)]
 

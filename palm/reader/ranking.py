@@ -11,7 +11,8 @@ import torch
 from palm.core.errors import DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.reader.base import READERS
-from palm.reader.groups import GroupExample, GroupReader, padded_groups
+from palm.reader.groups import GroupExample, GroupReader
+from palm.reader.rows.collate import padded
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, Labels, RealLabels, list_in
@@ -83,8 +84,5 @@ class RankingReader(GroupReader):
     def targets(self, rows: Rows, indices: Sequence[int]) -> Tensors:
         if "relevance" not in rows:
             return {}
-        return {
-            "relevance": padded_groups([rows["relevance"][index] for index in indices], NO_LABEL).to(
-                torch.float
-            )
-        }
+        relevance = padded([rows["relevance"][index] for index in indices], NO_LABEL)
+        return {"relevance": relevance.to(torch.float)}

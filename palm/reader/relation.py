@@ -15,10 +15,11 @@ from palm.core.errors import ConfigError, DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
+from palm.reader.rows.collate import padded
 from palm.reader.rows.rows import Rows
 from palm.reader.span import Relation, SpanExample, SpanReader, held_spans, windows_in
 from palm.reader.tables.record import TableRow
-from palm.reader.text.labels import Labels, check_labelled, class_count, list_in
+from palm.reader.text.labels import Labels, check_labelled, list_in
 
 
 @READERS.register("relation")
@@ -65,7 +66,7 @@ class RelationReader(SpanReader):
             raise ConfigError("span_label_map is missing; give the labels of spans, label -> id")
         self.labels_of_spans = Labels(n_span_classes, span_label_map)
         self.spans_given = spans == "given"
-        self.num_labels = class_count(n_classes, self.labels.names)
+        self.num_labels = self.labels.count
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}
         pairs = TensorSpec(("batch", "spans", "spans", self.num_labels), torch.long)
@@ -122,17 +123,15 @@ class RelationReader(SpanReader):
             return batch
         spans = [rows["spans"][index].reshape(-1, 3) for index in indices]
         known = [own[own[:, 0] >= 0] for own in spans]
-        width = max(1, *map(len, known))
-        places = np.zeros((2, len(indices), width), dtype=np.int64)
+        batch["span_starts"] = padded([own[:, 0] for own in known], 0, least=1).long()
+        batch["span_ends"] = padded([own[:, 1] for own in known], 0, least=1).long()
+        width = batch["span_starts"].shape[1]
         labels = np.full((len(indices), width, width, self.num_labels), NO_LABEL, dtype=np.int64)
         for row, own in enumerate(known):
-            places[:, row, : len(own)] = own[:, :2].T
             found = rows["relations"][indices[row]].reshape(-1, 3) if "relations" in rows else own[:0]
             if (found >= 0).all():
                 labels[row, : len(own), : len(own)][~np.eye(len(own), dtype=bool)] = 0
                 labels[row, found[:, 0], found[:, 1], found[:, 2]] = 1
-        batch["span_starts"] = torch.from_numpy(places[0])
-        batch["span_ends"] = torch.from_numpy(places[1])
         if "relations" in rows:
             batch["relation_labels"] = torch.from_numpy(labels)
         return batch

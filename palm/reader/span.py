@@ -17,7 +17,7 @@ from palm.core.errors import DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
-from palm.reader.rows.collate import SEQUENCE_ATTR
+from palm.reader.rows.collate import SEQUENCE_ATTR, padded
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.record import TableRow
 from palm.reader.text.labels import Labels, check_labelled, list_in
@@ -204,11 +204,8 @@ class SpanReader(WordReader):
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         batch = super().collate(rows, indices, draw)
         starts = [rows["word_starts"][index] for index in indices]
-        width = max(map(len, starts))
-        word_starts = np.zeros((len(indices), width), dtype=np.int64)
-        for row, own in zip(word_starts, starts, strict=True):
-            row[: len(own)] = own
-        batch["word_starts"] = torch.from_numpy(word_starts)
+        batch["word_starts"] = padded(starts, 0).long()
+        width = batch["word_starts"].shape[1]
         if "span_labels" in self.targets_attr and "spans" in rows:
             labels = np.full((len(indices), width, width), NO_LABEL, dtype=np.int64)
             upper = np.triu(np.ones((width, width), dtype=bool))

@@ -25,7 +25,7 @@ from palm.engine.training.recipe import Recipe
 from palm.engine.training.task import Task
 from palm.lr_sched import WarmupScheduler
 from palm.mixing import MixRatio
-from palm.optimizer import Adam, AdamW, Optimizer, ParameterGroups, base_optimizer
+from palm.optimizer import Optimizer, ParameterGroups, base_optimizer
 from palm.paradigm import Head
 from palm.reader import Reader
 
@@ -189,9 +189,6 @@ class Assembly(ABC):
                 raise ConfigError(f"weight_decay: {type(optimizer).__name__} has none; leave it out")
             settings["weight_decay"] = weight_decay
             optimizer = type(optimizer)(**settings)
-        if type(optimizer) is Adam:  # but the constructor of 2.x for what the registry calls adam
-            names = ("learning_rate", "weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat")
-            optimizer = AdamW(**{name: settings[name] for name in names})
         self._optimizer = optimizer
         self._begin_anew()
 

@@ -261,8 +261,12 @@ class TrainerBase(Assembly):
             save_type: 'ckpt' or 'predict'.
 
         Raises:
+            ConfigError: the directory is that in which the program runs, or above it.
             PalmError: a call is missing; names it.
         """
+        here = Path.cwd()
+        if Path(save_path).resolve() in (here, *here.parents):
+            raise ConfigError(f"save_path should be a folder of its own, not {str(save_path)!r}")
         for kind in kinds_of(save_type):
             self._save(Path(save_path), kind)
 

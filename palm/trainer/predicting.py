@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,6 @@ from palm.core.tensor_specs import Tensors
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.device_transfer import Place, placed
 from palm.engine.training.model import outputs_of
-from palm.engine.watching.logs import Pace
 from palm.paradigm import Head
 from palm.reader import Predictions, Reader, Record
 from palm.reader.rows.chunks import encoded_chunks
@@ -52,7 +52,7 @@ def _masking(task: str, chunk: int, start: int, row: int) -> np.random.Generator
 
 def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterator[list[Record]]:
     """The steps of predicting the file of the model's reader, with a log line every so many batches."""
-    pace = Pace()
+    since = time.perf_counter()
     batches = 0
     examples = model.reader.read(model.reader.loaded.path, with_targets=False)
     for records in model.steps(examples, together=True):
@@ -60,10 +60,12 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
         if records:
             continue
         batches += 1
-        pace.count()
         if every > 0 and batches % every == 0:
             total = math.ceil(model.reader.num_examples / model.batch_size)
-            logger.info("%sbatch %d/%d, speed: %.2f steps/s", heading, batches, total, pace.speed())
+            now = time.perf_counter()
+            speed = every / max(now - since, 1e-9)
+            logger.info("%sbatch %d/%d, speed: %.2f steps/s", heading, batches, total, speed)
+            since = now
 
 
 @torch.inference_mode()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from helpers.attention_cases import LENGTHS, by_definition, case
 from palm.backbone.attention_tiles import MULTIPLE, TOGETHER, blocks_of
@@ -17,6 +16,7 @@ from palm.backbone.packed_attention import (
     attend_padded,
     attend_without_gradients,
 )
+from palm.backbone.packing import Packing
 from palm.backbone.stacked_attention import Stack, pieces_of
 
 WAYS: list[Callable[..., Tensor]] = [
@@ -29,13 +29,16 @@ WAYS: list[Callable[..., Tensor]] = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("first_only", [False, True])
 def test_without_gradients_no_bit_depends_on_the_neighbours(first_only: bool, dtype: torch.dtype) -> None:
-    lengths = (9, 9, 9, 40, 40, 9)
+    lengths = (9, 9, 9, 40, 40, 9, 70, 70)
     query, key, value, scope = case(lengths, first_only, dtype)
     together = attend_without_gradients(query, key, value, scope)
     for (q0, q1), (k0, k1) in zip(scope.queries.bounds, scope.keys.bounds, strict=True):
-        q, k, v = (part.transpose(0, 1)[None] for part in (query[q0:q1], key[k0:k1], value[k0:k1]))
-        alone = F.scaled_dot_product_attention(q, k, v)[0].transpose(0, 1)
+        own = Packing.of(torch.ones(1, k1 - k0, dtype=torch.bool)).scope(first_only, None)
+        alone = attend_without_gradients(query[q0:q1], key[k0:k1], value[k0:k1], own)
         assert torch.equal(together[q0:q1], alone)
+    expected = by_definition(query.double(), key.double(), value.double(), scope)
+    within = 2e-2 if dtype == torch.bfloat16 else 1e-6
+    torch.testing.assert_close(together.double(), expected, atol=within, rtol=0)
 
 
 def test_short_neighbours_are_one_block() -> None:

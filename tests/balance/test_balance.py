@@ -69,6 +69,16 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
     assert "palm-torch[balance]" in str(caught.value)
 
 
+def test_a_missing_library_does_not_hide_that_a_step_has_one_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchjd", None)
+    with pytest.raises(ConfigError) as caught:
+        Controller(tiny.config(tiny.write_files(tmp_path), "cls", "match", balance="upgrad"), argv=[])
+    one, other = caught.value.problems
+    assert ("torchjd" in one, "tasks_per_step" in other) == (True, True)
+
+
 def test_the_log_variance_of_a_task_goes_to_the_logarithm_of_its_loss() -> None:
     balance = Uncertainty(balance_rate=0.1)
     for _ in range(400):

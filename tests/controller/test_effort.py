@@ -33,7 +33,7 @@ def chosen(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch", "epochs"), [(100, 16, 86), (400, 16, 24), (4478, 16, 3), (7000, 32, 3), (None, 32, 3)]
+    ("rows", "batch", "epochs"), [(100, 16, 43), (400, 16, 12), (4478, 16, 3), (7000, 32, 3), (None, 32, 3)]
 )
 def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
     rows: int | None, batch: int, epochs: int
@@ -44,15 +44,21 @@ def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
 
 @pytest.mark.parametrize(
     ("width", "is_pretrained", "rate"),
-    [(384, True, 3e-4), (768, True, 5e-5), (None, True, 5e-5), (1024, True, 2e-5), (64, False, 3e-3)],
+    [(384, True, 1e-4), (768, True, 5e-5), (None, True, 5e-5), (1024, True, 2e-5), (64, False, 3e-3)],
 )
 def test_wide_encoders_have_lower_rates(width: int | None, is_pretrained: bool, rate: float) -> None:
     assert recipe("best", Facts(100, width, is_pretrained))["learning_rate"][0] == rate
 
 
+def test_few_updates_of_a_narrow_encoder_have_a_higher_rate() -> None:
+    rates = [recipe("quick", Facts(rows, 384))["learning_rate"][0] for rows in (100, 4000)]
+    assert rates == [pytest.approx(3e-4), 1e-4]
+    assert recipe("quick", Facts(100, 768))["learning_rate"][0] == 5e-5
+
+
 def test_efforts_differ_in_length() -> None:
     lengths = [recipe(effort, Facts(1000))["num_epochs"][0] for effort in ("quick", "normal", "best")]
-    assert lengths == [3, 10, 20]
+    assert lengths == [2, 5, 10]
 
 
 def test_a_run_gets_what_is_chosen_with_the_reason_in_its_record(tmp_path: Path) -> None:

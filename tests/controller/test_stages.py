@@ -225,6 +225,7 @@ def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:
         {"tasks": ["clz"], "save_path": "elsewhere"},
         {"tasks": ["cls"], "start_from": "jiont"},
         {"name": "joint", "freeze": 7},
+        {"name": "joint"},
         {"reset": ["mrc"]},
     ]
     with pytest.raises(ConfigError) as error:
@@ -236,7 +237,8 @@ def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:
         r"2-clz: save_path ",
         r"3-cls: start_from: .*'jiont'",
         r"4-joint: freeze: .*\b2 layers.*\b7\b",
-        r"5-all: reset .*\bmrc\b.*\bcls, match",
+        r"5-joint: name 'joint'",
+        r"6-all: reset .*\bmrc\b.*\bcls, match",
     ]
     for line, pattern in zip(error.value.problems, expected, strict=True):
         assert re.match(f"config: stages: stage {pattern}", line), line

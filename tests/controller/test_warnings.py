@@ -142,6 +142,7 @@ def test_another_vocabulary_than_that_of_the_weights_is_told(
         ({"keep_last_n": 2}, ["save_every_n_steps"]),
         ({"early_stopping_by": "all"}, ["early_stopping_patience"]),
         ({"cls.pred_file": "nowhere.tsv"}, ["nowhere.tsv"]),
+        ({"cls.pred_output_path": "x", "cls.pred_file": None}, ["'cls'", "pred_file"]),
         ({"cls.label_map": {"0": 0, "1": 1}}, ["names 2 labels", "n_classes", "'cls' is 4"]),
         ({"data_cache": "x", "use_data_cache": False}, ["use_data_cache"]),
     ],

@@ -16,6 +16,7 @@ from palm.backbone.low_rank import LowRank, new_adapters
 from palm.core.files.tensors import load_tensors, save_tensors
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint, trained_weights
 from palm.engine.training.loop import Training
+from palm.export.inspection import inspect_directory
 from palm.pretrained import from_ours
 from palm.pretrained.peft import read_adapters, write_adapters
 
@@ -201,6 +202,8 @@ def test_a_saved_model_is_merged_and_its_small_directory_is_the_same_on_the_base
         sum(file.stat().st_size for file in place.glob("*.safetensors")) for place in (saved, saved / "lora")
     ]
     assert sizes[1] < sizes[0] / 5
+    for place in (saved, saved / "lora"):
+        assert inspect_directory(place)["lora"] == {"rank": 2, "alpha": 16.0, "base": str(base), "layers": 4}
 
     other = folder / "out" / "match" / "infer_model"
     with pytest.raises(palm.StorageError, match=r"another base.* 4 of 39"):

@@ -27,6 +27,7 @@ from palm.experiments.comparison.setup import setup_of
 from palm.experiments.comparison.tuning import tuned
 from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.experiments.grid.folder import GridRun
+from palm.experiments.grid.source import Source
 from palm.mixing import MixRatio, Proportional, TaskProgress
 
 
@@ -447,7 +448,7 @@ def test_each_way_has_the_settings_with_its_best_dev_score(tmp_path: Path) -> No
     given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages)
     test = {"cls": tmp_path / "mlm.tsv"}
     space = {"learning_rate": [1e-4, 1e-2], "updates": [1, 2]}
-    setup, points = _checked(given, ".", 2, "target", test, None, {}, space, [])
+    setup, points = _checked(Source(given, ".", []), 2, "target", test, None, {}, space)
     ways = setup.ways()
     scores = {"together": [0.1, 0.2, 0.3, 0.4], "alone-cls": [0.4, 0.3, 0.2, 0.1], "staged": [0, 1, 0, 0]}
 

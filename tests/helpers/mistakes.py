@@ -400,7 +400,7 @@ def data() -> Iterator[Mistake]:
         ("cls", head["cls"] + "1.0\tred\n", (":2: the label '1.0' is not a whole number from 0 to 3",)),
         ("cls", "label,text_a\n0,red\n", (":1: the header lacks", "tabs", ".csv")),
         ("cls", '{"label": 0}\n', (":1: the header lacks", ".jsonl")),
-        ("cls", head["cls"] + "\tred\n", ("cls.bad: no rows",)),
+        ("cls", head["cls"] + "\tred\n", ("cls.bad: none of 1 rows has a label",)),
         (
             "cls",
             head["cls"] + "0\tred\n",
@@ -809,6 +809,10 @@ def trainers() -> Iterator[Mistake]:
     yield called(
         "predict() first", lambda _: trainer("a").predict(), "predict comes too early; call build_predict"
     )
+    for place in (".", "..", "/"):
+        yield called(
+            f"save({place!r})", lambda _, p=place: trainer("a").save(p), "a folder of its own", place
+        )
     yield called("save() first", lambda _: trainer("a").save("x"), "comes too early; call build_forward")
     yield called(
         "save_type", lambda _: trainer("a").set_saver("x", 1, "all"), "save_type should be 'ckpt', 'predict'"

@@ -37,6 +37,15 @@ CASES = {
     "is_decoder and its like in a foreign config.json": (
         "test_a_setting_of_others_that_computes_otherwise_is_refused"
     ),
+    "is_decoder in the JSON of an encoder that starts at random": (
+        "test_what_computes_otherwise_is_refused_for_random_weights_too"
+    ),
+    "palm check of a run with start_from": "test_weights_of_other_labels_or_tokens_are_refused",
+    "predict() of a trainer that was never trained": "test_a_prediction_with_weights_of_nobody_says_so",
+    "two stages with one name": "test_everything_wrong_with_all_stages_is_one_report",
+    "thresholds of a few dev rows decide which step of a new project is best": (
+        "test_what_a_project_trains_can_be_learnt"
+    ),
     "quantized weights": "test_quantized_weights_are_refused",
     "rows that differ in case or accents only contradict": "test_rows_are_compared_as_the_model_sees_them",
     "a vocabulary that cuts words into letters": (
@@ -49,6 +58,8 @@ CASES = {
     "a trainer's name that leads out of its folder": MISTAKE,
     "wrong types in calls from Python": MISTAKE,
     "batches, counts and intervals of zero or less": MISTAKE,
+    "save() into the folder in which the program runs": MISTAKE,
+    "pred_output_path without pred_file, metrics without dev data": "test_a_setting_without_effect_is_told",
     "split beside a file of the same part": "test_a_split_beside_a_file_of_the_same_part_is_told",
     # Files of others
     "predictions replace a file that palm did not write": "test_what_palm_did_not_write_is_not_replaced",
@@ -63,6 +74,10 @@ CASES = {
     "options with hyphens and with underscores": (
         "test_hyphens_are_underscores_in_names_but_not_in_tasks_or_values"
     ),
+    "figures of new projects": "test_what_a_project_trains_can_be_learnt",
+    "an error of inspect or diff waits for torch": (
+        "test_commands_that_read_declarations_and_records_do_not_wait_for_torch"
+    ),
     "exit codes of check and of a dry run": "test_exit_codes_and_the_dry_run_of_train",
     "names of settings of Hugging Face": MISTAKE,
     "pointers of Git LFS, SQuAD 2, JSON lines, other tables": MISTAKE,
@@ -72,6 +87,14 @@ CASES = {
     ),
     "a later stage without a step": "test_a_later_stage_without_a_step_is_told_before_the_first_trains",
     "one mistake has a second, false line": MISTAKE,
+    "YAML's own errors one line late": MISTAKE,
+    "a folder, a device or a pipe in place of a table": MISTAKE,
+    "places for private_layers, trackers, callbacks and stages": MISTAKE,
+    "a module that --trust names is not found, without a remedy": MISTAKE,
+    "an encoder's name in place of auto and pretrain_path": MISTAKE,
+    "a balance whose package is missing, and one task a step": (
+        "test_a_missing_library_does_not_hide_that_a_step_has_one_task"
+    ),
     # Notebooks
     "an interrupted cell of a Controller": (
         "test_an_interrupted_cell_ends_with_a_checkpoint_and_a_partial_result"
@@ -122,6 +145,14 @@ CASES = {
 LEFT_OUT = {
     "save_path: $HOME/x makes a folder of that name": "names are taken as written; the log names the folder",
     "NUL within a text": "a character like others",
+    "batch_size beside max_tokens_per_batch": "it counts where rows are predicted; the page says in place of",
+    "two lines with different bounds for one number": "the setting's, and what this task makes of it",
+    "palm itself without torch": "a dependency; ls, init, inspect and diff run without",
+    "unused settings in the JSON of an encoder": "it is of others, who write more than an encoder takes",
+    "training on a dev file, or on one label": "palm check tells it, before the run",
+    "'none' is taken for 'cosine'": "the message lists all names before the guess",
+    "a name of the Hub in place of a data file": "a path like others; docs/data.md has how to load it",
+    "a learning rate that is overruled is not a number": "only the value that counts is read",
     "learning_rate 10": "no bound is right for every optimizer; a loss that is not finite stops the run",
     "random labels, a leak with one word changed": "no check can know it",
     "metrics of an unknown name without dev data": "a warning says that metrics have no effect there",

@@ -20,7 +20,7 @@ def test_the_floors_in_the_design_are_those_that_the_linter_checks() -> None:
     contract, *_ = project["tool"]["importlinter"]["contracts"]
     floors = [floor for floor in contract["layers"] if floor != "__main__"]
     block = re.search(
-        r"## Floors\n.*?```text\n(.*?)```", (ROOT / "docs/design.md").read_text("utf-8"), re.DOTALL
+        r"## Layers\n.*?```text\n(.*?)```", (ROOT / "docs/design.md").read_text("utf-8"), re.DOTALL
     )
     assert block is not None
     assert block[1].splitlines() == floors

@@ -235,6 +235,11 @@ def test_a_checkpoint_predicts_without_training(folder: Path) -> None:
     assert second.predict() == first.predict()
 
 
+def test_a_prediction_with_weights_of_nobody_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with_prediction(palm.Trainer("t"), folder).predict()
+    assert sum("neither trained nor loaded" in line for line in caplog.messages) == 1
+
+
 def test_one_batch_predicts_as_the_file(folder: Path) -> None:
     trainer = with_prediction(trainer_of(folder), folder)
     results = trainer.predict()

@@ -50,7 +50,18 @@ WRITE = {"--output", "folder", "--html", "--record", "--path"}
 """Arguments that name something to write."""
 
 NEITHER = {
-    *("--task", "--resume", "--engine", "--precision", "--trust", "--metric", "--overwrite", "--to"),
+    *(
+        "--task",
+        "--effort",
+        "--rows",
+        "--resume",
+        "--engine",
+        "--precision",
+        "--trust",
+        "--metric",
+        "--overwrite",
+        "--to",
+    ),
     *(
         "--all_heads",
         "-l",

@@ -105,6 +105,10 @@ class InferenceModel:
         self.trained: dict[str, Any] = {}
         self.adapted: Adapted | None = None
 
+    def __repr__(self) -> str:
+        parts = ", ".join(type(part).__name__ for part in (self.reader, self.backbone, self.head))
+        return f"InferenceModel({self.task!r}, {parts})"
+
     def weights(self) -> Tensors:
         """All weights as they are saved; names begin with `backbone.` or `paradigm.`."""
         return {**self.backbone.state_dict(prefix="backbone."), **self.head.state_dict(prefix="paradigm.")}

@@ -16,7 +16,7 @@ from palm.core.logging import logger
 from palm.core.numerics.malloc import keep_freed_memory
 from palm.core.threads import waiting
 from palm.distributed.group import from_first
-from palm.distributed.replica import Parallel, Replica
+from palm.distributed.replica import Replica
 from palm.engine.training.ema import ExponentialMovingAverage
 from palm.engine.training.loop import Training
 from palm.engine.training.model import PRIVATE, MultiTaskModel
@@ -35,7 +35,6 @@ def start(recipe: Recipe) -> Training:
     """
     weighing = None if recipe.balance is None else type(recipe.balance).__name__
     raise_any(step_problems(recipe.tasks_per_step, weighing, recipe.tasks))
-    raise_any(sharding_problems(recipe.parallel, recipe.tasks))
     if recipe.balance is not None:
         recipe.balance.reset()
     if recipe.backbone.wants_even_lengths:
@@ -60,14 +59,6 @@ def start(recipe: Recipe) -> Training:
     if recipe.ema_decay is not None:
         ema = ExponentialMovingAverage(moving_parameters(model), recipe.ema_decay)
     return Training(recipe, model=model, replica=replica, optimizer=optimizer, ema=ema)
-
-
-def sharding_problems(parallel: Parallel, tasks: Sequence[Task]) -> list[str]:
-    """Check that no parameters are cut up that adapters change whole."""
-    own = [task.name for task in tasks if task.lora is not None]
-    if parallel == "ddp" or not own:
-        return []
-    return [f"parallel: fsdp does not go with lora, which {', '.join(own)} has; set parallel: ddp"]
 
 
 def build_optimizer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -14,26 +13,6 @@ from palm.reader.inspection import readable_rows
 
 FIRST_ROWS = 3
 """Rows of every task's first batch that are logged."""
-
-
-class Pace:
-    """The speed of steps."""
-
-    def __init__(self) -> None:
-        self._steps = 0
-        self._since = time.perf_counter()
-
-    def count(self) -> None:
-        """Count one more step."""
-        self._steps += 1
-
-    def speed(self) -> float:
-        """Return the steps per second since the last call, or since the beginning."""
-        now = time.perf_counter()
-        speed = self._steps / max(now - self._since, 1e-9)
-        self._steps = 0
-        self._since = now
-        return speed
 
 
 Heading = Callable[[Logged], str]
@@ -91,7 +70,8 @@ class RunLog:
         elif isinstance(event, Step) and self.with_epochs:
             main = next(task for task in self.tasks if task.is_target)
             if event.part_of(main) is not None and main.step % main.steps_per_epoch == 0:
-                logger.info("%s: end of epoch %d; %s", main.name, main.epoch, counts(self.tasks))
+                counts = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in self.tasks)
+                logger.info("%s: end of epoch %d; steps so far / planned: %s", main.name, main.epoch, counts)
         elif isinstance(event, Completed):
             made = max(sum(task.step for task in self.tasks), 1)
             planned = max(sum(task.expected_steps for task in self.tasks), 1)
@@ -133,12 +113,6 @@ def tell_short_epochs(tasks: Sequence[Task]) -> None:
                 task.expected_steps,
                 task.rows_after(task.expected_steps)[1] / rows,
             )
-
-
-def counts(tasks: Sequence[Task]) -> str:
-    """Return realised and planned steps of tasks: `steps so far / planned: slot 70/140, …`."""
-    found = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in tasks)
-    return f"steps so far / planned: {found}"
 
 
 def log_first_rows(event: Event) -> None:

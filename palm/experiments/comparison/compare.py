@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
 
-from palm.config import Config
-from palm.controller.startup import configured
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.files.fs import check_replaceable, write_json, write_text
@@ -23,8 +21,9 @@ from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.statistics import smallest_differences
 from palm.experiments.comparison.tuning import UPDATES, Point, said_of, tuned, tuning_problems
 from palm.experiments.comparison.variants import REFERENCE, Budget, Length, Variant
-from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result, word_of
-from palm.experiments.grid.pool import Pool, Progress, slots_of
+from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result
+from palm.experiments.grid.pool import Pool, Progress
+from palm.experiments.grid.source import Source, folder_of
 from palm.experiments.search.space import grid_points, space_of
 
 COMPARE_JSON = "compare.json"
@@ -76,23 +75,21 @@ def compare(
         PalmError: a run failed; what is done stays done.
     """
     show_on_console()
-    setup, points = _checked(config, task_dir, seeds, budget, test or {}, model, also or {}, tune or {}, argv)
-    beside = setup.settings.save_path.with_name(f"{setup.settings.save_path.name}_compare")
-    folder = beside if output is None else Path(output)
-    with only_run_in(folder):
-        return _compared(setup, points, Grid(folder), config, seeds, workers, overwrite, keep_models)
+    source = Source(config, task_dir, argv)
+    setup, points = _checked(source, seeds, budget, test or {}, model, also or {}, tune or {})
+    with only_run_in(folder := folder_of(setup.settings.save_path, "compare", output)):
+        pool = source.pool(Grid(folder), "compare", workers, setup.settings.use_gpu, keep_models)
+        return _compared(setup, points, pool, seeds, overwrite)
 
 
 def _checked(
-    config: str | Path | Mapping[str, Any],
-    task_dir: str | Path,
+    source: Source,
     seeds: int,
     budget: Budget,
     test: Mapping[str, str | Path],
     model: str | None,
     also: Mapping[str, Mapping[str, Any]],
     tune: Mapping[str, Sequence[Any]],
-    argv: Sequence[str],
 ) -> tuple[Setup, list[Point]]:
     raise_any(
         [
@@ -102,15 +99,11 @@ def _checked(
         ]
     )
 
-    def configuration(changes: Mapping[str, Any]) -> Config:
-        words = [*argv, *(f"--{key}={word_of(value)}" for key, value in changes.items())]
-        return configured(config, task_dir, words, for_train=True, needs_tasks=True)
-
     def at(values: Mapping[str, Any]) -> Setup:
         own = {name: value for name, value in values.items() if name != UPDATES}
         # Stages of the configuration are a variant already.
-        others = {name: configuration({"stages": None, **changes, **own}) for name, changes in also.items()}
-        found = setup_of(configuration(own), budget, test, model, others)
+        others = {name: source.at({"stages": None, **changes, **own}) for name, changes in also.items()}
+        found = setup_of(source.at(own), budget, test, model, others)
         return replace(found, updates=values.get(UPDATES, 1.0))
 
     setup = at({})
@@ -123,13 +116,11 @@ def _checked(
 def _compared(
     setup: Setup,
     points: Sequence[Point],
-    grid: Grid,
-    config: str | Path | Mapping[str, Any],
+    pool: Pool,
     seeds: int,
-    workers: int | None,
     overwrite: bool,
-    keep_models: bool,
 ) -> Outcome:
+    grid = pool.grid
     for name in (COMPARE_JSON, COMPARE_TABLE):
         check_replaceable(grid.path / name)
     tried = {"tune": [dict(point.values) for point in points]} if points else {}
@@ -141,12 +132,10 @@ def _compared(
         logger.info(said, target, seeds, rows, *smallest_differences(seeds, rows))
     settings = setup.settings
     chosen = range(settings.random_seed, settings.random_seed + seeds)
-    home = [] if isinstance(config, Mapping) else ["--of", str(config)]
-    slots = slots_of(workers, settings.use_gpu)
-    pool = Pool(grid, ["compare", "--one_run", *home], slots, keep_models)
-    setup.runs(ways, chosen[:1])  # all mistakes before the first run
-    best = tuned(setup, points, ways, lambda runs: _trained(pool, runs)) if points else {}
-    runs = setup.runs(ways, chosen, {variant: point.setup for variant, point in best.items()})
+    runs = setup.runs(ways, chosen)  # all mistakes before the first run
+    best = tuned(setup, points, ways, lambda trials: _trained(pool, trials)) if points else {}
+    if best:
+        runs = setup.runs(ways, chosen, {variant: point.setup for variant, point in best.items()})
     return _outcome(grid, setup, ways, _trained(pool, runs), chosen, said_of(points, best))
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from palm.controller.plan import TaskPlan, plan
 from palm.controller.saved_model import targets_of
-from palm.controller.startup import configured
 from palm.core.errors import ConfigError
 from palm.core.files.fs import check_replaceable, write_json, write_text
 from palm.engine.run.evaluation import aligned
@@ -19,6 +18,7 @@ from palm.experiments.comparison.compare import compare
 from palm.experiments.comparison.outcome import Outcome, Scores
 from palm.experiments.comparison.statistics import LEVEL, t_quantile
 from palm.experiments.comparison.variants import ALONE
+from palm.experiments.grid.source import Source, folder_of
 from palm.metrics import METRICS
 from palm.report.charts import Chart, Line
 from palm.report.curves import Curve
@@ -122,9 +122,8 @@ def learning_curves(
     counts = list(dict.fromkeys(map(str, rows)))
     if wrong := [each for each in counts if each != ALL and not (each.isdecimal() and int(each) > 0)]:
         raise ConfigError(f"rows: {', '.join(wrong)}: give whole numbers above 0, or {ALL}")
-    planned = plan(configured(config, task_dir, argv, for_train=True, needs_tasks=True), for_train=True)
-    saved = planned.settings["save_path"]
-    folder = saved.with_name(f"{saved.name}_curves") if output is None else Path(output)
+    planned = plan(Source(config, task_dir, argv).at({}), for_train=True)
+    folder = folder_of(planned.settings["save_path"], "curves", output)
     for name in (CURVES_JSON, CURVES_TABLE, CURVES_PAGE):
         check_replaceable(folder / name)
     targets = targets_of(planned.settings)

@@ -10,18 +10,18 @@ from typing import Any
 
 from palm.config import Config, yaml_text
 from palm.controller.document import data_checksums, document, that_count
-from palm.controller.plan import Plan, plan
+from palm.controller.plan import plan
 from palm.controller.settings import RunSettings
-from palm.controller.startup import configured
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import check_not_read, check_replaceable, remove_written, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
-from palm.experiments.grid.folder import Grid, GridRun, Result, best_of, word_of
-from palm.experiments.grid.pool import Pool, Progress, slots_of
-from palm.experiments.search.space import Space, Values, first_point, grid_points, json_of_space, space_of
+from palm.experiments.grid.folder import Grid, GridRun, Result, best_of
+from palm.experiments.grid.pool import Pool, Progress
+from palm.experiments.grid.source import Source, folder_of
+from palm.experiments.search.space import Space, first_point, grid_points, json_of_space, space_of
 from palm.experiments.search.study import Study
 
 SWEEP_JSON = "sweep.json"
@@ -112,47 +112,31 @@ def sweep(
     show_on_console()
     found = space_of(space)
     raise_any([] if trials is None else count_problems(trials=trials))
-    source = _Source(config, task_dir, argv)
-    settings = source.checked(first_point(found))
-    beside = settings.save_path.with_name(f"{settings.save_path.name}_sweep")
-    folder = beside if output is None else Path(output)
-    with only_run_in(folder):
+    source = Source(config, task_dir, argv)
+    settings = _checked(source.at(first_point(found)))
+    with only_run_in(folder := folder_of(settings.save_path, "sweep", output)):
         study = _opened(folder, found, source, trials, overwrite)
-        slots = slots_of(workers, settings.use_gpu)
-        pool = Pool(Grid(folder), ["sweep", "--one_run", *source.home], slots, keep_models)
+        pool = source.pool(Grid(folder), "sweep", workers, settings.use_gpu, keep_models)
         found_trials = _trained(pool, source, found, study, trials or 0)
         return _written(folder, found_trials, source)
 
 
-class _Source:
-    """The configuration at a point."""
+def _checked(config: Config) -> RunSettings:
+    planned = plan(config, for_train=True)
+    settings = RunSettings(**planned.settings)
+    set_verbosity(settings.quiet, settings.verbose)
+    if settings.stages:
+        raise ConfigError(NO_STAGES)
+    if all(task.task.get("dev_file") is None for task in planned.tasks):
+        raise ConfigError("a sweep needs dev scores, and no task has a dev_file; give one to a target")
+    return settings
 
-    def __init__(self, config: Any, task_dir: str | Path, argv: Sequence[str]) -> None:
-        self.config = config
-        self.task_dir = task_dir
-        self.argv = argv
-        self.home = [] if isinstance(config, Mapping) else ["--of", str(config)]
 
-    def at(self, point: Values) -> tuple[Config, Plan]:
-        words = [*self.argv, *(f"--{name}={word_of(value)}" for name, value in point.items())]
-        given = configured(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
-        return given, plan(given, for_train=True)
-
-    def checked(self, point: Values) -> RunSettings:
-        _, planned = self.at(point)
-        settings = RunSettings(**planned.settings)
-        set_verbosity(settings.quiet, settings.verbose)
-        if settings.stages:
-            raise ConfigError(NO_STAGES)
-        if all(task.task.get("dev_file") is None for task in planned.tasks):
-            raise ConfigError("a sweep needs dev scores, and no task has a dev_file; give one to a target")
-        return settings
-
-    def document(self, point: Values) -> dict[str, Any]:
-        config, _ = self.at(point)
-        whole = config.resolved()
-        alike = {"num_devices": 1} if whole["global"].get("num_devices", "auto") == "auto" else {}
-        return {**whole, "global": {**whole["global"], **alike}}
+def _document(config: Config) -> dict[str, Any]:
+    plan(config, for_train=True)  # what is asked for is what it resolves to
+    whole = config.resolved()
+    alike = {"num_devices": 1} if whole["global"].get("num_devices", "auto") == "auto" else {}
+    return {**whole, "global": {**whole["global"], **alike}}
 
 
 NO_STAGES = (
@@ -162,15 +146,16 @@ NO_STAGES = (
 )
 
 
-def _opened(folder: Path, space: Space, source: _Source, trials: int | None, overwrite: bool) -> Study | None:
+def _opened(folder: Path, space: Space, source: Source, trials: int | None, overwrite: bool) -> Study | None:
     """Open the folder; returns its study, where Optuna chooses the points."""
     if trials is None:
         for point in grid_points(space):
-            source.at(point)  # all mistakes before the first run
+            plan(source.at(point), for_train=True)  # all mistakes before the first run
     for name in (SWEEP_JSON, BEST_CONFIG):
         check_replaceable(folder / name)
         check_not_read(folder / name, [source.config])
-    given, planned = source.at(first_point(space))
+    given = source.at(first_point(space))
+    planned = plan(given, for_train=True)
     about = {
         "space": json_of_space(space),
         "by": "grid" if trials is None else "optuna",
@@ -183,7 +168,7 @@ def _opened(folder: Path, space: Space, source: _Source, trials: int | None, ove
     return None if trials is None else Study(space, planned.settings.get("random_seed", 1))
 
 
-def _trained(pool: Pool, source: _Source, space: Space, study: Study | None, trials: int) -> list[Trial]:
+def _trained(pool: Pool, source: Source, space: Space, study: Study | None, trials: int) -> list[Trial]:
     """Train a run for each point of a grid, or each trial of a study."""
     points = [] if study is not None else grid_points(space)
     names = [f"{k:04d}" for k in range(trials or len(points))]
@@ -193,7 +178,7 @@ def _trained(pool: Pool, source: _Source, space: Space, study: Study | None, tri
     def runs() -> Iterator[GridRun]:
         for number, name in enumerate(names):
             point = points[number] if study is None else study.next_point(pool.grid.point(name))
-            yield GridRun(name, source.document(point), point=point)
+            yield GridRun(name, _document(source.at(point)), point=point)
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         step, score = best_of(result)
@@ -213,12 +198,12 @@ def _label(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in point.items())
 
 
-def _written(folder: Path, trials: Sequence[Trial], source: _Source) -> Sweep:
+def _written(folder: Path, trials: Sequence[Trial], source: Source) -> Sweep:
     whole = [trial for trial in trials if trial.state == "done" and trial.score is not None]
     if not whole:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
     best = max(whole, key=lambda trial: trial.score or 0.0)
-    document = source.document(dict(best.values))
+    document = _document(source.at(best.values))
     document["global"]["save_path"] = str((folder / "best").absolute())
     label = f"{_label(best.values)}; dev score {best.score:.4f} at step {best.step}"
     head = f"# The best of {len(trials)} runs of a sweep: {label}"

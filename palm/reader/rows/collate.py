@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from palm.core.tensor_specs import Specs, Tensors, TensorSpec
-from palm.reader.rows.rows import Rows
+from palm.reader.rows.rows import Numbers, Rows
 
 _TOKENS = TensorSpec(("batch", "seq"), torch.long)
 
@@ -48,3 +48,17 @@ def padded_batch(rows: Rows, indices: Sequence[int], pad_id: int, task_id: int) 
         "task_ids": torch.from_numpy(task_id * mask.astype(np.int64)),
         "input_mask": torch.from_numpy(mask),
     }
+
+
+def padded(groups: Sequence[Numbers], fill: int, least: int = 0) -> torch.Tensor:
+    """Numbers of several rows as one tensor, [rows, widest], with `fill` behind the last ones.
+
+    Args:
+        groups: the numbers of each row.
+        fill: stands where a row has no more.
+        least: the least width.
+    """
+    widest = max(least, *map(len, groups))
+    return torch.from_numpy(
+        np.stack([np.pad(group, (0, widest - len(group)), constant_values=fill) for group in groups])
+    )

@@ -92,6 +92,17 @@ class Labels:
         return int(text)
 
     @property
+    def count(self) -> int:
+        """How many there are.
+
+        Raises:
+            ConfigError: it is not told.
+        """
+        if self._n_classes is None and not self.names:
+            raise ConfigError("n_classes: the number of labels is not told; set n_classes or label_map")
+        return self._n_classes or max(self.names) + 1
+
+    @property
     def _range(self) -> str:
         return " from 0 on" if self._n_classes is None else f" from 0 to {self._n_classes - 1}"
 
@@ -119,7 +130,6 @@ class SoftLabels(Labels):
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
         super().__init__(n_classes, label_map)
-        self.count = class_count(n_classes, self.names)
         self.shape = ("batch", self.count)
 
     def value_of(self, cell: Any, place: str) -> list[float]:  # type: ignore[override]
@@ -136,17 +146,6 @@ class SoftLabels(Labels):
         if not is_right or not abs(sum(probs) - 1) < SUM_TOLERANCE:
             raise DataError(f"{place}: label should be {self.count} probabilities of sum 1, not {probs!r}")
         return [float(p) for p in probs]
-
-
-def class_count(n_classes: int | None, names: Mapping[int, str]) -> int:
-    """The number of labels.
-
-    Raises:
-        ConfigError: it is not told.
-    """
-    if n_classes is None and not names:
-        raise ConfigError("n_classes: the number of labels is not told; set n_classes or label_map")
-    return n_classes or max(names) + 1
 
 
 def is_list(cell: Any) -> bool:

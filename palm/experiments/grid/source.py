@@ -1,0 +1,45 @@
+"""The configuration that the runs of a grid are made of, as it is given and with other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palm.config import Config
+from palm.controller.startup import configured
+from palm.experiments.grid.folder import Grid, word_of
+from palm.experiments.grid.pool import Pool, slots_of
+
+
+@dataclass(frozen=True)
+class Source:
+    """A configuration as it is given.
+
+    Args:
+        config: the global YAML file, or the same settings as a mapping.
+        task_dir: the folder of the task files.
+        argv: command-line arguments that override settings.
+    """
+
+    config: str | Path | Mapping[str, Any]
+    task_dir: str | Path
+    argv: Sequence[str]
+
+    def at(self, changes: Mapping[str, Any]) -> Config:
+        """Read it with other settings, which are above all else."""
+        words = [*self.argv, *(f"--{name}={word_of(value)}" for name, value in changes.items())]
+        return configured(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
+
+    def pool(
+        self, grid: Grid, command: str, workers: int | None, use_gpu: bool, keep_models: bool = False
+    ) -> Pool:
+        """Return the processes that train the runs of a grid, which import the user's own components."""
+        home = [] if isinstance(self.config, Mapping) else ["--of", str(self.config)]
+        return Pool(grid, [command, "--one_run", *home], slots_of(workers, use_gpu), keep_models)
+
+
+def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:
+    """Return the folder of a grid: as it is asked for, or beside that of a run."""
+    return save_path.with_name(f"{save_path.name}_{kind}") if output is None else Path(output)
