@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parsed(command, words[1:])
     try:
         with ending_on_signals(), explain_limits():
-            if getattr(options, "trust", None):
-                find_components("config.yaml")  # a module that `palm train` found in the working directory
+            named = getattr(options, "of", None) or getattr(options, "config", None)
+            find_components(named or "config.yaml")  # --trust names modules that `palm train` found here
             run = partial(command.run, options)
             run_without_torch(run) if command.only_reads else run()
     except PalmError as error:

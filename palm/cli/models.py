@@ -48,7 +48,6 @@ def _open_controller(options: argparse.Namespace) -> Controller:
     from palm.controller.controller import Controller
 
     precision = [] if options.precision is None else ["--precision", options.precision]
-    cli.find_components(options.config)
     return Controller(options.config, options.task_dir, for_train=False, argv=[*options.settings, *precision])
 
 

@@ -81,7 +81,6 @@ def ls(options: argparse.Namespace) -> None:
     from palm.starter.catalogue import chosen, entries
     from palm.starter.catalogue_text import description, listing
 
-    cli.find_components(options.config or ".")
     modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, REGISTRIES)))
     if modules:
         need_torch()

@@ -38,7 +38,6 @@ def check_run(options: argparse.Namespace) -> None:
     from palm.core.files.fs import write_text
     from palm.core.files.untrusted import printable
 
-    cli.find_components(options.config)
     findings = check(
         options.config,
         options.task_dir,
@@ -87,7 +86,6 @@ def train(options: argparse.Namespace) -> None:
         raise PalmError(f"--{', --'.join(unused)}: goes with --dry_run, or with palm check")
     from palm.controller.controller import Controller
 
-    cli.find_components(options.config)
     Controller(options.config, options.task_dir, argv=options.settings).train()
 
 
@@ -143,7 +141,6 @@ def _train_one(options: argparse.Namespace) -> None:
     """Train the one run of a grid whose configuration is named."""
     from palm.experiments.grid.worker import work
 
-    cli.find_components(options.of or "config.yaml")
     work(Path(options.config).parent)
 
 
@@ -203,7 +200,6 @@ def compare_tasks(options: argparse.Namespace) -> None:
         if not (name and setting):
             raise PalmError(f"--also takes NAME:SETTING=VALUE, not {f'{option_name}={value}'!r}")
         variants.setdefault(name, {})[setting] = value
-    cli.find_components(options.config)
     chosen: dict[str, Any] = {
         "seeds": options.seeds,
         "budget": options.budget,
@@ -248,7 +244,6 @@ def sweep_settings(options: argparse.Namespace) -> None:
     from palm.experiments.search.space import grid_words, read_space
     from palm.experiments.search.sweep import sweep
 
-    cli.find_components(options.config)
     space = {} if options.space is None else read_space(options.space)
     best = sweep(
         options.config,

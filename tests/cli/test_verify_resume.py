@@ -40,7 +40,7 @@ def verify_resume(folder: Path, *settings: str, **changed: object) -> subprocess
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     command = [sys.executable, "-m", "palm", "verify-resume", str(folder / "config.yaml"), *settings]
-    path = os.pathsep.join([str(folder), *sys.path])
+    path = os.pathsep.join(sys.path)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
     return subprocess.run(
         command,

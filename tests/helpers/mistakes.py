@@ -400,7 +400,7 @@ def data() -> Iterator[Mistake]:
         ("cls", head["cls"] + "1.0\tred\n", (":2: the label '1.0' is not a whole number from 0 to 3",)),
         ("cls", "label,text_a\n0,red\n", (":1: the header lacks", "tabs", ".csv")),
         ("cls", '{"label": 0}\n', (":1: the header lacks", ".jsonl")),
-        ("cls", head["cls"] + "\tred\n", ("cls.bad: no rows",)),
+        ("cls", head["cls"] + "\tred\n", ("cls.bad: none of 1 rows has a label",)),
         (
             "cls",
             head["cls"] + "0\tred\n",

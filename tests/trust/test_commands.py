@@ -53,6 +53,8 @@ NEITHER = {
     *(
         "--task",
         "--effort",
+        "--rows",
+        "--tune",
         "--resume",
         "--engine",
         "--precision",
