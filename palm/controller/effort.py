@@ -20,7 +20,7 @@ LENGTHS: dict[str, tuple[int, int]] = {"quick": (100, 1), "normal": (300, 3), "b
 With few rows it is updates that decide, with many rows passes.
 """
 
-PRETRAINED_RATES = ((128, 3e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
+PRETRAINED_RATES = ((384, 2e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
 """Width up to which a pretrained encoder is trained at a rate; measured for 384, published from 768 on."""
 
 RANDOM_RATES = ((128, 3e-3), (384, 1e-3), (768, 3e-4), (math.inf, 1e-4))
@@ -28,7 +28,7 @@ RANDOM_RATES = ((128, 3e-3), (384, 1e-3), (768, 3e-4), (math.inf, 1e-4))
 
 NARROW = 384
 FEW_UPDATES = 150
-FEW_FACTOR = 3.0
+FEW_FACTOR = 1.5
 """With fewer updates, a narrow pretrained encoder needs so many times the rate: measured for 60 and 240."""
 
 MOST_EPOCHS = 100

@@ -60,7 +60,7 @@ def _only_file(path: Path) -> Path:
         )
     there = "a file of a kind that palm does not know" if path.exists() else "it does not exist"
     if path.is_dir():
-        there = f"it holds {', '.join(shortened(names, 8)) or 'nothing'}"
+        there = f"it holds {', '.join(shortened(names, 8))}" if names else "it is empty"
     raise StorageError(f"no weights at {path}: {there}; expected {KNOWN}")
 
 

@@ -88,7 +88,7 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 CHOSEN = """\
 effort: {effort:22} # quick, normal or best: rate, batches and length by rows and encoder
-#learning_rate: 1e-4           # what is set here counts instead
+#learning_rate: 2e-4           # what is set here counts instead
 optimizer: adamw"""
 FIXED = """\
 learning_rate: 3e-3

@@ -54,6 +54,7 @@ NEITHER = {
         "--task",
         "--effort",
         "--rows",
+        "--tune",
         "--resume",
         "--engine",
         "--precision",
