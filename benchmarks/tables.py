@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from palm.reader import ClassifyReader
-from palm.reader.rows.cache import DataCache, key_of
+from palm.reader.cache import DataCache, key_of
 from palm.reader.tables.reading import raw_rows
 
 FORMATS = ("tsv", "csv", "jsonl", "parquet")

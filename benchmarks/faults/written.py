@@ -49,9 +49,9 @@ from palm.export.hugging_face import to_hugging_face
 from palm.export.inspection import inspect_directory
 from palm.export.onnx_model import to_onnx
 from palm.export.sources import tasks_of_run
+from palm.reader.cache import DataCache, key_of
 from palm.reader.predicted_tables import write_table
 from palm.reader.predictions import SavedAnswers, SavedRecords
-from palm.reader.rows.cache import DataCache, key_of
 from palm.report import page as pages
 from palm.report.analysis import analyses_of
 from palm.report.difference import differences

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from palm.check.digests import RowDigests
 from palm.reader import Reader
+from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import (
     MOST_LETTERS,
     FileStatistics,
@@ -25,7 +26,6 @@ from palm.reader.inspection import (
     tokenizer_of,
     truths_of,
 )
-from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.files import data_size

@@ -28,7 +28,7 @@ from palm.mixing import Mixing
 from palm.optimizer import Optimizer, ParameterGroups
 from palm.paradigm import Head
 from palm.pretrained.library import directory_pooling
-from palm.reader.rows.cache import DataCache
+from palm.reader.cache import DataCache
 from palm.reader.text.labels import Labels, moved_labels
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from palm.core.checks import count_problems, path_problems, raise_any
 from palm.core.component import Component, Translate, checked_phase, unused
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
 from palm.core.tensor_specs import Specs, mismatches
-from palm.reader.rows.cache import DataCache, training_rows
-from palm.reader.rows.chunks import num_prediction_rows
+from palm.reader.cache import DataCache, training_rows
+from palm.reader.chunks import num_prediction_rows
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.files import is_data
 

@@ -14,8 +14,8 @@ from palm.core.errors import StorageError
 from palm.core.files.door import make_folder
 from palm.core.files.fs import write_atomically
 from palm.reader.base import Reader
+from palm.reader.chunks import chunks_of
 from palm.reader.predictions import Record, SavedRecords, write_records
-from palm.reader.rows.chunks import chunks_of
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")

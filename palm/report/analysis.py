@@ -26,8 +26,8 @@ from palm.engine.inference.loading import load_model
 from palm.engine.run.checkpoint import STATE, models_in
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
+from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
-from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.tables.files import is_data
 from palm.reader.tables.selection import ENDING, data_checksum
 from palm.reader.text.squad import SquadQuestion

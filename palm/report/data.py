@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 
 from palm.reader import Reader
+from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import FileStatistics, truths_of
-from palm.reader.rows.chunks import encoded_chunks
 from palm.reader.tables.files import data_size
 from palm.reader.tables.selection import data_checksum
 

@@ -18,7 +18,7 @@ from palm.core.tensor_specs import Tensors
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.model import outputs_of
 from palm.reader import Record, Rows
-from palm.reader.rows.chunks import chunks_of
+from palm.reader.chunks import chunks_of
 from palm.reader.text.squad import SquadQuestion, answerable
 
 

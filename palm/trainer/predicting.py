@@ -22,7 +22,7 @@ from palm.engine.training.device_transfer import Place, placed
 from palm.engine.training.model import outputs_of
 from palm.paradigm import Head
 from palm.reader import Predictions, Reader, Record
-from palm.reader.rows.chunks import encoded_chunks
+from palm.reader.chunks import encoded_chunks
 
 CHUNK_BATCHES = 32
 """Prediction batches that are text in memory at a time."""

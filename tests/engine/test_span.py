@@ -25,7 +25,7 @@ from palm.metrics import METRICS, scores_of
 from palm.paradigm import Span
 from palm.paradigm.span import best_spans
 from palm.reader import SpanReader
-from palm.reader.rows.cache import training_rows
+from palm.reader.cache import training_rows
 from palm.report.analysis import analyses_of
 from palm.report.counting import SpanCounts
 from palm.report.run import read_run

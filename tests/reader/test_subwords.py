@@ -21,7 +21,7 @@ from helpers.subword_files import (
 from palm.core.errors import ConfigError, DataError, StorageError
 from palm.core.numerics.rng import generator
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
-from palm.reader.rows.cache import key_of
+from palm.reader.cache import key_of
 from palm.reader.text.subwords import load_tokenizer
 from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
 

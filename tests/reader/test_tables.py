@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from helpers.reader_files import write_vocabulary
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
-from palm.reader.rows.cache import key_of, training_rows
+from palm.reader.cache import key_of, training_rows
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import files_of
 from palm.reader.tables.reading import raw_rows, read_table

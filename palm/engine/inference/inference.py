@@ -43,9 +43,9 @@ from palm.metrics import metric_problems, metrics_of, scores_of
 from palm.paradigm import HEADS, Head
 from palm.paradigm.base import Judged
 from palm.reader import READERS, Predictions, Reader, Record, Rows
+from palm.reader.chunks import chunks_of
 from palm.reader.predicted_tables import is_table_name, write_table
 from palm.reader.predictions import PREDICTION_FILES
-from palm.reader.rows.chunks import chunks_of
 from palm.reader.rows.rows import Ints
 from palm.reader.tables.selection import data_checksum
 

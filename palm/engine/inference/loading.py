@@ -22,7 +22,7 @@ from palm.engine.inference.model_paths import chosen_model
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS
-from palm.reader.rows.cache import DataCache
+from palm.reader.cache import DataCache
 
 
 @explain_limits()

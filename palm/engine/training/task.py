@@ -23,7 +23,7 @@ from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
 from palm.paradigm.base import Head
 from palm.reader.base import Reader
-from palm.reader.rows.cache import DataCache, training_rows
+from palm.reader.cache import DataCache, training_rows
 from palm.reader.rows.rows import Rows
 from palm.reader.text.bad_rows import BadRows
 

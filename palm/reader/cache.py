@@ -16,7 +16,7 @@ from palm.core.errors import DataError, StorageError
 from palm.core.files.cache import Cache
 from palm.core.files.checksum import checksum
 from palm.core.logging import collected_warnings, logger
-from palm.reader.rows.chunks import training_parts
+from palm.reader.chunks import training_parts
 from palm.reader.rows.rows import Rows
 from palm.reader.rows.stored import mapped_rows, write_rows
 from palm.reader.tables.selection import data_checksum
