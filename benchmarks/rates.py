@@ -2,10 +2,10 @@
 
     python benchmarks/rates.py --model MINILM --data DATA --output FILE.jsonl
 
-Trains one task at a time on some rows drawn from its training file, with every rate, number of updates and
-seed, and scores the last model on the test file. A seed draws the rows and starts the training, so all rates
-are paired by seed. `--data` holds the folders `atis`, `sst2` and `rte`. One JSON line a run; the same command
-goes on where it stopped. `--table` only prints the means of what is in the file.
+Trains one task at a time on some rows drawn from its training file, with every rate, factor of the head's
+rate, number of updates and seed, and scores the last model on the test file. A seed draws the rows and starts
+the training, so all rates are paired by seed. `--data` holds the folders `atis`, `sst2` and `rte`. One JSON
+line a run; the same command goes on where it stopped. `--table` only prints the means of what is in the file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def few_rows(train: Path, rows: int, seed: int, target: Path) -> Path:
     return target
 
 
-def score(args: Namespace, case: str, rows: int, rate: float, steps: int, seed: int) -> float:
+def score(args: Namespace, case: str, rows: int, rate: float, steps: int, seed: int, factor: float) -> float:
     """Train once, and score the last model on the test file."""
     place, test, task, metric = CASES[case]
     folder = args.data / place
@@ -54,6 +54,7 @@ def score(args: Namespace, case: str, rows: int, rate: float, steps: int, seed: 
             "tasks": {"task": {"train_file": str(train), "dev_file": str(folder / test), **task}},
             **run_settings(args),
             "learning_rate": rate,
+            "head_learning_rate": factor * rate,
             "num_epochs": None,
             "max_steps": steps,
             "save_path": f"{run}/out",
@@ -66,21 +67,22 @@ def score(args: Namespace, case: str, rows: int, rate: float, steps: int, seed: 
         return float(palm.Evaluator(training).evaluate().scores["task"][metric])
 
 
-def runs_of(args: Namespace) -> Iterator[tuple[str, int, float, int, int]]:
-    for seed, rows, case, steps, rate in product(
-        range(1, args.seeds + 1), args.rows, args.cases, args.steps, args.rates
+def runs_of(args: Namespace) -> Iterator[tuple[str, int, float, int, int, float]]:
+    for seed, rows, case, steps, rate, factor in product(
+        range(1, args.seeds + 1), args.rows, args.cases, args.steps, args.rates, args.head_factors
     ):
-        yield case, rows, rate, steps, seed
+        yield case, rows, rate, steps, seed, factor
 
 
 def table(lines: list[dict[str, Any]]) -> str:
     """Means over seeds and their standard errors in points, one line per case, rows and updates."""
-    scores: dict[tuple[str, int, int], dict[float, list[float]]] = {}
+    scores: dict[tuple[str, int, int], dict[tuple[float, float], list[float]]] = {}
     for line in lines:
         cell = scores.setdefault((line["case"], line["rows"], line["steps"]), {})
-        cell.setdefault(line["rate"], []).append(100 * line["score"])
-    rates = sorted({line["rate"] for line in lines})
-    text = ["| case | rows | updates | " + " | ".join(f"{rate:g}" for rate in rates) + " |"]
+        cell.setdefault((line["rate"], line["factor"]), []).append(100 * line["score"])
+    rates = sorted({(line["rate"], line["factor"]) for line in lines})
+    names = [f"{rate:g}" + (f", head {factor * rate:g}" if factor != 1 else "") for rate, factor in rates]
+    text = ["| case | rows | updates | " + " | ".join(names) + " |"]
     text.append("|---" * (3 + len(rates)) + "|")
     for (case, rows, steps), cell in sorted(scores.items()):
         cells = [mean_of(cell.get(rate, [])) for rate in rates]
@@ -103,17 +105,18 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--rows", type=int, nargs="+", default=[100])
     parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 3e-4, 1e-3])
+    parser.add_argument("--head_factors", type=float, nargs="+", default=[1.0], help="of the head's rate")
     parser.add_argument("--steps", type=int, nargs="+", default=[60, 240, 600])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     done = [json.loads(line) for line in args.output.open(encoding="utf-8")] if args.output.exists() else []
     if not args.table:
-        known = {(run["case"], run["rows"], run["rate"], run["steps"], run["seed"]) for run in done}
+        names = ("case", "rows", "rate", "steps", "seed", "factor")
+        known = {tuple(run[name] for name in names) for run in done}
         with args.output.open("a", encoding="utf-8") as file:
             for run in runs_of(args):
                 if run not in known:
-                    names = ("case", "rows", "rate", "steps", "seed")
                     line = {**dict(zip(names, run, strict=True)), "score": score(args, *run)}
                     print(json.dumps(line), file=file, flush=True)
                     done.append(line)
