@@ -19,6 +19,7 @@ from palm.mixing import MIXINGS
 
 PLANNED: dict[str, list[Any]] = {
     "batch_size": [8],
+    "effort": [{"effort": "quick", "num_epochs": None}],
     "eval_every_epoch": [False],
     "eval_every_n_steps": [4],
     "gradient_accumulation_steps": [2],
@@ -61,7 +62,7 @@ NOT_PLANNED = {
     *("process_group_timeout", "precision", "tf32", "deterministic", "activation_checkpointing"),
     # of a task
     *("train_file", "dev_file", "metrics", "pred_file", "pred_output_path", "pred_batch_size"),
-    *("print_first_n", "loss_weight", "learning_rate_factor", "head_learning_rate", "private_layers"),
+    *("print_first_n", "loss_weight", "learning_rate_factor", "head_learning_rate", "private_layers", "lora"),
 }
 """Settings that change nothing in which steps there are."""
 

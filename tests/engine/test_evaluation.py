@@ -109,8 +109,8 @@ def observed(config: dict[str, Any], **kwargs: Any) -> list[float]:
     losses = []
 
     class Watched(palm.Controller):
-        def _made(self, devices: int | None = None) -> Training:
-            training = super()._made(devices)
+        def training(self, devices: int | None = None) -> Training:
+            training = super().training(devices)
             step_on = training.step_on
 
             def step(*args: Any) -> Any:
