@@ -59,8 +59,7 @@ def check(
         argv: settings of a command line, likewise.
         tasks: likewise.
         measure: whether to measure time and memory.
-        find_batch_size: where the fullest batches do not fit into memory, halve all batches until they do,
-            and accumulate twice as many; the finding names the settings.
+        find_batch_size: halve all batches until the fullest fit into memory; a finding names the settings.
     """
     raise_any(type_problems((str, Path, Mapping), "a file or a mapping", config=config))
     began = time.perf_counter()

@@ -168,10 +168,8 @@ class Controller:
             )
         own = callbacks_of(settings.callbacks, place_of(self.config, "callbacks"))
         if is_first():
-            own = [
-                *trackers_of(settings.trackers or (), directory.path, place_of(self.config, "trackers")),
-                *own,
-            ]
+            place = place_of(self.config, "trackers")
+            own = [*trackers_of(settings.trackers or (), directory.path, place), *own]
         restarted = lost_a_process()
         with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), restarted))

@@ -60,9 +60,8 @@ class GradientExchange:
         late = [now and not before for now, before in zip(used, expected, strict=True)]
         self._coming = deque(self._buckets(late))
         self._send_full()
-        for work in self._sent:
-            work.wait()
-        self._sent.clear()
+        while self._sent:
+            self._sent.pop().wait()
         for parameter, anywhere in zip(self._parameters, used, strict=True):
             if not anywhere:
                 parameter.grad = None

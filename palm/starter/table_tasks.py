@@ -57,28 +57,33 @@ def tasks_in(path: Path) -> TableTasks:
     """
     values = _values(path)
     texts = [name for name in values if _is_text(values[name])]
-    lists = [name for name in LISTS if name in values and "label" in values and texts]
+    lists = [name for name in LISTS if {name, "label"} <= values.keys() and texts]
     words = [name for name in values if name not in lists and _is_words(name, values[name])]
     found = TableTasks()
     for name in lists:
         found.add(name, path, {"reader": LISTS[name], "paradigm": LISTS[name]}, {"text_a": texts[0]})
-    of_lists = {*lists, "label"} if lists else set()
-    for name in [name for name in values if name not in {*texts, *words, *of_lists}]:
-        settings = _settings(values[name], bool(words))
-        sources = words if settings.get("reader") == "seq_label" else texts or words
-        if settings and sources:
-            columns = {"text_a": sources[0], "label": name, **_second(sources, settings["reader"])}
-            found.add(name, path, settings, columns)
+    inputs = {*texts, *words, *lists, *(["label"] if lists else [])}
+    _add_labels(found, path, {name: values[name] for name in values if name not in inputs}, texts, words)
     if not found.files and len(texts) == 2:
         columns = dict(zip(("text_a", "text_b"), texts, strict=True))
         found.add("pairs", path, {"reader": "embedding", "paradigm": "embedding"}, columns)
     if not found.files:
-        there = ", ".join(values)
-        raise ConfigError(
-            f"--from {path}: no column of texts with one of labels or texts beside it among {there}"
-        )
+        missing = "no column of texts with one of labels or texts beside it"
+        raise ConfigError(f"--from {path}: {missing} among {', '.join(values)}")
     found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *lists, *words))))
     return found
+
+
+def _add_labels(
+    found: TableTasks, path: Path, columns: Mapping[str, list[Any]], texts: list[str], words: list[str]
+) -> None:
+    """Add a task for each of the columns that looks like labels of the texts, or of the words."""
+    for name, values in columns.items():
+        settings = _settings(values, bool(words))
+        sources = words if settings.get("reader") == "seq_label" else texts or words
+        if settings and sources:
+            named = {"text_a": sources[0], "label": name, **_second(sources, settings["reader"])}
+            found.add(name, path, settings, named)
 
 
 def _unused(name: str, known: Collection[str]) -> str:

@@ -46,7 +46,7 @@ class Variant:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it trains a target by itself."""
+        """Return True if it trains a target by itself."""
         return not self.is_way and self.said.startswith(ALONE)
 
 

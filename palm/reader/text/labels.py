@@ -93,7 +93,7 @@ class Labels:
 
     @property
     def count(self) -> int:
-        """How many there are.
+        """The number of labels.
 
         Raises:
             ConfigError: it is not told.
