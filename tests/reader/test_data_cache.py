@@ -34,8 +34,8 @@ from palm.reader import (
     SequenceLabelReader,
     SpanReader,
 )
+from palm.reader import cache as cache_module
 from palm.reader.cache import DataCache, key_of, training_rows
-from palm.reader.rows import cache as cache_module
 from palm.reader.table import TextExample
 
 TAGGED = "text_a\tlabel\nanna has a boat\tB O O O\nthe red door\tO O O\n"
@@ -224,7 +224,7 @@ SCRIPT = """
 import logging, sys, time
 from pathlib import Path
 from palm.reader import ClassifyReader
-from palm.reader.rows import cache
+from palm.reader import cache
 from palm.reader.cache import DataCache, training_rows
 
 cache.REPORT_SECONDS = 0.0
