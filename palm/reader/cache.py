@@ -82,7 +82,7 @@ def key_of(reader: Reader, path: Path) -> str | None:
     kind = type(reader)
     if not kind.__dict__.get("cacheable", False):
         return None
-    package = Path(__file__).parents[1]  # palm.reader, which also has the tokenizers
+    package = Path(__file__).parent  # palm.reader, which also has the tokenizers
     try:
         written = [Path(inspect.getfile(owner)) for owner in kind.__mro__[:-1]]  # without `object`
         sources = dict.fromkeys([*sorted(package.rglob("*.py")), *written])
