@@ -163,14 +163,16 @@ class MRCReader(TokenizingReader):
             if not windows:
                 unheld.append(example.id)
         if unheld:
-            ids = _listed(unheld[:SHOWN_IDS], len(unheld))
-            self.warn_once(
-                f"{len(unheld)} of {len(examples)} questions are left out of training, because no window "
-                f"holds their whole answer: {ids}; raise max_seq_len or lower doc_stride"
-            )
+            self._tell_unheld(unheld, len(examples))
         scalars = (*_SCALARS, *_POSITIONS) if with_targets else _SCALARS
         columns = {name: Column.scalar([row[name] for row in found]) for name in scalars}
         return Rows(columns | {name: Column.ragged([row[name] for row in found]) for name in _RAGGED})
+
+    def _tell_unheld(self, ids: Sequence[str], total: int) -> None:
+        self.warn_once(
+            f"{len(ids)} of {total} questions are left out of training, because no window holds their whole "
+            f"answer: {_listed(ids[:SHOWN_IDS], len(ids))}; raise max_seq_len or lower doc_stride"
+        )
 
     def _windows(self, query: Sequence[int], document: Pieces, answer: range | None) -> list[range]:
         """The windows of a document that are rows: all, or those that hold the answer."""

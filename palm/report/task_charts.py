@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 
 from palm.report import curves
 from palm.report.charts import MOST_MARKS, Chart, Line
@@ -27,16 +28,17 @@ def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
         metrics = [*dict.fromkeys(named)][:MOST_METRICS]
         made = [("loss", partial(_losses, task)), *((name, partial(_scores, task, name)) for name in metrics)]
         for name, lines_of in made:
-            lines = [
-                line
-                for number, group in enumerate(groups)
-                for line in lines_of(group, place if is_single else number, is_single)
-                if line.curve.points
-            ]
+            colours = [place] if is_single else range(len(groups))
+            drawn = [lines_of(*each, is_single) for each in zip(groups, colours, strict=True)]
+            lines = [line for line in chain.from_iterable(drawn) if line.curve.points]
             if lines:
-                has_ring = any(line.star for line in lines)
-                note = f"A ring marks the step that was best by {metrics[0]}." if has_ring else ""
-                yield Chart(f"{task}: {name}", name, lines, note)
+                yield Chart(f"{task}: {name}", name, lines, _note(lines, metrics))
+
+
+def _note(lines: Sequence[Line], metrics: Sequence[str]) -> str:
+    """Explain the ring, if a line has one."""
+    has_ring = any(line.star for line in lines)
+    return f"A ring marks the step that was best by {metrics[0]}." if has_ring else ""
 
 
 def _losses(task: str, group: SeedGroup, colour: int, is_single: bool) -> Iterator[Line]:

@@ -70,9 +70,7 @@ class Columns:
         missing = [name for name, source in found.items() if source is None and name in needed]
         if missing and not varies:
             raise DataError(f"{place}: {self._lacking(missing, names, found)}")
-        guesses = ", ".join(f"{n}: {each}" for n, each in found.items() if each not in (None, self._said(n)))
-        if guesses and self._tell is not None:
-            self._tell(f"{place}: taken as columns: {{{guesses}}}; set columns if they are others")
+        self._tell_guesses(found, place)
         if varies and not self.names:
             self._unseen = {*TARGETS} & {*self.required}
         self._sources = {
@@ -80,6 +78,11 @@ class Columns:
         }
         self.names = names
         return list(dict.fromkeys(_outermost(source, names) for source in self._sources.values()))
+
+    def _tell_guesses(self, found: Mapping[str, str | None], place: str) -> None:
+        guesses = ", ".join(f"{n}: {each}" for n, each in found.items() if each not in (None, self._said(n)))
+        if guesses and self._tell is not None:
+            self._tell(f"{place}: taken as columns: {{{guesses}}}; set columns if they are others")
 
     def _said(self, name: str) -> str:
         """The name of a reader's column in the files, as far as the settings say."""
