@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ class Training:
         optimizer: torch.optim.Optimizer,
         ema: ExponentialMovingAverage | None = None,
     ) -> None:
+        gc.collect()  # an earlier run's weights and moments wait in reference cycles: twice the memory
         self.recipe = recipe
         self.tasks = list(recipe.tasks)
         self.model = model
