@@ -94,5 +94,6 @@ def _check_same_rows(task: Task, primary: Task) -> None:
         row = next(k for k in range(len(ours)) if not np.array_equal(one[k], other[k]))
         raise DataError(
             f"{begins} row {row + 1} has other tokens ({len(one[row])} and {len(other[row])} of them); give "
-            "both the same texts in the same order, and readers with the same vocabulary and max_seq_len"
+            "both the same texts in the same order, and readers with the same vocabulary and max_seq_len; "
+            "if the row is longer than max_seq_len, raise it for both: readers may shorten a row differently"
         )
