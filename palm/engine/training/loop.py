@@ -34,6 +34,9 @@ from palm.engine.training.train_step import TaskBatches, train_step
 Drawn = Sequence[tuple[Task, Sequence[Tensors]]]
 """The tasks of a step, each with its batches, on the CPU."""
 
+COLLECTED_FROM = 2**20
+"""Parameters of a model from which on the memory of an earlier run is worth a collection, some 0.1 s."""
+
 
 class Stateful(Protocol):
     """Something with a JSON-ready state."""
@@ -122,7 +125,8 @@ class Training:
         optimizer: torch.optim.Optimizer,
         ema: ExponentialMovingAverage | None = None,
     ) -> None:
-        gc.collect()  # an earlier run's weights and moments wait in reference cycles: twice the memory
+        if sum(each.numel() for each in model.parameters()) >= COLLECTED_FROM:
+            gc.collect()  # an earlier run's weights and moments wait in reference cycles: twice the memory
         self.recipe = recipe
         self.tasks = list(recipe.tasks)
         self.model = model
