@@ -39,12 +39,10 @@ def test_all_tasks_train_resume_with_equal_bits_and_predict(family: str, tmp_pat
     for name, value in safe_arrays(again[-1]).items():
         assert np.array_equal(value, saved[whole[-1].name][name]), name
     assert set(straight.steps) == {"cls", "match", "mlm", "mrc"}
-    controller = Controller(config, argv=[])
     predicted = palm.load_model(tmp_path / "out" / "cls" / "infer_model").predict(
         ["Anna has a new red boat ."]
     )
-    assert predicted[0]["label"] in range(4) or predicted[0]["label"] in "0123"
-    assert controller is not None
+    assert sum(predicted[0]["probs"]) == pytest.approx(1, abs=1e-5)
 
 
 def safe_arrays(folder: Path) -> dict[str, np.ndarray]:
@@ -124,7 +122,7 @@ def test_what_cannot_be_had_is_refused_before_the_run(tmp_path: Path) -> None:
     assert "private_layers" in str(caught.value)
 
 
-def test_layers_are_told_and_frozen(tmp_path: Path) -> None:
+def test_layers_are_named_and_frozen(tmp_path: Path) -> None:
     model = model_directory(tmp_path, "modernbert")
     before = {n: v.clone() for n, v in load_backbone(model).state_dict().items()}
     config = run_of(tmp_path, model, "cls", freeze="embeddings")
@@ -238,8 +236,12 @@ def test_an_onnx_graph_computes_what_the_packed_encoder_computes(family: str, tm
 def test_pooling_of_the_directory_is_saved_with_the_model(family: str, tmp_path: Path) -> None:
     directory = model_directory(tmp_path, family, "")
     (directory / "1_Pooling").mkdir()
-    told = {"word_embedding_dimension": 32, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
-    (directory / "1_Pooling" / "config.json").write_text(json.dumps(told), encoding="utf-8")
+    pooling = {
+        "word_embedding_dimension": 32,
+        "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": True,
+    }
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
     Controller(run_of(tmp_path, directory, "cls", pooling="model", num_epochs=1), argv=[]).train()
     backbone = palm.load_model(tmp_path / "out" / "cls" / "infer_model").backbone
     assert backbone.settings["pooling"] == "mean"
