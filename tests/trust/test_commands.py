@@ -46,7 +46,7 @@ READ = {
 }
 """Arguments that name something to read -> what there is of it."""
 
-WRITE = {"--output", "folder", "--html", "--record", "--path"}
+WRITE = {"--output", "folder", "--record"}
 """Arguments that name something to write."""
 
 NEITHER = {
@@ -76,7 +76,7 @@ NEITHER = {
     ),
     *("--steps", "--more", "--killed", "--seeds", "--budget", "--also", "--workers", "--keep_models"),
     *("--one_run", "--grid", "--trials", "--terminal", "--no_predict", "--tasks", "name"),
-    *("--module", "shell"),
+    *("--module", "shell", "--json"),
 }
 
 NEEDED: dict[str, list[str]] = {
@@ -88,8 +88,7 @@ NEEDED: dict[str, list[str]] = {
     "download": [ENGLISH],
     "verify-resume": ["--steps", "1", "--more", "1"],
     "check": ["--no_measure"],
-    "train --json": ["--dry_run"],
-    "train --html": ["--dry_run"],
+    "train --output": ["--dry_run", "--no_measure"],
 }
 """What a command needs beside its positional arguments."""
 
@@ -182,18 +181,14 @@ class Door:
 
     @property
     def target(self) -> str:
-        return {"plot": "target.html", "evaluate": "target.jsonl"}.get(self.command, "target")
-
-
-def writes(argument: Argument) -> bool:
-    """Whether an argument names something to write; `--json` does where it takes a value."""
-    return argument.name in WRITE or (argument.name == "--json" and argument.takes_value)
+        of_command = {"plot": ".html", "evaluate": ".jsonl", "check": ".html", "train": ".json"}
+        return f"target{of_command.get(self.command, '')}"
 
 
 def doors() -> Iterator[Door]:
     """Every place where a command writes."""
     for name, command in COMMANDS.items():
-        for option in [each.name for each in arguments(command) if writes(each)]:
+        for option in [each.name for each in arguments(command) if each.name in WRITE]:
             target = Door(name, option, "").target
             yield from (
                 Door(name, option, place)
@@ -206,7 +201,7 @@ def doors() -> Iterator[Door]:
 def test_every_argument_of_a_command_is_known_to_read_or_to_write() -> None:
     for name, command in COMMANDS.items():
         for each in arguments(command):
-            known = [each.name in READ, writes(each), each.name in {*NEITHER, "--json"}]
+            known = [each.name in READ, each.name in WRITE, each.name in NEITHER]
             assert any(known), f"{name}: say in this file what {each.name} does"
 
 
