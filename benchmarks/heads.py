@@ -4,8 +4,8 @@
     python benchmarks/heads.py --model DIR --data DATA --set rte --epochs 1
 
 `atis`: slots as labels of words and as spans, kinds of slots, intents and numbers of slots, in one pass;
-beside linear models on TF-IDF. `rte`: an entailed sentence finds its premise as a vector, and among four
-candidates by a score; beside sentence-transformers with the same pairs.
+beside linear models on TF-IDF. `rte`: an entailed sentence finds its premise as a vector among all, and by a
+score among four candidates or choices; beside cosines of TF-IDF, and of sentence-transformers with the same pairs.
 Prints one JSON line.
 """
 
@@ -16,7 +16,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +84,17 @@ def rte_rows(data: Path, split: str) -> list[Row]:
         others[right] = pair["text_a"]
         relevance = [int(k == right) for k in range(CANDIDATES)]
         row = {"text_a": pair["text_b"], "text_b": pair["text_a"]}
-        rows.append({**row, "texts": others, "relevance": relevance})
+        rows.append({**row, "texts": others, "relevance": relevance, "right": right})
     return rows
 
 
 def rte_tasks(rows: dict[str, list[Row]]) -> dict[str, Row]:  # noqa: ARG001
+    candidates = {"candidates": "texts", "label": "relevance"}
     return {
         "vectors": {"reader": "embedding"},
-        "ranks": {"reader": "ranking", "columns": {"candidates": "texts", "label": "relevance"}},
+        "ranks": {"reader": "ranking", "columns": candidates},
+        "pairs": {"reader": "ranking", "columns": candidates, "learning_strategy": "pairwise"},
+        "choices": {"reader": "multiple_choice", "columns": {"choices": "texts", "label": "right"}},
     }
 
 
@@ -134,29 +137,39 @@ def linear_models(rows: dict[str, list[Row]]) -> Row:
     }
 
 
-def sentence_transformers(rows: dict[str, list[Row]], args: Any) -> Row:
-    """Scores of its model before and after training on the same pairs, with the same rate and batches."""
-    from sentence_transformers import InputExample, SentenceTransformer, losses, models
+def scores_of_vectors(rows: list[Row], encode: Callable[[list[str]], Any]) -> Row:
+    """Scores of the cosines of vectors of length 1: of each text among all others, and of its candidates."""
+    first, second = (encode([row[name] for row in rows]) for name in ("text_a", "text_b"))
+    listed = encode([text for row in rows for text in row["texts"]]).reshape(len(rows), CANDIDATES, -1)
+    pairs = [
+        ({"embedding": a, "embedding_b": b}, {"pair": (row["text_a"], row["text_b"])})
+        for a, b, row in zip(first, second, rows, strict=True)
+    ]
+    ranked = [({"scores": own @ a}, row) for a, own, row in zip(first, listed, rows, strict=True)]
+    return {
+        "all": scores_of([METRICS["retrieval"]], pairs),
+        "candidates": scores_of([METRICS["ranking"]], ranked),
+    }
 
+
+def other_vectors(rows: dict[str, list[Row]], args: Any) -> Row:
+    """Scores of TF-IDF, and of sentence-transformers before and after training with the same pairs."""
+    from sentence_transformers import InputExample, SentenceTransformer, losses, models
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = TfidfVectorizer(sublinear_tf=True).fit(
+        row[name] for row in rows["train"] for name in ("text_a", "text_b")
+    )
+    found = {"tfidf": scores_of_vectors(rows["test"], lambda texts: words.transform(texts).toarray())}
     word = models.Transformer(str(args.model), max_seq_length=args.max_seq_len)
     model = SentenceTransformer(
         modules=[word, models.Pooling(word.get_word_embedding_dimension())], device="cpu"
     )
 
-    def scores() -> Row:
-        vectors = [
-            model.encode(
-                [row[text] for row in rows["test"]], normalize_embeddings=True, show_progress_bar=False
-            )
-            for text in ("text_a", "text_b")
-        ]
-        records = [
-            ({"embedding": a, "embedding_b": b}, {"pair": (row["text_a"], row["text_b"])})
-            for a, b, row in zip(*vectors, rows["test"], strict=True)
-        ]
-        return scores_of([METRICS["retrieval"]], records)
+    def encode(texts: list[str]) -> Any:
+        return model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
 
-    before = scores()
+    found["untrained"] = scores_of_vectors(rows["test"], encode)
     loss = losses.MultipleNegativesRankingLoss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
     torch.manual_seed(1)
@@ -170,7 +183,8 @@ def sentence_transformers(rows: dict[str, list[Row]], args: Any) -> Row:
             optimizer.zero_grad()
             loss(features, labels).backward()
             optimizer.step()
-    return {"untrained": before, "trained": scores()}
+    found["trained"] = scores_of_vectors(rows["test"], encode)
+    return found
 
 
 def main() -> None:
@@ -182,7 +196,7 @@ def main() -> None:
     args = parser.parse_args()
     read, tasks_of, peer = {
         "atis": (atis_rows, atis_tasks, lambda rows: linear_models(rows)),
-        "rte": (rte_rows, rte_tasks, lambda rows: sentence_transformers(rows, args)),
+        "rte": (rte_rows, rte_tasks, lambda rows: other_vectors(rows, args)),
     }[args.set]
     splits = {"train": "train", "dev": "dev", "test": "val" if args.set == "rte" else "test"}
     rows = {name: read(args.data, split) for name, split in splits.items()}
