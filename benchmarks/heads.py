@@ -4,8 +4,9 @@
     python benchmarks/heads.py --model DIR --data DATA --set rte --epochs 1
 
 `atis`: slots as labels of words and as spans, kinds of slots, intents and numbers of slots, in one pass;
-beside linear models on TF-IDF. `rte`: an entailed sentence finds its premise as a vector among all, and by a
-score among four candidates or choices; beside cosines of TF-IDF, and of sentence-transformers with the same pairs.
+beside linear models on TF-IDF. `rte`: an entailed sentence finds its premise as a vector among all, and by
+a score among four candidates or choices; beside cosines of TF-IDF, and of sentence-transformers with the same
+pairs.
 Prints one JSON line.
 """
 
@@ -83,7 +84,7 @@ def rte_rows(data: Path, split: str) -> list[Row]:
         right = draws.randrange(CANDIDATES)
         others[right] = pair["text_a"]
         relevance = [int(k == right) for k in range(CANDIDATES)]
-        row = {"text_a": pair["text_b"], "text_b": pair["text_a"]}
+        row = {"text_a": pair["text_b"], "premise": pair["text_a"]}
         rows.append({**row, "texts": others, "relevance": relevance, "right": right})
     return rows
 
@@ -91,10 +92,13 @@ def rte_rows(data: Path, split: str) -> list[Row]:
 def rte_tasks(rows: dict[str, list[Row]]) -> dict[str, Row]:  # noqa: ARG001
     candidates = {"candidates": "texts", "label": "relevance"}
     return {
-        "vectors": {"reader": "embedding"},
+        "vectors": {"reader": "embedding", "columns": {"text_b": "premise"}},
         "ranks": {"reader": "ranking", "columns": candidates},
-        "pairs": {"reader": "ranking", "columns": candidates, "learning_strategy": "pairwise"},
-        "choices": {"reader": "multiple_choice", "columns": {"choices": "texts", "label": "right"}},
+        "choices": {
+            "reader": "multiple_choice",
+            "columns": {"choices": "texts", "label": "right"},
+            "share_rows_with": "ranks",
+        },
     }
 
 
@@ -139,10 +143,10 @@ def linear_models(rows: dict[str, list[Row]]) -> Row:
 
 def scores_of_vectors(rows: list[Row], encode: Callable[[list[str]], Any]) -> Row:
     """Scores of the cosines of vectors of length 1: of each text among all others, and of its candidates."""
-    first, second = (encode([row[name] for row in rows]) for name in ("text_a", "text_b"))
+    first, second = (encode([row[name] for row in rows]) for name in ("text_a", "premise"))
     listed = encode([text for row in rows for text in row["texts"]]).reshape(len(rows), CANDIDATES, -1)
     pairs = [
-        ({"embedding": a, "embedding_b": b}, {"pair": (row["text_a"], row["text_b"])})
+        ({"embedding": a, "embedding_b": b}, {"pair": (row["text_a"], row["premise"])})
         for a, b, row in zip(first, second, rows, strict=True)
     ]
     ranked = [({"scores": own @ a}, row) for a, own, row in zip(first, listed, rows, strict=True)]
@@ -158,7 +162,7 @@ def other_vectors(rows: dict[str, list[Row]], args: Any) -> Row:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     words = TfidfVectorizer(sublinear_tf=True).fit(
-        row[name] for row in rows["train"] for name in ("text_a", "text_b")
+        row[name] for row in rows["train"] for name in ("text_a", "premise")
     )
     found = {"tfidf": scores_of_vectors(rows["test"], lambda texts: words.transform(texts).toarray())}
     word = models.Transformer(str(args.model), max_seq_length=args.max_seq_len)
@@ -178,7 +182,7 @@ def other_vectors(rows: dict[str, list[Row]], args: Any) -> Row:
         model.train()
         for start in range(0, len(order), args.batch_size):
             some = [rows["train"][k] for k in order[start : start + args.batch_size]]
-            examples = [InputExample(texts=[row["text_a"], row["text_b"]]) for row in some]
+            examples = [InputExample(texts=[row["text_a"], row["premise"]]) for row in some]
             features, labels = model.smart_batching_collate(examples)
             optimizer.zero_grad()
             loss(features, labels).backward()

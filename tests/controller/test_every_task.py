@@ -118,15 +118,29 @@ def test_together_they_predict_what_each_predicts_alone(project: Path, tmp_path:
         assert (tmp_path / trainer.name / "predictions.json").stat().st_size > 0
 
 
-ONE_TEXT = ("cls", "multi_label", "ordinal", "count", "regression", "embedding", "seq_label", "span", "relation")
+ONE_TEXT = (
+    "cls",
+    "multi_label",
+    "ordinal",
+    "count",
+    "regression",
+    "embedding",
+    "seq_label",
+    "span",
+    "relation",
+)
 """Tasks of one text, whose rows are the same."""
 
 
 def test_tasks_of_the_same_texts_are_encoded_once(project: Path) -> None:
     run = palm.Controller(str(project / "config.yaml"), argv=[]).training()
-    rows = [{"text_a": text} for text in ("two red lamps", "a book", "one lamp and two books", "shoes", "red")]
+    rows = [
+        {"text_a": text} for text in ("two red lamps", "a book", "one lamp and two books", "shoes", "red")
+    ]
     (project / "texts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    pairs = [{**row, "choices": ["yes", "no", "a lamp"], "candidates": ["yes", "no", "a lamp"]} for row in rows]
+    pairs = [
+        {**row, "choices": ["yes", "no", "a lamp"], "candidates": ["yes", "no", "a lamp"]} for row in rows
+    ]
     (project / "pairs.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in pairs), encoding="utf-8")
     passes: list[int] = []
     run.model.backbone.register_forward_hook(lambda *_: passes.append(1))
