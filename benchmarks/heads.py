@@ -197,6 +197,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--set", choices=("atis", "rte"), required=True)
     parser.add_argument("--rows", type=int, help="train on the first ones only")
+    parser.add_argument("--test_rows", type=int, help="of dev and test data")
     args = parser.parse_args()
     read, tasks_of, peer = {
         "atis": (atis_rows, atis_tasks, lambda rows: linear_models(rows)),
@@ -204,7 +205,7 @@ def main() -> None:
     }[args.set]
     splits = {"train": "train", "dev": "dev", "test": "val" if args.set == "rte" else "test"}
     rows = {name: read(args.data, split) for name, split in splits.items()}
-    rows["train"] = rows["train"][: args.rows]
+    rows = {name: each[: args.rows if name == "train" else args.test_rows] for name, each in rows.items()}
     found: Row = {"set": args.set, "rows": {name: len(each) for name, each in rows.items()}}
     found["peer"] = peer(rows)
     with tempfile.TemporaryDirectory() as folder:
