@@ -221,11 +221,11 @@ def _placed(place: Place, scope: str | None, line: str) -> str:
     if titled := re.match(r"task '([^']+)': (.*)", line, re.DOTALL):
         scope = titled[1]
     title = f"task {scope!r}: " if scope not in (None, "backbone") else ""
-    said = line.removeprefix(title)
-    name = re.match(r"\w*", said)
+    text = line.removeprefix(title)
+    name = re.match(r"\w*", text)
     origin = place(name.group(), scope) if name and name.group() else None
     is_exact = origin is not None and (":" in origin or origin.startswith("--"))  # a dict has no lines
-    return f"{origin}: {said}" if is_exact else f"{title}{said}"
+    return f"{origin}: {text}" if is_exact else f"{title}{text}"
 
 
 def _described(task: TaskPlan) -> str:

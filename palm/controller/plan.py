@@ -141,11 +141,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     tasks = [components.task(name) for name in config.tasks]
     _keep_shared_rows(tasks)
     chosen = _chosen_rows(config, tasks, settings.get("save_path"), for_train)
-    for name in {task.name for task in given} & {*config.tasks}:
-        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
-    for name in (*config.tasks, *(task.name for task in given)):
-        if (problem := name_problem(name)) is not None:
-            config.problem(problem)
+    _check_names(config, [task.name for task in given])
     if for_train:
         _check_training(config, settings, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything, mixing)
@@ -287,6 +283,15 @@ def place_of(config: Config, name: str, scope: str | None = None) -> str:
     """The beginning of a message about a setting: its place and its name."""
     setting = config.value(name, scope)
     return name if setting is None else setting.place(name)
+
+
+def _check_names(config: Config, given: Sequence[str]) -> None:
+    """Check the names of tasks, those that were built in Python among them."""
+    for name in {*given} & {*config.tasks}:
+        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
+    for name in (*config.tasks, *given):
+        if (problem := name_problem(name)) is not None:
+            config.problem(problem)
 
 
 def _check_computation(config: Config) -> None:

@@ -265,7 +265,7 @@ def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
         lengths = [(w, Length(1, {"a": 10}, n), 1.0) for w, n in zip(ways, totals, strict=True)]
         found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=50)
         (better,) = (each for each in found.answers if each.judged)
-        assert better.said in found.verdicts["a"]
+        assert better.label in found.verdicts["a"]
         assert [each.comparisons for each in found.answers] == [2, 2]
         assert set(found.helpers["b"]) == {"a"}
         return [(each.variant, each.judged) for each in found.answers]

@@ -60,7 +60,7 @@ class LearningCurves:
                 table.append([str(rows), *("" if own is None else _shown(own) for own in cells)])
             lines += ["", *aligned(table), *self._advice(target, sizes)]
         for asked, outcome in self.outcomes.items():
-            lines += ["", *(f"{asked} rows: {task}: {said}" for task, said in outcome.verdicts.items())]
+            lines += ["", *(f"{asked} rows: {task}: {verdict}" for task, verdict in outcome.verdicts.items())]
         return "\n".join(lines)
 
     def _advice(self, target: str, sizes: Sequence[int]) -> Iterator[str]:

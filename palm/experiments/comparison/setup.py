@@ -94,10 +94,10 @@ class Setup:
         ways = list(zip(variants, lengths, strict=True))
         own = {STAGED: self, **self.also} if self.stages else self.also
         for name, other in own.items():
-            said = "in stages" if name == STAGED else name
+            label = "in stages" if name == STAGED else name
             length, stages = other._length(whole)
             changes = {"stages": stages}
-            ways.append((Variant(name, said, names, changes, is_way=True, as_given=other.as_given), length))
+            ways.append((Variant(name, label, names, changes, is_way=True, as_given=other.as_given), length))
         return [*ways, *controls_of(ways, whole)]
 
     @property
@@ -132,7 +132,7 @@ class Setup:
         factor = 1.0 if self.as_given else self._spent(whole) / sum(map(self._spent, plans))
         plans = [planned(plan, None, _times(factor, plan.total_steps)) for plan in plans]
         limits = [{"num_epochs": None, "max_steps": plan.max_steps} for plan in plans]
-        stages = [{**said, **limit} for said, limit in zip(self._stages or (), limits, strict=True)]
+        stages = [{**stage, **limit} for stage, limit in zip(self._stages or (), limits, strict=True)]
         steps = Counter[str]()
         for plan in plans:
             steps.update(plan.expected_steps)
@@ -199,7 +199,7 @@ class Setup:
         if self.updates != 1:
             changes |= {"num_epochs": None, "max_steps": _times(self.updates, length.total)}
             stages = variant.changes.get("stages") or ()
-            longer = [{**said, "max_steps": _times(self.updates, said["max_steps"])} for said in stages]
+            longer = [{**stage, "max_steps": _times(self.updates, stage["max_steps"])} for stage in stages]
             changes["stages"] = longer or None
         source = self.also.get(variant.name, self)
         settings = document(source.config, source.plan, variant.tasks, **changes)
@@ -239,9 +239,9 @@ class Setup:
         """The `dev_file` of a target."""
         return dev_file_of(self.plan, target)
 
-    def said_stages(self) -> list[dict[str, Any]]:
+    def given_stages(self) -> list[dict[str, Any]]:
         """The stages of this comparison and of further variants, as they are given."""
-        return [said for each in (self, *self.also.values()) for said in each._stages or ()]
+        return [stage for each in (self, *self.also.values()) for stage in each._stages or ()]
 
 
 def _times(factor: float, steps: int) -> int:

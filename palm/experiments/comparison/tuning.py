@@ -40,8 +40,8 @@ def tuning_problems(setup: Setup, points: Sequence[Point]) -> Iterator[str]:
         elif setup.dev_file(target) is None:
             yield f"tune: dev data chooses the settings, and task {target!r} has no dev_file"
     tried = {name for point in points for name in point.values}
-    for said in setup.said_stages():
-        if own := tried & said.keys():
+    for stage in setup.given_stages():
+        if own := tried & stage.keys():
             yield f"tune: a stage says {', '.join(sorted(own))} itself; take it out there to have it tuned"
 
 
