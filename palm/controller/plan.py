@@ -215,6 +215,7 @@ def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:
         if shares and task.reader is not None and task.reader[1].get("label_type") in (None, "class"):
             cls, arguments = task.reader
             if "missing_labels" in settings_of(cls):
+                # A row that lacks this task's label trains the others; leaving it out would shift theirs.
                 arguments.setdefault("missing_labels", True)
 
 

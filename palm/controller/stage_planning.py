@@ -217,6 +217,7 @@ def _document(config: Config, planned: Plan, tasks: Sequence[str], changes: Mapp
     """The configuration of some of the tasks with changes, which count for all of them."""
     settings = document(config, planned, tasks, **changes)
     run = settings["global"]
+    # A task's own value goes before that of the whole run, and a change of the stage counts for all tasks.
     for name in changes:
         for task in tasks:
             run.pop(f"{task}.{name}", None)

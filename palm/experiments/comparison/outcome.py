@@ -267,6 +267,7 @@ def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[
     p_values = holm([answer.difference.p_value for answer in answers])
     for answer, p in zip(answers, p_values, strict=True):
         effect = answer.difference
+        # The level that Holm's order sets for this p-value, so that interval and verdict never disagree.
         level = LEVEL * effect.p_value / p if effect.p_value else LEVEL / len(answers)
         half = t_quantile(1 - level / 2, len(effect.per_seed) - 1) * effect.standard_error
         most = _largest_difference(METRICS[tests[answer.target].metric])
