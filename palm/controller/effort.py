@@ -139,8 +139,6 @@ def facts_of(planned: Plan) -> Facts:
 
 
 def _rows(task: TaskPlan) -> int | None:
-    cls, arguments = task.reader
     with suppress(PalmError):  # the run will report it
-        rows = cls(**arguments).read(task.task["train_file"], with_targets=True)
-        return sum(1 for _ in islice(rows, COUNTED_ROWS))
+        return sum(1 for _ in islice(task.examples(task.task["train_file"]), COUNTED_ROWS))
     return None

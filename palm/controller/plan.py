@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,6 +78,11 @@ class TaskPlan:
     head: tuple[type[Head], dict[str, Any]]
     task: dict[str, Any]
     rows: RowSettings = field(default_factory=RowSettings)
+
+    def examples(self, path: Path) -> Iterator[Any]:
+        """Read a file with labels as the task's reader does."""
+        cls, arguments = self.reader
+        return cls(**arguments).read(path, with_targets=True)
 
     @classmethod
     def of(cls, task: Task) -> TaskPlan:

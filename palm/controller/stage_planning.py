@@ -76,8 +76,7 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
     problems = list(_of_all(planned, place))
     found: list[StagePlan] = []
     for number, entry in enumerate(given, start=1):
-        tasks = _tasks_of(entry, config.tasks)
-        name = _name_of(entry, tasks, config.tasks)
+        tasks, name = _tasks_and_name(entry, config.tasks)
         label = f"{number}-{name}"
         wrong = list(_problems(entry, name, tasks, config.tasks, found))
         if not wrong:
@@ -97,17 +96,11 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
     return found
 
 
-def _tasks_of(entry: Mapping[str, Any], known: Sequence[str]) -> Any:
-    """Return the tasks that a stage names, unchecked; all tasks of the run if it names none."""
+def _tasks_and_name(entry: Mapping[str, Any], known: Sequence[str]) -> tuple[Any, str]:
+    """Return the tasks of a stage, unchecked, by default all; and its name, by default theirs."""
     tasks = entry.get("tasks") or known
-    return [tasks] if isinstance(tasks, str) else tasks
-
-
-def _name_of(entry: Mapping[str, Any], tasks: Sequence[str], known: Sequence[str]) -> str:
-    """Return the name of a stage, which defaults to those of its tasks."""
-    if given := entry.get("name"):
-        return str(given)
-    return "all" if tasks == known else "+".join(map(str, tasks))
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    return tasks, str(entry.get("name") or ("all" if tasks == known else "+".join(map(str, tasks))))
 
 
 def _parts_of(stage: StagePlan) -> Parts:

@@ -14,6 +14,7 @@ from palm.config import Config, read_config
 from palm.controller.build import build, open_data
 from palm.controller.document import Document, data_checksums, document, that_count
 from palm.controller.plan import Plan, plan
+from palm.controller.saved_model import targets_of
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import StagePlan, absolute_stages, stages_of, steps_of
 from palm.core.checks import raise_any
@@ -111,11 +112,8 @@ class Setup:
 
     def num_rows(self) -> dict[str, int]:
         """Target -> the examples of its test file."""
-        readers = {task.name: task.reader for task in build(self.plan, self.config.place).tasks}
-        return {
-            name: sum(1 for _ in readers[name].read(path, with_targets=True))
-            for name, path in self.tests.items()
-        }
+        tasks = {task.name: task for task in self.plan.tasks}
+        return {name: sum(1 for _ in tasks[name].examples(path)) for name, path in self.tests.items()}
 
     def _length(self, whole: StepPlan) -> tuple[Length, list[dict[str, Any]] | None]:
         """The length of a run of all tasks by these settings, and its stages, within the budget.
@@ -233,11 +231,7 @@ class Setup:
 
     def is_dev(self, target: str) -> bool:
         """Tell whether a target is compared on its dev_file."""
-        return self.tests[target] == self.dev_file(target)
-
-    def dev_file(self, target: str) -> Path | None:
-        """The `dev_file` of a target."""
-        return dev_file_of(self.plan, target)
+        return self.tests[target] == dev_file_of(self.plan, target)
 
     def given_stages(self) -> list[dict[str, Any]]:
         """The stages of this comparison and of further variants, as they are given."""
@@ -294,9 +288,7 @@ def setup_of(
     """
     whole = plan(config, for_train=True)
     settings = RunSettings(**whole.settings)
-    tags = settings.target_tag or [1] * len(config.tasks)
-    targets = [name for name, tag in zip(config.tasks, tags, strict=True) if tag]
-    tests = _test_files(whole, targets, test)
+    tests = _test_files(whole, targets_of(whole.settings), test)
     is_apart = all(path != dev_file_of(whole, name) for name, path in tests.items())
     which = model or ("best" if is_apart else "last")
     setup = Setup(config, whole, settings, budget, tests, which, stages_of(config, whole))
