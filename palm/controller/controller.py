@@ -170,6 +170,7 @@ class Controller:
         if is_first():
             place = place_of(self.config, "trackers")
             own = [*trackers_of(settings.trackers or (), directory.path, place), *own]
+        # An exchange of all ranks, so it comes before what rank 0 does alone.
         restarted = lost_a_process()
         with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), restarted))
@@ -223,6 +224,7 @@ class Controller:
         acting = evaluation_observers(
             evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
         )
+        # Only while steps are made: before, there is nothing that a checkpoint would have to keep.
         with directory.explaining(), stop_request() as request:
             stopping = StopOnSignal(training, request, saver, directory.how_to_go_on)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
@@ -363,6 +365,7 @@ class Controller:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif not self._resumes and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
+        # Weights may move from now on, so the next call builds all parts anew.
         self._begun = True
         total = open_data(parts, devices).total_steps
         rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
