@@ -27,6 +27,8 @@ from palm.optimizer import OPTIMIZERS
 PRETRAINED = "pretrained"
 """What `start_from` of a stage calls the weights that the whole run starts from."""
 
+WHOLE_RUN = "{} is a setting of the whole run; write it outside of stages"
+
 OWN = ("name", "tasks", "start_from", "reset")
 """What a stage says beside settings."""
 
@@ -74,12 +76,16 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         return []
     place = place_of(config, "stages")
     problems = list(_of_all(planned, place))
+    kind: Any = planned.backbone[0]
+    encoder = (name for name in settings_of(kind) if "dropout" not in name)
+    of_whole_run = {*marked(OF_WHOLE_RUN), *encoder}
     found: list[StagePlan] = []
     for number, said in enumerate(given, start=1):
         tasks = _tasks_of(said, config.tasks)
         name = _name_of(said, tasks, config.tasks)
         label = f"{number}-{name}"
         wrong = list(_problems(said, name, tasks, config.tasks, found))
+        wrong += [WHOLE_RUN.format(setting) for setting in said if setting in of_whole_run]
         if not wrong:
             try:
                 found.append(_stage(config, planned, said, label, tasks, found))
@@ -99,7 +105,7 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
 
 def _tasks_of(said: Mapping[str, Any], known: Sequence[str]) -> Any:
     """Return the tasks that a stage names, unchecked; all tasks of the run if it names none."""
-    tasks = said.get("tasks") or known
+    tasks = said.get("tasks", known)
     return [tasks] if isinstance(tasks, str) else tasks
 
 
@@ -180,10 +186,6 @@ def _problems(
             if task not in known or tasks.count(task) > 1:
                 hint = did_you_mean(str(task), known) or f"; there are {', '.join(known)}"
                 yield f"tasks names {task!r}{' twice' if task in known else hint}"
-    of_whole_run = marked(OF_WHOLE_RUN)
-    for setting in said:
-        if setting in of_whole_run:
-            yield f"{setting} is a setting of the whole run; write it outside of stages"
 
 
 def _label(name: Any, stages: Sequence[StagePlan]) -> str | None:
