@@ -85,6 +85,8 @@ class Labels:
         if self._ids:
             known = ", ".join(shortened(list(self._ids), _SHOWN))
             hint = did_you_mean(text, self._ids)
+            if not hint and text.isdecimal():
+                hint = "; where labels are written as ids, set n_classes in place of label_map"
             raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise DataError(
