@@ -11,12 +11,12 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from palm.core.checks import FILE_NAMES
+from palm.core.checks import FILE_NAMES, raise_any
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import SPEC_NAMES, Specs, specs_of
 
@@ -121,6 +121,7 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
             if isinstance(bound.arguments.get(name), str | Path):
                 bound.arguments[name] = kind(bound.arguments[name])
         if outermost:
+            raise_any(_type_problems(original, bound.arguments))
             others = type(self).defaults_2x(bound.arguments.keys())
             bound.arguments.update(others | dict(bound.arguments))
         original(*bound.args, **bound.kwargs)
@@ -131,6 +132,24 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
             self.given_2x = given
 
     return init
+
+
+def _type_problems(function: Callable[..., None], given: Mapping[str, Any]) -> Iterator[str]:
+    """Check the arguments whose wrong values would pass: 'no' is true, and a text is a list of letters."""
+    for name, hint in _hints(function).items():
+        value = given.get(name)
+        if hint is bool and value is not None and not isinstance(value, bool | int):
+            yield f"{name} should be true or false, not {value!r}"
+        if list[str] in (hint, *get_args(hint)) and value is not None and not isinstance(value, list | tuple):
+            yield f"{name} should be a list of strings, not {value!r}"
+
+
+@functools.cache
+def _hints(function: Callable[..., None]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except NameError:  # an annotation that only a type checker can read
+        return {}
 
 
 def _without_2x(
@@ -178,11 +197,7 @@ def _is_file(value: object) -> bool:
 
 def _path_parameters(function: Callable[..., None]) -> dict[str, type[Path] | type[str]]:
     """Parameters that may name files -> their type: Path, or text where a name as `vocab_path` tells it."""
-    try:
-        hints = get_type_hints(function)
-    except NameError:  # an annotation that only a type checker can read: text stays text
-        return {}
-    kinds = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
+    kinds = {name: (hint, *get_args(hint)) for name, hint in _hints(function).items()}
     text = {name: str for name, kind in kinds.items() if str in kind and name.endswith(FILE_NAMES)}
     return text | {name: Path for name, kind in kinds.items() if Path in kind}
 
