@@ -46,7 +46,7 @@ READ = {
 }
 """Arguments that name something to read -> what there is of it."""
 
-WRITE = {"--output", "folder", "--html", "--record", "--path"}
+WRITE = {"--output", "folder", "--record"}
 """Arguments that name something to write."""
 
 NEITHER = {
@@ -76,7 +76,7 @@ NEITHER = {
     ),
     *("--steps", "--more", "--killed", "--seeds", "--budget", "--also", "--workers", "--keep_models"),
     *("--one_run", "--grid", "--trials", "--terminal", "--no_predict", "--tasks", "name"),
-    *("--module", "shell"),
+    *("--module", "shell", "--json"),
 }
 
 STAGES = ["--stages", "[{max_steps: 1}]"]
@@ -102,8 +102,7 @@ NEEDED: dict[str, list[str]] = {
     "download": [ENGLISH],
     "verify-resume": ["--steps", "1", "--more", "1"],
     "check": ["--no_measure"],
-    "train --json": ["--dry_run"],
-    "train --html": ["--dry_run"],
+    "train --output": ["--dry_run", "--no_measure"],
     **{
         f"compare --output target/{name}": CURVES
         for name in ("curves.json", "curves.txt", "curves.html", "rows-2", "rows-2/compare.json")
@@ -166,19 +165,17 @@ class Argument:
 
     Args:
         name: its first name; a dash begins that of an option.
-        takes_value: whether a value follows.
         is_needed: whether the command is refused without it.
     """
 
     name: str
-    takes_value: bool
     is_needed: bool
 
 
 def arguments(command: Command) -> list[Argument]:
     actions = [each for each in command.parser()._actions if each.dest != "help"]
     return [
-        Argument((*each.option_strings, each.dest)[0], each.nargs != 0, each.required and each.nargs != "?")
+        Argument((*each.option_strings, each.dest)[0], each.required and each.nargs != "?")
         for each in actions
     ]
 
@@ -221,18 +218,14 @@ class Door:
     def target(self) -> str:
         if self.place in TABLES.get(self.command, ()):
             return self.place
-        return {"plot": "target.html", "evaluate": "target.jsonl"}.get(self.command, "target")
-
-
-def writes(argument: Argument) -> bool:
-    """Whether an argument names something to write; `--json` does where it takes a value."""
-    return argument.name in WRITE or (argument.name == "--json" and argument.takes_value)
+        of_command = {"plot": ".html", "evaluate": ".jsonl", "check": ".html", "train": ".json"}
+        return f"target{of_command.get(self.command, '')}"
 
 
 def doors() -> Iterator[Door]:
     """Every place where a command writes."""
     for name, command in COMMANDS.items():
-        for option in [each.name for each in arguments(command) if writes(each)]:
+        for option in [each.name for each in arguments(command) if each.name in WRITE]:
             target = Door(name, option, "").target
             yield from (
                 Door(name, option, place)
@@ -249,7 +242,7 @@ def doors() -> Iterator[Door]:
 def test_every_argument_of_a_command_is_known_to_read_or_to_write() -> None:
     for name, command in COMMANDS.items():
         for each in arguments(command):
-            known = [each.name in READ, writes(each), each.name in {*NEITHER, "--json"}]
+            known = [each.name in READ, each.name in WRITE, each.name in NEITHER]
             assert any(known), f"{name}: say in this file what {each.name} does"
 
 
@@ -366,7 +359,7 @@ UNSEEN = {
     *(f"sweep --output target/{name}" for name in ("sweep.json", "best.yaml")),
     *(f"compare --output target/{name}" for name in ("compare.json", "compare.txt", "rows-2/compare.json")),
     *(f"compare --output target/curves.{end}" for end in ("json", "txt", "html")),
-    *(f"download --path target/pretrain/{ENGLISH}{end}" for end in ("", ".part", ".lock")),
+    *(f"download --output target/pretrain/{ENGLISH}{end}" for end in ("", ".part", ".lock")),
 }
 """Places that are written for a moment, or after what `work` lets fail: runs in processes, and downloads."""
 
