@@ -30,7 +30,7 @@ from palm.engine.run.saving import PeriodicSaver, evaluation_observers, save_mod
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.training.events import Event, Logged, Observer, Saved
 from palm.engine.training.loop import Training
-from palm.engine.training.recipe import described
+from palm.engine.training.recipe import recipe_sections
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
 from palm.engine.watching.callbacks import callback_problems
@@ -239,7 +239,7 @@ class TrainerBase(Assembly):
         resumed_from: Path | None,
     ) -> Watch:
         folder = self._save_path
-        found = described(run.recipe)
+        found = recipe_sections(run.recipe)
         if folder is not None and is_first():
             make_folder(folder)
             write_text(folder / RECIPE, yaml_text(found))

@@ -170,7 +170,7 @@ def slots_of(workers: int | None, use_gpu: bool) -> list[dict[str, str]]:
     return [{"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))} for _ in range(workers)]
 
 
-class Progress:
+class GridProgress:
     """Logs every run that ends, its scores, and the time that is left.
 
     Args:
