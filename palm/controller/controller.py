@@ -281,7 +281,12 @@ class Controller:
         return scores
 
     def pred(
-        self, task: str, inference_model_dir: str | Path | None = None, *, resume: bool = False
+        self,
+        task: str,
+        inference_model_dir: str | Path | None = None,
+        *,
+        resume: bool = False,
+        output: str | Path | None = None,
     ) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
 
@@ -290,6 +295,7 @@ class Controller:
             inference_model_dir: where absent, `<save_path>/<task>/best_model` if the task has dev data and
                 such a model, otherwise `<save_path>/<task>/infer_model`.
             resume: go on where the same prediction was stopped, if it was.
+            output: where to write them, in place of the task's `pred_output_path`.
 
         Returns:
             The predictions, read from their files as needed: records, or of mrc question id -> answer.
@@ -300,7 +306,7 @@ class Controller:
         plan = self._task_plan(task)
         pred_file = self._data_file(plan, "pred_file")
         model = self._model(plan, inference_model_dir)
-        output = plan.task.get("pred_output_path") or save_path_of(self.plan) / task
+        output = output or plan.task.get("pred_output_path") or save_path_of(self.plan) / task
         with tf32(self.plan.settings.get("tf32")):
             predictions = model.predict_file(pred_file, output, resume=resume)
         logger.info("%s: predictions saved at %s", task, output)
