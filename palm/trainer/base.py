@@ -184,6 +184,7 @@ class TrainerBase(Assembly):
         raise_any(_watch_problems(print_steps, progress, callbacks))
         if self._is_training:
             raise PalmError(f"trainer {self.name!r}: train() is under way already, in another thread")
+        # The run takes it when it is assembled, and then it is forgotten here.
         resumed_from = self._checkpoint
         self._chosen |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
@@ -309,6 +310,7 @@ class TrainerBase(Assembly):
         # Counted apart: a batch may be taken long before it is trained on, if ever.
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
+            # By what was handed out, not by what was trained on, `drawn` gives what `train` would take.
             progress = [task.progress(handed[task.name]) for task in tasks]
             (name,) = plan.drawn(seed, position, progress)
             number = [task.name for task in tasks].index(name)
@@ -332,6 +334,7 @@ class TrainerBase(Assembly):
 
     def _next_draw(self) -> tuple[int, Tensors]:
         if self._draws is None:
+            # At the first call, when data and checkpoint of the run are known.
             self._draws = self._batches(self._tasks("get_one_batch"))
         return next(self._draws)
 

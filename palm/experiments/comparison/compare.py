@@ -123,6 +123,7 @@ def _compared(
     grid = pool.grid
     for name in (COMPARE_JSON, COMPARE_TABLE):
         check_replaceable(grid.path / name)
+    # The seeds are not in it: a comparison with more of them goes on in the same folder.
     tried = {"tune": [dict(point.values) for point in points]} if points else {}
     grid.open("compare", {**setup.about(), **tried}, overwrite, grows=("also", "data"))
     ways = setup.ways()

@@ -164,6 +164,7 @@ def curves_of(outcomes: Mapping[str, Outcome], known: Mapping[str, int]) -> Lear
                     continue
                 way = ALONE if trained.variant.is_alone else trained.variant.name
                 points = curves[target].setdefault(way, {})
+                # Two variants train a target alone; the better one is its curve.
                 points[rows] = max(scores, points.get(rows, scores), key=partial(_goodness, metrics[target]))
     return LearningCurves(metrics, curves, outcomes)
 

@@ -254,6 +254,7 @@ def _pairs(known: Sequence[tuple[Variant, Length]]) -> Iterator[list[tuple[Varia
             yield [(reference, variant)]
         if variant.is_way and alone:
             own, _ = alone[0]
+            # The one whose number of updates comes closest to that of this way.
             longer, _ = min(alone, key=lambda each: abs(each[1] - length.total))
             yield [(variant, control) for control in ((own,) if longer is own else (own, longer))]
 

@@ -177,6 +177,7 @@ def _trained(pool: Pool, source: Source, space: Space, study: Study | None, tria
 
     def runs() -> Iterator[GridRun]:
         for number, name in enumerate(names):
+            # A trial that was begun has its point on the disk; Optuna hears of it before it chooses the next.
             point = points[number] if study is None else study.next_point(pool.grid.point(name))
             yield GridRun(name, _document(source.at(point)), point=point)
 
