@@ -99,6 +99,7 @@ class Controller:
         self.config = configured(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self.plan = plan(self.config, for_train, tasks)
         set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))
+        # Before anything is built, since it may start this program again, once for every device.
         self._device = joined(self.plan.settings)
         self._parts = build(self.plan, self.config.place) if for_train else None
         self.stages = stages_of(self.config, self.plan) if for_train else []
@@ -128,6 +129,7 @@ class Controller:
             raise ConfigError("load_pretrain needs a directory: as its argument or as pretrain_path")
         logger.info("Loading pretraining parameters from %s...", path)
         folder = Path(pretrained_directory(self._found(path)))
+        # Heads are filled, too, where the directory has one of the same kind.
         heads = [(task.name, task.head, label_names(task.reader, task.head)) for task in parts.tasks]
         load_pretrain(parts.backbone, folder, heads)
         theirs = find_vocabulary(folder)

@@ -41,6 +41,7 @@ def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Obse
     problems = []
     for path, settings in named.items():
         try:
+            # The user's code runs here, so its errors are told with the place of the setting.
             what = imported("callback", path)
             settings = settings or {}
             callback = what(**settings) if isinstance(what, type) else partial(what, **settings)
