@@ -106,7 +106,8 @@ def _tasks_and_name(entry: Mapping[str, Any], known: Sequence[str]) -> tuple[Any
     """Return the tasks of a stage, unchecked, by default all; and its name, by default theirs."""
     tasks = entry.get("tasks", known)
     tasks = [tasks] if isinstance(tasks, str) else tasks
-    return tasks, str(entry.get("name") or ("all" if tasks == known else "+".join(map(str, tasks))))
+    named = tasks if isinstance(tasks, list) else [tasks]
+    return tasks, str(entry.get("name") or ("all" if tasks == known else "+".join(map(str, named))))
 
 
 def _parts_of(stage: StagePlan) -> Parts:
