@@ -194,9 +194,9 @@ def write_text(path: Path, text: str, grows: bool = False, kind: str = "") -> No
         file.write(text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented UTF-8 JSON."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+def write_json(path: Path, value: Any, kind: str = "") -> None:
+    """Write a value as indented UTF-8 JSON; `kind` as in `write_text`."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", kind=kind)
 
 
 def temporary_name(path: Path) -> Path:
