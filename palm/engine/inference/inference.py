@@ -44,7 +44,7 @@ from palm.paradigm import HEADS, Head
 from palm.paradigm.base import Judged
 from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.chunks import chunks_of
-from palm.reader.predicted_tables import is_table_name, write_table
+from palm.reader.predicted_tables import check_output_name, is_table_name, write_table
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.rows import Ints
 from palm.reader.tables.selection import data_checksum
@@ -174,6 +174,7 @@ class InferenceModel:
         raise_any(path_problems(path=path, directory=directory))
         file = Path(path)
         target = Path(directory)
+        check_output_name(target)
         is_table = is_table_name(target) and not target.is_dir()
         directory = target.parent if is_table else target
         for name in [target.name] if is_table else PREDICTION_FILES:
@@ -257,6 +258,7 @@ class InferenceModel:
         raise_any(path_problems(path=path))
         raise_any(type_problems((list, tuple, NoneType), "a list of names", metrics=metrics))
         names = self.head.metrics if metrics is None else metrics
+        raise_any(problem for name in names for problem in type_problems(str, "a name", metric=name))
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         losses: Losses = {}
