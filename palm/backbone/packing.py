@@ -47,6 +47,12 @@ class Sequences:
         places = self.offsets[:-1, None] + torch.arange(self.longest, device=self.offsets.device)
         return places.clamp(max=self.offsets[-1] - 1), places < self.offsets[1:, None]
 
+    def padded_places(self, count: int) -> Tensor:
+        """The flat place of every token in the rows of `padded`, int64[count]; a mask would wait."""
+        tokens = torch.arange(count, dtype=torch.int32, device=self.offsets.device)
+        rows = torch.searchsorted(self.offsets[1:], tokens, right=True)
+        return tokens - self.offsets[rows] + rows * self.longest
+
 
 @dataclass(frozen=True)
 class Scope:
