@@ -222,6 +222,7 @@ class Config:
                     continue
                 if hint := self._reason(name, layer.scope, excused):
                     unused.append(f"{setting.origin}: {hint}")
+        # Those of files in the order of their lines, then those of the command line.
         raise_any([*self._problems, *sorted(unused, key=lambda line: line.startswith("--"))])
 
     def resolved(self) -> dict[str, Any]:
@@ -279,6 +280,7 @@ class Config:
         found = []
         for layer in self._reaching(scope, from_backbone):
             here = [Found(layer, s, layer.settings[s]) for s in parameter.spellings if s in layer.settings]
+            # Used though overruled: only what nobody asks for is reported.
             layer.used |= {name for _, name, _ in here}
             for other in here[1:]:
                 if not _agree(here[0].setting, other.setting, parameter):

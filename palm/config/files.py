@@ -108,6 +108,7 @@ class _Loader(yaml.SafeLoader):
         return str(node.value) if kind == "str" else Plain(node.value)
 
     def _mapping(self, node: yaml.MappingNode) -> Lines:
+        # Before merge keys (`<<`) are resolved: what overrides a merged value is not set twice.
         seen: dict[str, int] = {}
         for key, _ in node.value:
             place = f"{self.shown}:{key.start_mark.line + 1}"

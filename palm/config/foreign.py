@@ -1,4 +1,4 @@
-"""Names that other programs have for settings of palm."""
+"""Names that other programs, and earlier states of palm, have for settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "batch_size": ["per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size"],
     "pred_batch_size": ["per_device_eval_batch_size", "eval_batch_size"],
     "max_seq_len": ["seq_length", "max_length", "max_seq_length", "model_max_length"],
-    "warmup_proportion, a share of all steps": [
+    "warmup_proportion, a fraction of all steps": [
         "warmup_steps",
         "warmup_ratio",
         "num_warmup_steps",
@@ -53,6 +53,21 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "metrics": ["metric", "metric_name"],
     "max_query_len": ["max_query_length"],
     "max_answer_len": ["max_answer_length"],
+    "loss_weight": ["loss_scale", "task_weight"],
+    "no setting: leave it out": [
+        "compile",
+        "torch_compile",
+        "gradient_exchange",
+        "cagrad_radius",
+        "gradnorm_alpha",
+        "gradnorm_rate",
+        "famo_decay",
+        "dwa_steps",
+        "dwa_temperature",
+        "lr_cut_fraction",
+        "lr_ratio",
+        "fork_merge",
+    ],
 }
 """Setting, as a clause that says what to write -> names of other programs for it."""
 

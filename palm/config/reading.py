@@ -57,6 +57,7 @@ def read_config(
     raise_any(type_problems((Sequence, NoneType), "a list of words", argv=argv))
     problems: list[str] = []
     options = read_arguments(program_arguments() if argv is None else argv, problems)
+    # Asked for `--pretrain` and for `backbone: auto`; of a model at Hugging Face each would look it up.
     asked = None if directory is None else functools.cache(directory)
     sources = _Sources(options, problems, needs_tasks, asked, resolves_auto)
     sources.expand_pretrain()
@@ -283,6 +284,7 @@ class _Sources:
 
     def _layers(self, settings: Settings, tasks: Collection[str]) -> list[SettingsLayer]:
         """Return a layer for each task (from `mrqa.max_seq_len` and the like), then that for everybody."""
+        # A task's own come before those for everybody, so they are the stronger ones.
         scopes: dict[str | None, Settings] = {task: {} for task in tasks}
         scopes[None] = {}
         for name, setting in settings.items():

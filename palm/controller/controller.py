@@ -170,6 +170,7 @@ class Controller:
         if is_first():
             place = place_of(self.config, "trackers")
             own = [*trackers_of(settings.trackers or (), directory.path, place), *own]
+        # An exchange of all ranks, so it comes before what rank 0 does alone.
         restarted = lost_a_process()
         with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), restarted))
@@ -223,6 +224,7 @@ class Controller:
         acting = evaluation_observers(
             evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
         )
+        # Only while steps are made: before, there is nothing that a checkpoint would have to keep.
         with directory.explaining(), stop_request() as request:
             stopping = StopOnSignal(training, request, saver, directory.how_to_go_on)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
@@ -279,7 +281,12 @@ class Controller:
         return scores
 
     def pred(
-        self, task: str, inference_model_dir: str | Path | None = None, *, resume: bool = False
+        self,
+        task: str,
+        inference_model_dir: str | Path | None = None,
+        *,
+        resume: bool = False,
+        output: str | Path | None = None,
     ) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
 
@@ -288,6 +295,7 @@ class Controller:
             inference_model_dir: where absent, `<save_path>/<task>/best_model` if the task has dev data and
                 such a model, otherwise `<save_path>/<task>/infer_model`.
             resume: go on where the same prediction was stopped, if it was.
+            output: where to write them, in place of the task's `pred_output_path`.
 
         Returns:
             The predictions, read from their files as needed: records, or of mrc question id -> answer.
@@ -298,7 +306,7 @@ class Controller:
         plan = self._task_plan(task)
         pred_file = self._data_file(plan, "pred_file")
         model = self._model(plan, inference_model_dir)
-        output = plan.task.get("pred_output_path") or save_path_of(self.plan) / task
+        output = output or plan.task.get("pred_output_path") or save_path_of(self.plan) / task
         with tf32(self.plan.settings.get("tf32")):
             predictions = model.predict_file(pred_file, output, resume=resume)
         logger.info("%s: predictions saved at %s", task, output)
@@ -357,6 +365,7 @@ class Controller:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif not self._resumes and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
+        # Weights may move from now on, so the next call builds all parts anew.
         self._begun = True
         total = open_data(parts, devices).total_steps
         rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)

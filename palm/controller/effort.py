@@ -119,6 +119,7 @@ def _enter(config: Config, effort: Effort, facts: Facts) -> None:
     }
     per_task = {"batch_size": chosen.pop("batch_size")}
     for scope, settings in ((None, chosen), *((task, per_task) for task in config.tasks)):
+        # What was chosen before is taken back first, so that `place` finds only what the user has set.
         config.choose({}, scope)
         free = [name for name in settings if all(config.place(e, scope) is None for e in INSTEAD[name])]
         config.choose({name: settings[name] for name in free}, scope)
@@ -138,8 +139,6 @@ def facts_of(planned: Plan) -> Facts:
 
 
 def _rows(task: TaskPlan) -> int | None:
-    cls, arguments = task.reader
     with suppress(PalmError):  # the run will report it
-        rows = cls(**arguments).read(task.task["train_file"], with_targets=True)
-        return sum(1 for _ in islice(rows, COUNTED_ROWS))
+        return sum(1 for _ in islice(task.examples(task.task["train_file"]), COUNTED_ROWS))
     return None

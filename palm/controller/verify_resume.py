@@ -75,6 +75,7 @@ def _recorded(
 ) -> Recording:
     """Train in a process of its own, as `palm train` does, and read what it recorded."""
     make_folder(folder)
+    # A process of its own: what one keeps in memory, generators and caches, must not survive the kill.
     number = len(list(folder.glob("*.jsonl")))
     record = folder / f"{number}.jsonl"
     command = [*START, "verify-resume", *words, "--record", str(record)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -157,17 +157,7 @@ def _without_2x(
     if only and args:
         positional = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
         order = component.order_2x or (*positional, *only)
-        if (
-            isinstance(args[-1], str) and args[-1] in ("train", "predict") and "phase" in order
-        ):  # 2.0.2 has fewer arguments before it
-            order = (*order[: len(args) - 1], "phase", *order[len(args) :])
-        caller = component.__name__
-        if len(args) > len(order):
-            raise TypeError(f"{caller}() takes {len(order)} positional arguments, not {len(args)}")
-        named = dict(zip(order, args, strict=False))
-        if twice := sorted(named.keys() & kwargs.keys()):
-            raise TypeError(f"{caller}() got {', '.join(twice)} twice, by position and by name")
-        kwargs = named | kwargs
+        kwargs = _by_name(component.__name__, order, args, kwargs)
         args = ()
     aliases = {other: name for other, name in component.aliases.items() if name in only}
     kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
@@ -175,6 +165,21 @@ def _without_2x(
     for name, value in given.items():
         kwargs = only[name](value) | kwargs
     return args, kwargs, given
+
+
+def _by_name(
+    caller: str, order: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return all arguments by name, of a call in which some stand in the order of PaddlePALM 2.x."""
+    if isinstance(args[-1], str) and args[-1] in ("train", "predict") and "phase" in order:
+        # 2.0.2 has fewer arguments before it than 2.1.
+        order = (*order[: len(args) - 1], "phase", *order[len(args) :])
+    if len(args) > len(order):
+        raise TypeError(f"{caller}() takes {len(order)} positional arguments, not {len(args)}")
+    named = dict(zip(order, args, strict=False))
+    if twice := sorted(named.keys() & kwargs.keys()):
+        raise TypeError(f"{caller}() got {', '.join(twice)} twice, by position and by name")
+    return named | kwargs
 
 
 def path_settings(component: type[Component]) -> set[str]:

@@ -151,6 +151,8 @@ class MomentRule(LightOptimizer):
                     state["step"] += 1
                     self._counted[-1].append(state["step"])
                     by_step.setdefault(int(state["step"]), []).append(parameter)
+            # The bias correction follows a parameter's own steps, of which heads that rested have had fewer:
+            # the kernel is called once for every number of steps.
             for step, parameters in by_step.items():
                 self.move(group, parameters, step)
 
@@ -196,6 +198,7 @@ class MomentRule(LightOptimizer):
         gradients = [local_shard(each.grad) for each in parameters if each.grad is not None]
         means = [local_shard(state["exp_avg"]) for state in states]
         squares = [local_shard(state["exp_avg_sq"]) for state in states]
+        # One scalar for all of the call: they have had equally many steps.
         here = [torch.full((), float(step), device=mine[0].device)] * len(means)
         options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
         options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}

@@ -184,22 +184,12 @@ def _analysis(
     given: str | Path | None,
 ) -> Analysis | str:
     model = run.source(task)
-    chosen = run.folder / f"{task}.dev{ENDING}"
-    dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
     if model is None:
         return "No model of this task is saved, and no checkpoint, so nothing was predicted."
-    if dev_file is None:
-        why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
-        return f"{why}, so nothing was predicted."
-    path = Path(str(dev_file))
-    if not is_data(path):
-        return f"The dev data is no longer at {path}, so nothing was predicted."
     recorded = _recorded(model, "dev_file")
-    if given is None and not _may_show(run, path, recorded):
-        return (
-            f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
-            f"was predicted. To predict it all the same: --dev_file {task}={path}"
-        )
+    path = _dev_data(run, task, recorded, given)
+    if isinstance(path, str):
+        return path
     metrics = _metrics_of(run, task)
     digest = data_checksum(path)
     key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{digest[:16]}"
@@ -218,6 +208,24 @@ def _analysis(
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
     return replace(found, key=key, other_data=other_data)
+
+
+def _dev_data(run: Run, task: str, recorded: str | None, given: str | Path | None) -> Path | str:
+    """Return the data that a task's model is to predict, or why nothing can be predicted."""
+    chosen = run.folder / f"{task}.dev{ENDING}"
+    dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
+    if dev_file is None:
+        why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
+        return f"{why}, so nothing was predicted."
+    path = Path(str(dev_file))
+    if not is_data(path):
+        return f"The dev data is no longer at {path}, so nothing was predicted."
+    if given is None and not _may_show(run, path, recorded):
+        return (
+            f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
+            f"was predicted. To predict it all the same: --dev_file {task}={path}"
+        )
+    return path
 
 
 def _may_show(run: Run, path: Path, recorded: str | None) -> bool:

@@ -187,6 +187,8 @@ class Assembly(ABC):
         if weight_decay is not None:
             if "weight_decay" not in settings:
                 raise ConfigError(f"weight_decay: {type(optimizer).__name__} has none; leave it out")
+            # Built anew, because an optimizer checks its settings, and describes them to checkpoints, when it
+            # is made.
             settings["weight_decay"] = weight_decay
             optimizer = type(optimizer)(**settings)
         self._optimizer = optimizer

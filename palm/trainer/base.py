@@ -195,6 +195,7 @@ class TrainerBase(Assembly):
         )
         probes = TransferProbe.wanted(run, transfer_every_n_steps)
         watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
+        # The saver is the last, so that its checkpoint knows the evaluation of the same step.
         own = [] if self._saver is None else [self._saver]
         return self._train_observed(run, [*probes, self._tell_finish, *actors, *own], watch)
 

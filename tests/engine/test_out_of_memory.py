@@ -45,7 +45,7 @@ def test_a_step_that_does_not_fit_is_described_with_what_takes_less(
 
 def test_check_finds_batches_that_fit(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["check", str(config), "--find_batch_size", "--json", "-"])
+        main(["check", str(config), "--find_batch_size", "--json"])
     assert caught.value.code == 1
     found = json.loads(capfd.readouterr().out)
     [problem] = [each for each in found["problems"] if each["code"] == "memory"]

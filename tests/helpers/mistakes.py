@@ -555,7 +555,8 @@ def shell() -> Iterator[Mistake]:
         "no is not a directory that palm saved",
         "train first",
     )
-    yield said(["predict", *run, "--output", "x"], "--output", "goes with --model")
+    yield said(["predict", *run, "--input", "cls.tsv"], "--input goes with --model")
+    yield said(["predict", *run, "--output", "x", "--task", "a", "--task", "b"], "--output", "a, b")
     yield said(["convert", ".", "--output", "converted"], "no weights at")
     yield said(["init", "new", "--tasks", "a=cls,a=mlm"], "'a'", "a2=KIND")
     yield said(["predict"], "palm predict needs CONFIG, or --model, --input and --output; missing: --model")

@@ -220,6 +220,7 @@ class Task:
     @property
     def done(self) -> bool:
         """True if it has had its planned steps, or needs no more."""
+        # Not `==`: a finished target stays in the draw until the last one is through.
         return self.step >= self.expected_steps or self.stopped_at is not None
 
     @property

@@ -68,6 +68,7 @@ class HistoryWriter:
         kept = self._kept
         if kept is None or len(lines) < kept or any(line["step"] > step for line in lines[:kept]):
             return [line for line in lines if line["step"] <= step and line["event"] != Ended.recorded_as]
+        # A checkpoint counts the lines before its own, which is written when it stands on the disk.
         saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
         return lines[:kept] + [line for line in saved if line["step"] == step]
 

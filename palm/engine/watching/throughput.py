@@ -64,6 +64,7 @@ class Meter:
         sums = [self._sums[part.task.name] for part in step.parts]
         means = [total / weight for total, weight in sums]
         losses = [part.loss for part in step.parts]
+        # One transfer for all numbers of a step: reading them one by one would wait for a GPU as often.
         values = fetched({"values": torch.stack([step.grad_norm, *losses, *means])})
         now = self.seconds()
         training = self.training

@@ -128,8 +128,8 @@ def _compared(
     ways = setup.ways()
     logger.info("%s", setup.equal(ways))
     for target, rows in setup.num_rows().items():
-        said = "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown"
-        logger.info(said, target, seeds, rows, *smallest_differences(seeds, rows))
+        message = "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown"
+        logger.info(message, target, seeds, rows, *smallest_differences(seeds, rows))
     settings = setup.settings
     chosen = range(settings.random_seed, settings.random_seed + seeds)
     runs = setup.runs(ways, chosen)  # all mistakes before the first run
@@ -199,8 +199,8 @@ def _outcome(
     found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways) + tuning)
     if tuning:
         verdicts = {
-            task: f"{said} (each way with its best settings by dev data)"
-            for task, said in found.verdicts.items()
+            task: f"{verdict} (each way with its best settings by dev data)"
+            for task, verdict in found.verdicts.items()
         }
         found = replace(found, verdicts=verdicts)
     _keep_earlier(grid.path, found)

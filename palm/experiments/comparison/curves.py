@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from palm.controller.plan import TaskPlan, plan
+from palm.controller.plan import plan
 from palm.controller.saved_model import targets_of
 from palm.core.errors import ConfigError
 from palm.core.files.fs import check_replaceable, write_json, write_text
@@ -60,7 +60,7 @@ class LearningCurves:
                 table.append([str(rows), *("" if own is None else _shown(own) for own in cells)])
             lines += ["", *aligned(table), *self._advice(target, sizes)]
         for asked, outcome in self.outcomes.items():
-            lines += ["", *(f"{asked} rows: {task}: {said}" for task, said in outcome.verdicts.items())]
+            lines += ["", *(f"{asked} rows: {task}: {verdict}" for task, verdict in outcome.verdicts.items())]
         return "\n".join(lines)
 
     def _advice(self, target: str, sizes: Sequence[int]) -> Iterator[str]:
@@ -127,7 +127,11 @@ def learning_curves(
     for name in (CURVES_JSON, CURVES_TABLE, CURVES_PAGE):
         check_replaceable(folder / name)
     targets = targets_of(planned.settings)
-    known = {task.name: _num_rows(task) for task in planned.tasks if task.name in targets}
+    known = {
+        task.name: sum(1 for _ in task.examples(task.task["train_file"]))
+        for task in planned.tasks
+        if task.name in targets
+    }
     outcomes = {}
     for count in counts:
         sampled = [] if count == ALL else [f"--{target}.sample={count}" for target in targets]
@@ -162,11 +166,6 @@ def curves_of(outcomes: Mapping[str, Outcome], known: Mapping[str, int]) -> Lear
                 points = curves[target].setdefault(way, {})
                 points[rows] = max(scores, points.get(rows, scores), key=partial(_goodness, metrics[target]))
     return LearningCurves(metrics, curves, outcomes)
-
-
-def _num_rows(task: TaskPlan) -> int:
-    cls, arguments = task.reader
-    return sum(1 for _ in cls(**arguments).read(task.task["train_file"], with_targets=True))
 
 
 def _goodness(metric: str, scores: Scores) -> float:
