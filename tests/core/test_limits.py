@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import palm.cli
 from palm.core.errors import ResourceError
 from palm.core.invocation import START
 from palm.core.limits import explain_limits
@@ -57,6 +58,12 @@ def test_a_command_for_which_there_is_no_memory_says_so(tmp_path: Path) -> None:
 def test_the_memory_of_a_gpu_has_a_remedy() -> None:
     with pytest.raises(ResourceError, match="max_tokens_per_batch"), explain_limits():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 has")
+
+
+@pytest.mark.parametrize("command", ["inspect", "report", "plot"])
+def test_a_path_that_is_too_long_has_a_remedy(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert palm.cli.main([command, "9" * 5000]) == 2
+    assert f"error: {'9' * 80}… is no path" in capsys.readouterr().err
 
 
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:
