@@ -69,7 +69,9 @@ class Config:
         self.base = base
         chosen = [SettingsLayer({}, "global"), *(SettingsLayer({}, "tasks", task) for task in self.tasks)]
         self._chosen = {layer.scope: layer for layer in chosen}
+        # What palm chooses is weaker than all that users set, and stronger than the backbone's JSON.
         self._layers = [*layers[:-1], *chosen, *layers[-1:]]
+        # By scope with their ranks, so that a look-up goes only through the layers that reach it.
         self._places: dict[str | None, dict[int, SettingsLayer]] = {}
         for number, layer in enumerate(self._layers):
             self._places.setdefault(layer.scope, {})[number] = layer

@@ -164,6 +164,7 @@ def _scalar(value: Any, annotation: Any, base: Path) -> bool | int | str:
         if annotation is str:
             return str(value)
         with suppress(ValueError):
+            # A whole number is not made by way of a float, which would round it above 2 ** 53.
             if not isinstance(value, float):
                 return int(value)
         if (real := _float(value, float, base)).is_integer():
@@ -239,6 +240,7 @@ def _parts(value: Any) -> list[Any]:
 def _literal(value: Any, annotation: Any, base: Path) -> Any:
     for choice in get_args(annotation):
         try:
+            # By the type of each choice: a `1` on the command line may be a number or a text.
             if _converted(value, type(choice), base) == choice:
                 return choice
         except Mismatch:

@@ -117,6 +117,7 @@ class _Sources:
             for name in ("global", "tasks", "backbone")
             if isinstance(content.get(name), Mapping)
         }
+        # A mapping under these names is a section; a text, as `backbone: bert`, is a setting.
         for name in sections:
             del self.everything[name]
         if "global" in sections:
@@ -165,6 +166,7 @@ class _Sources:
             gap,
             self.cached_vocab,
         )
+        # Both have been used here, though no component asks for them.
         config.value("task_instance")
         config.value("backbone_config_path")
         return config

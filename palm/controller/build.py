@@ -33,7 +33,7 @@ from palm.reader.text.labels import Labels, moved_labels
 
 T = TypeVar("T")
 
-Place = Callable[[str, str | None], str | None]
+PlaceOf = Callable[[str, str | None], str | None]
 """`Config.place`."""
 
 
@@ -51,7 +51,7 @@ class Parts:
     tasks: list[Task]
 
 
-def build(plan: Plan, place: Place) -> Parts:
+def build(plan: Plan, place: PlaceOf) -> Parts:
     """Construct and wire all components of a training run.
 
     Args:
@@ -103,7 +103,7 @@ class _Builder:
         place: where in the configuration a setting stands.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PlaceOf) -> None:
         self.place = place
         self.problems: list[str] = []
 
@@ -219,7 +219,7 @@ def _subject(line: str) -> str | None:
     return None if found is None else found[0]
 
 
-def _placed(place: Place, scope: str | None, line: str) -> str:
+def _placed(place: PlaceOf, scope: str | None, line: str) -> str:
     """A component's complaint with the place of the setting that it begins with, or else with its task."""
     if titled := re.match(r"task '([^']+)': (.*)", line, re.DOTALL):
         scope = titled[1]

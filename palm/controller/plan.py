@@ -145,6 +145,7 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
     tasks = [components.task(name) for name in config.tasks]
     _keep_shared_rows(tasks)
+    # From here on a task's files are those of its chosen rows.
     chosen = _chosen_rows(config, tasks, settings.get("save_path"), for_train)
     _check_names(config, [task.name for task in given])
     if for_train:

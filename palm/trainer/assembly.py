@@ -241,6 +241,7 @@ class Assembly(ABC):
         if self._checkpoint is not None:
             load_checkpoint(run, self._checkpoint)
             self._checkpoint = None
+        # Kept only now: after an error the next call assembles it again.
         self._run = run
         if self._given_optimizer is not None:
             self._given_optimizer.running = run.optimizer

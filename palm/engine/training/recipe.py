@@ -172,7 +172,7 @@ def _task_identity(task: Task) -> dict[str, Any]:
     }
 
 
-def described(recipe: Recipe) -> dict[str, Any]:
+def recipe_sections(recipe: Recipe) -> dict[str, Any]:
     """Return the same in the sections of a resolved configuration: `global`, `tasks` and `backbone`."""
     facts = identity(recipe)
     own = facts.pop("tasks")

@@ -71,6 +71,7 @@ class Meter:
         since, number, rows, tokens = self._last
         self._last = (now, training.step, training.rows, training.tokens)
         pace = max(now - since, 1e-9)
+        # By all of this run's time: evaluations and savings take as much of the rest.
         per_step = (now - self._first[0]) / (training.step - self._first[1])
         memory = memory_bytes(training.recipe.device)
         unread = [

@@ -51,7 +51,7 @@ class Scoring:
 
 
 @dataclass(frozen=True)
-class Scores:
+class SeedScores:
     """The scores of a variant on a task's test rows.
 
     Args:
@@ -67,7 +67,7 @@ class Scores:
     standard_error: float
 
     @classmethod
-    def of(cls, values: Floats) -> Scores:
+    def of(cls, values: Floats) -> SeedScores:
         """The scores of some seeds, float64[seeds]."""
         deviation = float(values.std(ddof=1))
         return cls(values.tolist(), float(values.mean()), deviation, deviation / len(values) ** 0.5)
@@ -87,7 +87,7 @@ class Trained:
     variant: Variant
     length: Length
     seconds: float
-    scores: Mapping[str, Scores]
+    scores: Mapping[str, SeedScores]
 
 
 @dataclass(frozen=True)
@@ -221,13 +221,13 @@ def outcome_of(
     Raises:
         PalmError: runs that predicted different numbers of rows.
     """
-    scores: dict[str, dict[str, Scores]] = {variant.name: {} for variant, _, _ in variants}
+    scores: dict[str, dict[str, SeedScores]] = {variant.name: {} for variant, _, _ in variants}
     answers = []
     for target, by_variant in rows.items():
         metric = METRICS[tests[target].metric]
         whole, resampled = _scored(metric, target, by_variant, resamples)
         for name, values in whole.items():
-            scores[name][target] = Scores.of(values)
+            scores[name][target] = SeedScores.of(values)
         known = [(variant, length) for variant, length, _ in variants if variant.name in by_variant]
         for pairs in _pairs(known):
             found = [_answer(target, *pair, metric, whole, resampled) for pair in pairs]
@@ -254,6 +254,7 @@ def _pairs(known: Sequence[tuple[Variant, Length]]) -> Iterator[list[tuple[Varia
             yield [(reference, variant)]
         if variant.is_way and alone:
             own, _ = alone[0]
+            # The one whose number of updates comes closest to that of this way.
             longer, _ = min(alone, key=lambda each: abs(each[1] - length.total))
             yield [(variant, control) for control in ((own,) if longer is own else (own, longer))]
 

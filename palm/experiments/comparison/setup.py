@@ -127,6 +127,7 @@ class Setup:
             own = length_of(plan, epochs)
             return own if self.as_given else fitted(plan, epochs, whole, self.budget), None
         plans = list(steps_of(self.stages, self._devices).values())
+        # All stages are stretched alike, so that they keep their proportions.
         factor = 1.0 if self.as_given else self._spent(whole) / sum(map(self._spent, plans))
         plans = [planned(plan, None, _times(factor, plan.total_steps)) for plan in plans]
         limits = [{"num_epochs": None, "max_steps": plan.max_steps} for plan in plans]
