@@ -279,7 +279,10 @@ class InferenceModel:
             )
             for fitted in self.head.buffers() if tune else ():
                 fitted.copy_(from_first(fitted.cpu))
-            weighted = [value for part in gather_objects(losses) for value in part.values()]
+            # Where batches do not go round evenly, several ranks compute the last one, which counts once.
+            weighted = {
+                place: value for part in gather_objects(losses) for place, value in part.items()
+            }.values()
         terms = sum(count for _, count in weighted)
         return scores, math.fsum(loss * count for loss, count in weighted) / terms if terms else None
 
@@ -302,7 +305,9 @@ class InferenceModel:
         """
         for chunk in chunks_of(examples, CHUNK_EXAMPLES):
             rows = self.reader.encode(chunk, with_targets=False)
+            # Encoded twice, since a reader may leave rows out, or make others, where it wants labels.
             labelled = None if losses is None else self._labelled(chunk, rows)
+            # Sorted by length within the chunk only, so that memory stays bounded and records come in order.
             batches = even_batches(rows.lengths, self.batch_size)
             decoded: dict[int, dict[str, Any]] = {}
             # A batch is read when the next one is on its way, so that a GPU does not wait for the host.
@@ -368,6 +373,7 @@ class InferenceModel:
         """Collate some rows; what is masked in them depends on the chunk's first example, and on the row."""
 
         def draw(k: int) -> np.random.Generator:
+            # As in training a function of the row's place: a prediction that is resumed masks the same words.
             return generator(0, "mask", self.task, "predict", first, indices[k])
 
         return self.reader.collate(rows, indices, draw)
