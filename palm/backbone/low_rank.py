@@ -58,6 +58,7 @@ class LowRank(nn.Module):
         for name, (down, up) in self.factors().items():
             shared = backbone.get_submodule(name).weight
             assert isinstance(shared, Tensor)
+            # One product and one sum; its result is as large as W, and lives until the backward pass.
             weights[f"{name}.weight"] = torch.addmm(shared, up, down, alpha=self.alpha / len(down))
         return with_parameters(backbone, weights)
 

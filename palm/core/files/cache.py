@@ -87,6 +87,7 @@ class Cache:
                 logger.warning("%s: its cached copy is damaged, so it is made again: %s", what, error)
                 move_foreign_aside(entry)
                 remove_directory(entry)
+            # Here, since whoever makes an entry waits anyway, and a cache that is only read does not grow.
             forget_unused(self.folder)
             try:
                 with new_directory(entry) as part:
