@@ -20,7 +20,6 @@ from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
 from palm.backbone.token_encoder import Pooling, TokenEncoder, pooled
 from palm.core.checks import raise_any, type_problems
-from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
 from palm.core.tensor_specs import Tensors
@@ -58,7 +57,6 @@ class Encoder(TokenEncoder):
 
     Attributes:
         architecture: the encoder's own settings -> its parts.
-        defaults: other defaults of the settings below.
         inner_width: that of the feed-forward networks.
 
     Raises:
@@ -66,14 +64,9 @@ class Encoder(TokenEncoder):
     """
 
     architecture: ClassVar[Callable[..., Architecture]]
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    own_settings = "architecture"
     max_tokens: int
     is_packed = True
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        if "__init__" not in cls.__dict__:
-            cls.__init__ = constructor_of(cls, Encoder.__init__, cls.architecture)  # type: ignore[method-assign]
-        super().__init_subclass__(**options)
 
     def __init__(
         self,

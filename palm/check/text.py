@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from tqdm import tqdm
@@ -183,4 +184,4 @@ def sparks(values: Sequence[float]) -> str:
 
 def size(count: int) -> str:
     """Bytes as people read them."""
-    return f"{tqdm.format_sizeof(count)}B"
+    return re.sub(r"(?<=\d)(?=[kMGT]|$)", " ", tqdm.format_sizeof(count)) + "B"

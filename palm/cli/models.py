@@ -22,15 +22,18 @@ def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool
         PalmError: options of the other way are there, or some that are needed are not.
     """
     if options.config is not None:
+        if options.model is not None:
+            raise PalmError("--model: not beside CONFIG, whose models are its own, or --inference_model_dir")
         own = ("input", "trust", "engine")
         if given := [name for name in own if getattr(options, name) not in (None, [], "torch")]:
             what = f"--{', --'.join(given)} goes with --model"
             raise PalmError(f"{what}; a configuration names files and components itself")
         return False
     missing = [f"--{name}" for name in needed if getattr(options, name) is None]
-    if wrong := ", ".join(options.settings or missing):
+    unknown = [*options.settings, *(f"--task={task}" for task in options.task)]
+    if wrong := ", ".join(unknown or missing):
         alternative = f"--{', --'.join(needed[:-1])} and --{needed[-1]}"
-        came = f"{'unknown' if options.settings else 'missing'}: {wrong}"
+        came = f"{'unknown' if unknown else 'missing'}: {wrong}"
         raise PalmError(f"{caller} needs CONFIG, or {alternative}; {came}")
     return True
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
@@ -17,7 +18,7 @@ from palm.controller.stage_planning import stages_of, steps_of
 from palm.controller.stage_training import train_stages
 from palm.controller.startup import argument_problems, configured, joined
 from palm.controller.unused_settings import without_effect
-from palm.core.checks import raise_any
+from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
@@ -243,7 +244,7 @@ class Controller:
             parts.settings.save_path,
             [task.name for task in parts.tasks],
             [task.name for task in parts.tasks if task.is_target],
-            resume if resume in (None, "auto") else str(self._found(resume)),
+            resume if resume in (None, "auto") else str(self._found(resume).absolute()),
             parts.settings.overwrite,
             [
                 file
@@ -344,12 +345,13 @@ class Controller:
 
     def _task_plan(self, task: str) -> TaskPlan:
         plans = {plan.name: plan for plan in [*self.plan.tasks, *map(TaskPlan.of, self.plan.given)]}
-        if task not in plans:
+        if not isinstance(task, str) or task not in plans:
             raise ConfigError(f"no task is called {task!r}; there are {', '.join(plans)}")
         return plans[task]
 
     def _found(self, path: str | Path) -> Path:
         """A path given from Python: from the working directory, else from the configuration's folder."""
+        raise_any(path_problems(path=path))
         beside = self.config.base / path
         return beside if not is_data(Path(path)) and (beside.exists() or is_data(beside)) else Path(path)
 
@@ -361,6 +363,7 @@ class Controller:
         Args:
             devices: plan the steps that the run has on so many devices, of which this process is the first.
         """
+        raise_any(type_problems((int, NoneType), "a whole number", devices=devices))
         parts = self._fresh()
         settings = parts.settings
         if not self._resumes and settings.start_from is not None:

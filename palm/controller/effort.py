@@ -132,7 +132,7 @@ def facts_of(planned: Plan) -> RunFacts:
     starts = (planned.settings.get("pretrain_path"), planned.settings.get("start_from"))
     return RunFacts(
         rows=None if main is None else _rows(main),
-        width=planned.backbone[1].get("hidden_size"),
+        width=planned.backbone[1].get("hidden_size", main and main.head[1].get("hidden_size")),
         is_pretrained=any(start is not None for start in starts),
         is_evaluated=any(task.task.get("dev_file") is not None for task in planned.tasks),
     )

@@ -27,6 +27,8 @@ from palm.optimizer import OPTIMIZERS
 PRETRAINED = "pretrained"
 """What `start_from` of a stage calls the weights that the whole run starts from."""
 
+WHOLE_RUN = "{} is a setting of the whole run; write it outside of stages"
+
 OWN = ("name", "tasks", "start_from", "reset")
 """What a stage says beside settings."""
 
@@ -74,11 +76,15 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         return []
     place = place_of(config, "stages")
     problems = list(_of_all(planned, place))
+    kind: Any = planned.backbone[0]
+    encoder = (name for name in settings_of(kind) if "dropout" not in name)
+    of_whole_run = {*marked(OF_WHOLE_RUN), *encoder}
     found: list[StagePlan] = []
     for number, entry in enumerate(given, start=1):
         tasks, name = _tasks_and_name(entry, config.tasks)
         label = f"{number}-{name}"
         wrong = list(_problems(entry, name, tasks, config.tasks, found))
+        wrong += [WHOLE_RUN.format(setting) for setting in entry if setting in of_whole_run]
         if not wrong:
             try:
                 found.append(_stage(config, planned, entry, label, tasks, found))
@@ -98,9 +104,10 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
 
 def _tasks_and_name(entry: Mapping[str, Any], known: Sequence[str]) -> tuple[Any, str]:
     """Return the tasks of a stage, unchecked, by default all; and its name, by default theirs."""
-    tasks = entry.get("tasks") or known
+    tasks = entry.get("tasks", known)
     tasks = [tasks] if isinstance(tasks, str) else tasks
-    return tasks, str(entry.get("name") or ("all" if tasks == known else "+".join(map(str, tasks))))
+    named = tasks if isinstance(tasks, list) else [tasks]
+    return tasks, str(entry.get("name") or ("all" if tasks == known else "+".join(map(str, named))))
 
 
 def _parts_of(stage: StagePlan) -> Parts:
@@ -173,10 +180,6 @@ def _problems(
             if task not in known or tasks.count(task) > 1:
                 hint = did_you_mean(str(task), known) or f"; there are {', '.join(known)}"
                 yield f"tasks names {task!r}{' twice' if task in known else hint}"
-    of_whole_run = marked(OF_WHOLE_RUN)
-    for setting in entry:
-        if setting in of_whole_run:
-            yield f"{setting} is a setting of the whole run; write it outside of stages"
 
 
 def _label(name: Any, stages: Sequence[StagePlan]) -> str | None:

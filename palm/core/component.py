@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from palm.core.checks import FILE_NAMES
+from palm.core.checks import FILE_NAMES, raise_any
+from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import SPEC_NAMES, Specs, specs_of
 
@@ -51,6 +52,10 @@ class Component:
         given_2x: those of `only_2x` that the constructor was given.
         stands_for: the registered class that this one only gives other defaults; what is built by it is
             described and saved as that.
+        own_settings: the method whose parameters are settings of one component; they join those of the
+            constructor of the class that names it.
+        defaults: other defaults of the settings of that constructor.
+        fixed: values of those that a component has not.
         not_called: methods of 2.x that a subclass would override in vain -> what to do instead.
         settings: every argument of the constructor by its own name, defaults included; files as `Path`.
     """
@@ -60,6 +65,9 @@ class Component:
     order_2x: ClassVar[tuple[str, ...]] = ()
     given_2x: Mapping[str, Any] = MappingProxyType({})
     stands_for: ClassVar[type[Component] | None] = None
+    own_settings: ClassVar[str] = ""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    fixed: ClassVar[Mapping[str, Any]] = {}
     not_called: ClassVar[Mapping[str, str]] = {}
     settings: dict[str, Any]
 
@@ -82,6 +90,13 @@ class Component:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        is_declared = not {cls.own_settings, "defaults"}.isdisjoint(cls.__dict__)
+        # Below a user's constructor, that one stays.
+        if cls.own_settings and is_declared and "__init__" not in cls.__dict__:
+            kind = next(base for base in cls.__mro__ if "own_settings" in base.__dict__)
+            take = getattr(cls, cls.own_settings)
+            construct = kind.__dict__["__init__"]
+            cls.__init__ = constructor_of(cls, construct, take, cls.fixed)  # type: ignore[method-assign]
         if vain := cls.not_called.keys() & cls.__dict__.keys():
             raise ConfigError(
                 f"{cls.__qualname__}.{n} is not called: {cls.not_called[n]}" for n in sorted(vain)
@@ -121,6 +136,7 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
             if isinstance(bound.arguments.get(name), str | Path):
                 bound.arguments[name] = kind(bound.arguments[name])
         if outermost:
+            raise_any(_type_problems(original, bound.arguments))
             others = type(self).defaults_2x(bound.arguments.keys())
             bound.arguments.update(others | dict(bound.arguments))
         original(*bound.args, **bound.kwargs)
@@ -131,6 +147,24 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
             self.given_2x = given
 
     return init
+
+
+def _type_problems(function: Callable[..., None], given: Mapping[str, Any]) -> Iterator[str]:
+    """Check the arguments whose wrong values would pass: 'no' is true, and a text is a list of letters."""
+    for name, hint in _hints(function).items():
+        value = given.get(name)
+        if hint is bool and value is not None and not isinstance(value, bool | int):
+            yield f"{name} should be true or false, not {value!r}"
+        if list[str] in (hint, *get_args(hint)) and value is not None and not isinstance(value, list | tuple):
+            yield f"{name} should be a list of strings, not {value!r}"
+
+
+@functools.cache
+def _hints(function: Callable[..., None]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except NameError:  # an annotation that only a type checker can read
+        return {}
 
 
 def _without_2x(
@@ -178,11 +212,7 @@ def _is_file(value: object) -> bool:
 
 def _path_parameters(function: Callable[..., None]) -> dict[str, type[Path] | type[str]]:
     """Parameters that may name files -> their type: Path, or text where a name as `vocab_path` tells it."""
-    try:
-        hints = get_type_hints(function)
-    except NameError:  # an annotation that only a type checker can read: text stays text
-        return {}
-    kinds = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
+    kinds = {name: (hint, *get_args(hint)) for name, hint in _hints(function).items()}
     text = {name: str for name, kind in kinds.items() if str in kind and name.endswith(FILE_NAMES)}
     return text | {name: Path for name, kind in kinds.items() if Path in kind}
 

@@ -6,14 +6,13 @@ import inspect
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
-from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import imported
 from palm.distributed.shards import local_shard
@@ -43,19 +42,11 @@ class MomentOptimizer(Optimizer):
 
         own: settings of `take`.
 
-    Attributes:
-        defaults: other defaults of these settings.
-
     Raises:
         ConfigError: for values outside their range.
     """
 
-    defaults: ClassVar[Mapping[str, Any]] = {}
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        if "__init__" not in cls.__dict__:
-            cls.__init__ = constructor_of(cls, MomentOptimizer.__init__, cls.take)  # type: ignore[method-assign]
-        super().__init_subclass__(**options)
+    own_settings = "take"
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
-from palm.reader.tables.files import is_data
+from palm.reader.tables.files import absence, is_data
 from palm.reader.tables.selection import ENDING, data_checksum
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
@@ -142,9 +142,10 @@ def analyses_of(
         PalmError: `dev_files` names a task or a file that is not there.
     """
     for task, given in dev_files.items():
-        if task not in run.history.tasks or not Path(given).is_file():
-            tasks = ", ".join(run.history.tasks)
-            raise PalmError(f"dev_file {task}={given}: name one of the run's tasks ({tasks}) and a file")
+        if task not in run.history.tasks:
+            raise PalmError(f"dev_file: no task is called {task!r}; there are {', '.join(run.history.tasks)}")
+        if not is_data(Path(given)):
+            raise PalmError(f"dev_file of {task}: {absence(Path(given))}: {given}")
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
     if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:

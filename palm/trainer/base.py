@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from palm.config.files import yaml_text
-from palm.core.checks import choice_problems, raise_any, type_problems
+from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.door import make_folder
 from palm.core.files.fs import numbered, write_text
@@ -102,6 +102,7 @@ class TrainerBase(Assembly):
             PalmError: neither `build_forward` nor `build_predict_forward` was called.
             StorageError: missing, damaged, or of other tasks; names what differs.
         """
+        raise_any(path_problems(model_path=model_path))
         path = Path(model_path)
         forwards = self._loadable("load_ckpt")
         logger.info("Load model from %s", path)
@@ -137,6 +138,8 @@ class TrainerBase(Assembly):
         Raises:
             ConfigError: another `save_type`.
         """
+        raise_any(path_problems(save_path=save_path))
+        raise_any(type_problems(int, "a number of steps", save_steps=save_steps))
         folder = Path(save_path)
         kinds = kinds_of(save_type)
 
@@ -352,7 +355,7 @@ def kinds_of(save_type: str) -> list[str]:
     Raises:
         ConfigError: for an unknown one.
     """
-    kinds = [kind.strip() for kind in save_type.split(",")]
+    kinds = [kind.strip() for kind in str(save_type).split(",")]
     if not set(kinds) <= FOLDERS.keys():
         raise ConfigError(f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}")
     return kinds

@@ -359,6 +359,7 @@ class MultiHeadTrainer(TrainerBase):
         return owner
 
     def _by_name(self, readers: Readers) -> dict[str, Reader]:
+        raise_any(type_problems((list, tuple, Mapping), "a list of readers", readers=readers))
         if isinstance(readers, Mapping):
             for name in readers:
                 self._trainer(name)

@@ -141,6 +141,7 @@ class Trainer(TrainerBase):
             TrainingError: fewer rows than one batch.
         """
         checked_phase(phase)
+        raise_any(type_problems(Reader, "a reader of palm.reader", reader=reader))
         if phase == "predict":
             return self._fit_for_prediction(reader)
         self._limit_steps(max_steps)
