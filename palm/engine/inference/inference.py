@@ -281,12 +281,7 @@ class InferenceModel:
             )
             for fitted in self.head.buffers() if tune else ():
                 fitted.copy_(from_first(fitted.cpu))
-            # Where batches do not go round evenly, several ranks compute the last one, which counts once.
-            weighted = {
-                place: value for part in gather_objects(losses) for place, value in part.items()
-            }.values()
-        terms = sum(count for _, count in weighted)
-        return scores, math.fsum(loss * count for loss, count in weighted) / terms if terms else None
+            return scores, mean_loss(gather_objects(losses))
 
     def steps(
         self,
@@ -443,6 +438,14 @@ class InferenceModel:
         write_json(part / DESCRIPTION, description)
         example = example_input(self.reader, HEADS.name_of(type(self.head)))
         write_text(part / CARD, model_card(description, label_names(self.reader, self.head), example))
+
+
+def mean_loss(parts: Iterable[Losses]) -> float | None:
+    """Average the losses of batches over their terms; None where there are none."""
+    # Where batches do not go round evenly, several ranks have computed the last one, which counts once.
+    losses = {place: value for part in parts for place, value in part.items()}.values()
+    terms = sum(count for _, count in losses)
+    return math.fsum(loss * count for loss, count in losses) / terms if terms else None
 
 
 def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
