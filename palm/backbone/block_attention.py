@@ -50,6 +50,7 @@ class _Attention(torch.autograd.Function):
         ctx.scale = 1 / math.sqrt(query.shape[-1])
         ctx.dropout_scale = 1 / (1 - dropout_prob)
         ctx.shapes = query.shape, key.shape
+        # One draw for all blocks in their order, so that stacking some of them changes no bit.
         masks: Sequence[Tensor | None] = [None] * len(pieces)
         if dropout_prob:
             masks = _masks(pieces, query, dropout_prob)

@@ -132,6 +132,7 @@ def new_adapters(backbone: Backbone, lora: Mapping[str, Any], seed: int) -> LowR
     """
     given = {**DEFAULTS, **lora}
     layers = linear_layers(backbone)
+    # A target may be the end of a dotted name: `query` for all, `0.attention.query` for one layer's.
     called = {target: {n for n in layers if f".{n}".endswith(f".{target}")} for target in given["targets"]}
     ends = sorted({name.rpartition(".")[2] for name in layers})
     raise_any(

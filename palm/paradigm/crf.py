@@ -130,6 +130,7 @@ def scanned(arriving: Tensor, likely: Tensor, moves: Tensor, size: int) -> list[
     if size >= words:
         return [torch.stack(steps, 2) for steps in _word_by_word(arriving, likely, moves)]
     blocks = -(-words // size)
+    # Filled up with factors of 1, which change no probability, and cut off at the end.
     padded = F.pad(likely, (0, 0, 0, blocks * size - words), value=1.0)
     parts = padded.reshape(2, batch * blocks, size, n_classes)
     # From each label alone through each block: the ways through all of them follow, block by block.
@@ -181,6 +182,7 @@ class LogPartition(Function):
     ) -> Tensor:
         """Return float32 [batch]; the arguments are those of the likelihood, and its weights in fp32."""
         lengths = mask.sum(1)
+        # Each word's factors are divided by its highest one, so that no exponential overflows.
         highest = emissions.amax(2)
         likely = (emissions.double() - highest[:, :, None]).clamp(min=LOWEST).exp()
         words = torch.arange(mask.shape[1], device=mask.device)

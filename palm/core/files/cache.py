@@ -78,6 +78,7 @@ class Cache:
         with suppress(StorageError):
             if entry.is_dir():
                 return _used(entry, read)
+        # Nearly every call has ended above, without a lock: an entry does not change once it is there.
         make_folder(self.folder)
         with locked(self.folder / f"{key}.lock", f"preparing {what}"):
             try:

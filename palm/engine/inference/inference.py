@@ -187,6 +187,7 @@ class InferenceModel:
         examples = islice(self.reader.read(file, with_targets=False), done, None)
         steps = self.steps(examples, together=True, first=done)
         if is_first():
+            # What a stopped prediction has left is given out first, then what is computed now.
             steps = chain(log.chunks(), log.logged(steps))
         records = chain.from_iterable(steps)
         hidden = None if is_first() else True
@@ -348,6 +349,7 @@ class InferenceModel:
         """Compute a batch; return a function that waits for it, and fills `decoded` and `losses`."""
         batch = self._batch(rows, indices, first)
         outputs = self._outputs(batch)
+        # Begun before the loss is computed, so that a GPU copies beside it.
         computed = fetched(outputs)
         targets = {} if labelled is None else self._batch(labelled, indices, first)
         terms = self.head.num_terms(targets) if targets else 0  # 0 where no row has a word to guess

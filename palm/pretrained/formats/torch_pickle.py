@@ -113,6 +113,7 @@ def read_torch(file: Path, headers: bool = False) -> dict[str, Tensor]:
             views = _views(load_pickle(stream, _KNOWN, _stored), file)
             storages = {view.storage.key: view.storage for view in views.values()}
             found: dict[str, Tensor] = {}
+            # In the order in which the numbers lie in the file, which is not that of the tensors.
             for key in [] if headers else load_pickle(stream, COMMON):
                 count = int.from_bytes(stream.read(8), "little")
                 if key not in storages or count != storages[key].count:
