@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from speed_cases import VOCABULARY, Case, Shape
+from speed_cases import DATA, VOCABULARY, Case, Shape
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,6 +29,7 @@ from palm.mixing import MixRatio
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours
+from palm.reader import ClassifyReader
 
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01
 
@@ -100,9 +101,10 @@ class Ready:
 
 
 def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0, dropout: float = 0.1) -> Task:
-    """A task without a reader, on the batches of a case."""
+    """A task on the batches of a case; its reader reads nothing."""
     head = head_of(case, shape.hidden_size, dropout)
-    task = Task(name, None, head, batch_size=case.rows, mix_ratio=mix_ratio)  # type: ignore[arg-type]
+    reader = ClassifyReader(DATA / "vocab.txt", 16, n_classes=2)
+    task = Task(name, reader, head, batch_size=case.rows, mix_ratio=mix_ratio)
     task.stream = Ready(case)  # type: ignore[assignment]
     return task
 

@@ -58,6 +58,7 @@ class LowRank(nn.Module):
         for name, (down, up) in self.factors().items():
             shared = backbone.get_submodule(name).weight
             assert isinstance(shared, Tensor)
+            # One product and one sum; its result is as large as W, and lives until the backward pass.
             weights[f"{name}.weight"] = torch.addmm(shared, up, down, alpha=self.alpha / len(down))
         return with_parameters(backbone, weights)
 
@@ -129,6 +130,7 @@ def new_adapters(backbone: Backbone, lora: Mapping[str, Any], seed: int) -> LowR
     """
     given = {**DEFAULTS, **lora}
     layers = linear_layers(backbone)
+    # A target may be the end of a dotted name: `query` for all, `0.attention.query` for one layer's.
     called = {target: {n for n in layers if f".{n}".endswith(f".{target}")} for target in given["targets"]}
     ends = sorted({name.rpartition(".")[2] for name in layers})
     raise_any(

@@ -168,8 +168,7 @@ class _Sources:
             gap,
             self.cached_vocab,
         )
-        # Both have been used here, though no component asks for them.
-        config.value("task_instance")
+        config.value("task_instance")  # used here, though no component asks for it
         config.value("backbone_config_path")
         return config
 

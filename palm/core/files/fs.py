@@ -172,6 +172,7 @@ def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterato
                     remove(stale)
             if not os.path.lexists(part):
                 mark_written(part)
+        # Beside the target, since a file can only be renamed, in one moment, within a file system.
         with new_file(part) as file:
             try:
                 yield file
@@ -245,6 +246,7 @@ def replace_directory(new: Path, path: Path) -> Path | None:
     else:
         old = aside_name(path)
         mark_written(old)
+        # Between the two a reader may find no `path`, and put the old folder back: then it is tried again.
         for last in (False, False, True):
             rename(path, old)
             try:
