@@ -4,8 +4,9 @@
     python benchmarks/heads.py --model DIR --data DATA --set rte --epochs 1
 
 `atis`: slots as labels of words and as spans, kinds of slots, intents and numbers of slots, in one pass;
-beside linear models on TF-IDF. `rte`: an entailed sentence finds its premise as a vector, and among four
-candidates by a score; beside sentence-transformers with the same pairs.
+beside linear models on TF-IDF. `rte`: an entailed sentence finds its premise as a vector among all, and by
+a score among four candidates or choices; beside cosines of TF-IDF, and of sentence-transformers with the same
+pairs.
 Prints one JSON line.
 """
 
@@ -16,7 +17,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,21 @@ def rte_rows(data: Path, split: str) -> list[Row]:
         right = draws.randrange(CANDIDATES)
         others[right] = pair["text_a"]
         relevance = [int(k == right) for k in range(CANDIDATES)]
-        row = {"text_a": pair["text_b"], "text_b": pair["text_a"]}
-        rows.append({**row, "texts": others, "relevance": relevance})
+        row = {"text_a": pair["text_b"], "premise": pair["text_a"]}
+        rows.append({**row, "texts": others, "relevance": relevance, "right": right})
     return rows
 
 
 def rte_tasks(rows: dict[str, list[Row]]) -> dict[str, Row]:  # noqa: ARG001
+    candidates = {"candidates": "texts", "label": "relevance"}
     return {
-        "vectors": {"reader": "embedding"},
-        "ranks": {"reader": "ranking", "columns": {"candidates": "texts", "label": "relevance"}},
+        "vectors": {"reader": "embedding", "columns": {"text_b": "premise"}},
+        "ranks": {"reader": "ranking", "columns": candidates},
+        "choices": {
+            "reader": "multiple_choice",
+            "columns": {"choices": "texts", "label": "right"},
+            "share_rows_with": "ranks",
+        },
     }
 
 
@@ -134,29 +141,39 @@ def linear_models(rows: dict[str, list[Row]]) -> Row:
     }
 
 
-def sentence_transformers(rows: dict[str, list[Row]], args: Any) -> Row:
-    """Scores of its model before and after training on the same pairs, with the same rate and batches."""
-    from sentence_transformers import InputExample, SentenceTransformer, losses, models
+def scores_of_vectors(rows: list[Row], encode: Callable[[list[str]], Any]) -> Row:
+    """Scores of the cosines of vectors of length 1: of each text among all others, and of its candidates."""
+    first, second = (encode([row[name] for row in rows]) for name in ("text_a", "premise"))
+    listed = encode([text for row in rows for text in row["texts"]]).reshape(len(rows), CANDIDATES, -1)
+    pairs = [
+        ({"embedding": a, "embedding_b": b}, {"pair": (row["text_a"], row["premise"])})
+        for a, b, row in zip(first, second, rows, strict=True)
+    ]
+    ranked = [({"scores": own @ a}, row) for a, own, row in zip(first, listed, rows, strict=True)]
+    return {
+        "all": scores_of([METRICS["retrieval"]], pairs),
+        "candidates": scores_of([METRICS["ranking"]], ranked),
+    }
 
+
+def other_vectors(rows: dict[str, list[Row]], args: Any) -> Row:
+    """Scores of TF-IDF, and of sentence-transformers before and after training with the same pairs."""
+    from sentence_transformers import InputExample, SentenceTransformer, losses, models
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = TfidfVectorizer(sublinear_tf=True).fit(
+        row[name] for row in rows["train"] for name in ("text_a", "premise")
+    )
+    found = {"tfidf": scores_of_vectors(rows["test"], lambda texts: words.transform(texts).toarray())}
     word = models.Transformer(str(args.model), max_seq_length=args.max_seq_len)
     model = SentenceTransformer(
         modules=[word, models.Pooling(word.get_word_embedding_dimension())], device="cpu"
     )
 
-    def scores() -> Row:
-        vectors = [
-            model.encode(
-                [row[text] for row in rows["test"]], normalize_embeddings=True, show_progress_bar=False
-            )
-            for text in ("text_a", "text_b")
-        ]
-        records = [
-            ({"embedding": a, "embedding_b": b}, {"pair": (row["text_a"], row["text_b"])})
-            for a, b, row in zip(*vectors, rows["test"], strict=True)
-        ]
-        return scores_of([METRICS["retrieval"]], records)
+    def encode(texts: list[str]) -> Any:
+        return model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
 
-    before = scores()
+    found["untrained"] = scores_of_vectors(rows["test"], encode)
     loss = losses.MultipleNegativesRankingLoss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
     torch.manual_seed(1)
@@ -165,12 +182,13 @@ def sentence_transformers(rows: dict[str, list[Row]], args: Any) -> Row:
         model.train()
         for start in range(0, len(order), args.batch_size):
             some = [rows["train"][k] for k in order[start : start + args.batch_size]]
-            examples = [InputExample(texts=[row["text_a"], row["text_b"]]) for row in some]
+            examples = [InputExample(texts=[row["text_a"], row["premise"]]) for row in some]
             features, labels = model.smart_batching_collate(examples)
             optimizer.zero_grad()
             loss(features, labels).backward()
             optimizer.step()
-    return {"untrained": before, "trained": scores()}
+    found["trained"] = scores_of_vectors(rows["test"], encode)
+    return found
 
 
 def main() -> None:
@@ -179,14 +197,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--set", choices=("atis", "rte"), required=True)
     parser.add_argument("--rows", type=int, help="train on the first ones only")
+    parser.add_argument("--test_rows", type=int, help="of dev and test data")
     args = parser.parse_args()
     read, tasks_of, peer = {
         "atis": (atis_rows, atis_tasks, lambda rows: linear_models(rows)),
-        "rte": (rte_rows, rte_tasks, lambda rows: sentence_transformers(rows, args)),
+        "rte": (rte_rows, rte_tasks, lambda rows: other_vectors(rows, args)),
     }[args.set]
     splits = {"train": "train", "dev": "dev", "test": "val" if args.set == "rte" else "test"}
     rows = {name: read(args.data, split) for name, split in splits.items()}
-    rows["train"] = rows["train"][: args.rows]
+    rows = {name: each[: args.rows if name == "train" else args.test_rows] for name, each in rows.items()}
     found: Row = {"set": args.set, "rows": {name: len(each) for name, each in rows.items()}}
     found["peer"] = peer(rows)
     with tempfile.TemporaryDirectory() as folder:

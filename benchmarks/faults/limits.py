@@ -38,7 +38,7 @@ def commands(data: Path, place: Path) -> dict[str, list[str]]:
     model = str(data / "run" / "colour" / "infer_model")
     config, alone, many = (str(data / name) for name in ("config.yaml", "alone.yaml", "many.tsv"))
     return {
-        "check": ["check", config, "--save_path", str(place / "new"), "--json", str(place / "check.json")],
+        "check": ["check", config, "--save_path", str(place / "new"), "--output", str(place / "check.json")],
         "train": ["train", config, "--save_path", str(place / "new")],
         "resume": ["train", config, "--save_path", str(place / "stopped"), "--resume", "auto"],
         "predict": ["predict", "--model", model, "--input", many, "--output", str(place / "predicted")],

@@ -32,14 +32,16 @@ from palm.core.files.cache import Cache
 from palm.core.files.fs import WRITTEN, check_replaceable, is_written
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.records import read_record
+from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.prediction_resume import PREDICTION_LOG, PredictionLog
-from palm.engine.run.checkpoint import newest_checkpoint
+from palm.engine.run.checkpoint import load_checkpoint, newest_checkpoint
 from palm.engine.run.determinism import EnoughSteps, Recorder, read_recording
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.run.run_lock import HOLDER, _holder, only_run_in
 from palm.engine.run.staged_directory import StagedDirectory
 from palm.engine.watching.history import read_lines
 from palm.experiments.comparison import compare as comparing
+from palm.experiments.comparison.curves import learning_curves
 from palm.experiments.comparison.setup import setup_of
 from palm.experiments.grid.folder import CONFIGURATION, JOB, Grid, Job
 from palm.experiments.grid.source import Source
@@ -189,8 +191,9 @@ def written(folder: Path, with_grids: bool = True) -> list[Written]:
     tiny_run.write_many(data, 40)
     os.environ["PALM_DATA_CACHE"] = str(folder / "cache")
     found = [_run(folder, data), _staged(folder, data), *_of_model(folder, data), _cache(folder, data)]
-    found += [*_of_program(folder, data), _project(folder), _graphs(folder)]
-    return found + ([_comparison(folder, data), _sweep(folder, data)] if with_grids else [])
+    found += [*_of_program(folder, data), _project(folder), _graphs(folder), *_adapted(folder, data)]
+    found.append(_sentences(folder, data))
+    return found + ([*_comparisons(folder, data), _sweep(folder, data)] if with_grids else [])
 
 
 def _run(folder: Path, data: Path) -> Written:
@@ -301,6 +304,55 @@ def _of_model(folder: Path, data: Path) -> Iterator[Written]:
     yield Written("convert", target, {"inspect": functools.partial(inspect_directory, target), "load": load})
 
 
+def _adapted(folder: Path, data: Path) -> Iterator[Written]:
+    """A task with low-rank adapters on a frozen encoder, and adapters that another run starts from."""
+    out = folder / "adapted"
+    encoder = {"freeze": "backbone", "pretrain_path": str(folder / "export_hf")}
+    settings = tiny_run.settings(data, out, effort="quick", **encoder)
+    settings["tasks"]["colour"]["lora"] = {"rank": 2}
+    (folder / "adapted.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    Controller(folder / "adapted.yaml", argv=[]).train()
+    small = out / "colour" / "infer_model" / "lora"
+    readings = {
+        "load": functools.partial(_weights, small.parent),
+        "load lora": functools.partial(_weights, small),
+        "resume": lambda: _checkpointed(folder / "adapted.yaml", str(newest_checkpoint(out))),
+        "report": lambda: page(read_run(out), analyses_of(read_run(out), predict=False)),
+    }
+    yield Written("train with adapters", out, readings)
+    own = folder / "adapters"
+    own.mkdir()
+    for file in small.glob("adapter_*"):
+        shutil.copy(file, own)  # as another program writes them, without a manifest
+    started = tiny_run.settings(data, folder / "started", **encoder)
+    started["tasks"]["colour"]["lora"] = {"from": str(own)}
+    yield Written("adapters", own, {"start": lambda: _training(started).model.state_dict()})
+
+
+def _training(settings: Any) -> Any:
+    return Controller(settings, argv=[]).training()
+
+
+def _checkpointed(settings: Path, newest: str) -> Any:
+    training = _training(settings)
+    load_checkpoint(training, Path(newest))
+    return training.model.state_dict()
+
+
+def _sentences(folder: Path, data: Path) -> Written:
+    """A text encoder as a directory of sentence-transformers."""
+    reader = palm.reader.EmbeddingReader(data / "vocab.txt", 8)
+    encoder = palm.load_model(folder / "run" / "colour" / "infer_model").backbone
+    InferenceModel("near", reader, encoder, palm.head.Embedding(16)).save(folder / "near")
+    out = folder / "sentences"
+    to_hugging_face(folder / "near", out)
+    readings = {
+        "inspect": functools.partial(inspect_directory, out),
+        "load": functools.partial(_backbone, out),
+    }
+    return Written("export an embedding", out, readings)
+
+
 def stopped_prediction(folder: Path) -> Written:
     """The journal of a prediction that was interrupted."""
     with suppress(KeyboardInterrupt), PredictionLog(folder, lambda: {"data": "x"}) as log:
@@ -401,22 +453,35 @@ def _jobs(out: Path) -> Any:
     ]
 
 
-def _comparison(folder: Path, data: Path) -> Written:
+def _comparisons(folder: Path, data: Path) -> Iterator[Written]:
+    """A comparison; one with tuned settings on a number of rows, whose curves nothing reads again."""
     config = _grid_config(folder, data, "compared")
     out = folder / "comparison"
     palm.compare(config, seeds=2, output=out, keep_models=True)
     comparing.outcome_of = functools.partial(comparing.outcome_of, resamples=20)
     setup = setup_of(read_config(config, argv=[]), "target", {}, None, {})
     pool = Source(str(config), ".", []).pool(Grid(out), "compare", 1, use_gpu=False, keep_models=True)
-    return Written(
-        "compare",
-        out,
-        {
-            "again": lambda: comparing._compared(setup, [], pool, 2, False).as_json(),
-            "report": lambda: comparison_page(out),
-            "jobs": lambda: _jobs(out),
-        },
+    again = {
+        "again": lambda: comparing._compared(setup, [], pool, 2, False).as_json(),
+        "report": lambda: comparison_page(out),
+        "jobs": lambda: _jobs(out),
+    }
+    yield Written("compare", out, again)
+    tuned = {"tune": {"updates": [1]}, "test": {"colour": str(data / "test.tsv")}}
+    shutil.copy(data / "colour.tsv", data / "test.tsv")
+    curves = folder / "curves"
+    learning_curves(config, rows=[20], seeds=2, output=curves, **tuned)
+    checked = comparing._checked(
+        Source(str(config), ".", ["--colour.sample=20"]), 2, "target", **_given(tuned)
     )
+    own = curves / "rows-20"
+    tuned_pool = Source(str(config), ".", []).pool(Grid(own), "compare", 1, use_gpu=False, keep_models=False)
+    resumed = {"again": lambda: comparing._compared(*checked, tuned_pool, 2, False).as_json()}
+    yield Written("compare --rows --tune", curves, {**resumed, "report": lambda: comparison_page(own)})
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {"model": None, "also": {}, **options}
 
 
 def _sweep(folder: Path, data: Path) -> Written:

@@ -6,13 +6,12 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
-import torch
 from torch import nn
 
 from palm.core.component import Component, Translate, checked_phase, unused
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry
-from palm.core.tensor_specs import Specs, Tensors, TensorSpec
+from palm.core.tensor_specs import Specs, Tensors
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
 """Features of a whole text; both are the same tensor, as in PaddlePALM."""
@@ -40,23 +39,6 @@ class Backbone(Component, nn.Module):
     is_packed: bool = False
     wants_even_lengths: bool = False
 
-    def declare(self, ids: Collection[str], width: int, table: tuple[int, ...]) -> None:
-        """Declare an encoder of tokens: ids and a mask in; features of tokens and texts, and its table, out.
-
-        Args:
-            ids: names of the inputs that are ids.
-            width: of every token's vector.
-            table: shape of the word embeddings.
-        """
-        self.inputs_attr = dict.fromkeys(ids, TensorSpec(("batch", "seq"), torch.long))
-        self.inputs_attr["input_mask"] = TensorSpec(("batch", "seq"), torch.bool)
-        self.outputs_attr = {
-            "word_embedding": TensorSpec(("batch", "seq", width), torch.float),
-            "embedding_table": TensorSpec(table, torch.float),
-            "encoder_outputs": TensorSpec(("batch", "seq", width), torch.float),
-            **{name: TensorSpec(("batch", width), torch.float) for name in SENTENCE},
-        }
-
     @abstractmethod
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         """The declared outputs of the declared inputs.
@@ -65,11 +47,6 @@ class Backbone(Component, nn.Module):
             inputs: every name of `inputs_attr`; further names are ignored.
             wanted: the outputs that somebody will read; None for all. What nobody reads may be left out.
         """
-
-    def set_pooling(self, pooling: str) -> None:
-        """Replace `pooling: model` by what a directory of weights says: 'cls', 'mean' or 'max'."""
-        self.settings["pooling"] = pooling
-        self.pooling = pooling
 
     def head_layers(self, model: str) -> nn.Module | None:  # noqa: ARG002
         """Build layers for one task between this encoder's tokens and its head's last layer; None for none.

@@ -6,21 +6,20 @@ import copy
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palm.backbone.architecture import Architecture
-from palm.backbone.base import SENTENCE, Backbone
+from palm.backbone.base import SENTENCE
 from palm.backbone.embeddings import Embeddings
 from palm.backbone.layer import call_layer, casting
-from palm.backbone.packing import Packing, checked_layout
-from palm.backbone.pooling import Pooling, pooled
+from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape, Table
-from palm.core.checks import choice_problems, raise_any, type_problems
-from palm.core.constructor import constructor_of
+from palm.backbone.token_encoder import Pooling, TokenEncoder, pooled
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
 from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
 from palm.core.tensor_specs import Tensors
@@ -28,7 +27,7 @@ from palm.core.tensor_specs import Tensors
 E = TypeVar("E", bound="Encoder")
 
 
-class Encoder(Backbone):
+class Encoder(TokenEncoder):
     """A Transformer encoder (Vaswani et al., 2017); a subclass describes its parts in `architecture`.
 
     The parameters of this static method are settings of that encoder. They join those below in its
@@ -58,7 +57,6 @@ class Encoder(Backbone):
 
     Attributes:
         architecture: the encoder's own settings -> its parts.
-        defaults: other defaults of the settings below.
         inner_width: that of the feed-forward networks.
 
     Raises:
@@ -66,14 +64,9 @@ class Encoder(Backbone):
     """
 
     architecture: ClassVar[Callable[..., Architecture]]
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    own_settings = "architecture"
     max_tokens: int
     is_packed = True
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        if "__init__" not in cls.__dict__:
-            cls.__init__ = constructor_of(cls, Encoder.__init__, cls.architecture)  # type: ignore[method-assign]
-        super().__init_subclass__(**options)
 
     def __init__(
         self,
@@ -92,9 +85,7 @@ class Encoder(Backbone):
         pooling: Pooling = "cls",
         **own: Any,
     ) -> None:
-        super().__init__()
-        raise_any(choice_problems(get_args(Pooling), pooling=pooling))
-        self.pooling: str = "cls" if pooling == "model" else pooling
+        super().__init__(pooling)
         parts = type(self).architecture(**own)
         tables = [Table("word", "token_ids", "vocab_size", vocab_size)]
         if parts.positions is not None:
@@ -123,8 +114,8 @@ class Encoder(Backbone):
         self._is_rotary = any(kind.rotary_base is not None for kind in parts.attention)
         ids = [table.ids for table in shape.tables if table.ids is not None]
         ids += ["position_ids"] if self._is_rotary else []
-        self.declare(ids, width, (shape.tables[0].rows, shape.embedding_width))
         self.embeddings = Embeddings(shape)
+        self.declare(ids, width)
         self.layers = nn.ModuleList(parts.layers(shape))
         has_norm = parts.layer.needs_final_norm
         self.final_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps) if has_norm else None
@@ -134,7 +125,6 @@ class Encoder(Backbone):
         init_weights(self, shape.initializer_range)
 
     def set_pooling(self, pooling: str) -> None:
-        """Replace `pooling: model` by what a directory of weights says."""
         super().set_pooling(pooling)
         if pooling != "cls":
             self.pooler = None
@@ -172,33 +162,16 @@ class Encoder(Backbone):
             raise ConfigError(missing)
         return chosen
 
-    def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
-        """Compute the declared outputs of the declared inputs; they are zero where there is padding.
+    @property
+    def word_table(self) -> nn.Parameter:
+        return self.embeddings.word_table
 
-        Args:
-            inputs: every name of `inputs_attr`, and optionally the tensors of
-                `palm.backbone.packing.layout_of`; further names are ignored.
-            wanted: the outputs to compute; None for all.
-
-        Raises:
-            WiringError: if an input is missing, of another shape or dtype or too long, if a row begins
-                with padding, or (on a CPU) if an id lies outside its table.
-        """
-        packing = checked_layout(inputs, self.inputs_attr, self.max_tokens, self.embeddings.word_table)
-        return self.features(inputs, packing, wanted)
-
-    def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
-        """Compute `forward` without its checks, on a given layout of the batch."""
-        wanted = set(self.outputs_attr if wanted is None else wanted)
+    def encoded(self, inputs: Tensors, packing: Packing, wanted: Collection[str]) -> Tensors:
         embedded = self.embeddings(inputs, packing)
         if self._is_rotary:
             packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
-        outputs: Tensors = {}
-        if "word_embedding" in wanted:
-            outputs["word_embedding"] = packing.unpack(embedded)
-        if "embedding_table" in wanted:
-            outputs["embedding_table"] = self.embeddings.word_table
-        if wanted & {"encoder_outputs", *SENTENCE}:
+        outputs = {"word_embedding": embedded}
+        if not {"encoder_outputs", *SENTENCE}.isdisjoint(wanted):
             # From here on dtypes are our own choice: autocast would widen norms and softmax on a GPU.
             with torch.autocast(embedded.device.type, enabled=False):
                 outputs |= self._encode(embedded, packing, wanted)
@@ -213,8 +186,8 @@ class Encoder(Backbone):
         """
         self._checkpoints_activations = True
 
-    def _encode(self, tokens: Tensor, packing: Packing, wanted: set[str]) -> Tensors:
-        """Compute the wanted ones of `encoder_outputs` and the sentence embeddings."""
+    def _encode(self, tokens: Tensor, packing: Packing, wanted: Collection[str]) -> Tensors:
+        """Compute `encoder_outputs`, or first tokens alone, and the sentence embedding, if it is wanted."""
         every_token = "encoder_outputs" in wanted or self.pooler is None
         *lower, last = self.layers
         with casting(self.layers, tokens):
@@ -226,12 +199,12 @@ class Encoder(Backbone):
             tokens = self._run(last, tokens, packing, not every_token)  # [tokens, width] or [batch, width]
         if self.final_norm is not None:
             tokens = layer_norm(tokens, self.final_norm)
-        outputs = {"encoder_outputs": packing.unpack(tokens)} if "encoder_outputs" in wanted else {}
-        if wanted & set(SENTENCE):
+        outputs = {"encoder_outputs": tokens}
+        if not set(SENTENCE).isdisjoint(wanted):
             sentence = pooled(tokens, packing, self.pooling) if every_token else tokens
             if self.pooler is not None:
                 sentence = self.pooler_activation(self.pooler(sentence.to(self.pooler.weight.dtype)))
-            outputs |= {name: sentence for name in SENTENCE if name in wanted}
+            outputs[SENTENCE[0]] = sentence
         return outputs
 
     def parameter_layers(self) -> list[list[str]]:

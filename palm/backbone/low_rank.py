@@ -103,7 +103,9 @@ def lora_problems(lora: Any) -> list[str]:
         return type_problems(Mapping, "a mapping as {rank: 8, alpha: 16, targets: [query, value]}", lora=lora)
     known = [*DEFAULTS, FROM]
     problems = [
-        f"lora: nothing uses {name!r}{did_you_mean(str(name), known)}" for name in lora if name not in known
+        f"lora: nothing uses {name!r}{did_you_mean(str(name), known) or f'; it takes {known}'}"
+        for name in lora
+        if name not in known
     ]
     if others := [name for name in lora if name in DEFAULTS and FROM in lora]:
         problems.append(f"lora: the directory of `from` says what {', '.join(others)} is; leave it out")

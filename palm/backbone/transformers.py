@@ -5,20 +5,20 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from palm.backbone.base import BACKBONES, SENTENCE, Backbone
+from palm.backbone.base import BACKBONES, SENTENCE
 from palm.backbone.dropout import Dropout
-from palm.backbone.packing import Packing, Padded, checked_layout
-from palm.backbone.pooling import Pooling, pooled
+from palm.backbone.packing import Packing, Padded
+from palm.backbone.token_encoder import Pooling, TokenEncoder, pooled
 from palm.backbone.transformers_attention import NAME, register
 from palm.backbone.transformers_config import PACKED, library, read_encoder_config
 from palm.backbone.transformers_tasks import HeadLayers, head_layers
-from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError, WiringError
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
@@ -30,7 +30,7 @@ OURS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: CachedLinear, nn.Drop
 
 
 @BACKBONES.register("transformers")
-class Transformers(Backbone):
+class Transformers(TokenEncoder):
     """An encoder of the `transformers` library.
 
     Families in `PACKED` see one row of all real tokens, and palm's attention keeps the texts apart. The
@@ -51,31 +51,27 @@ class Transformers(Backbone):
         ConfigError: the library is missing, or the file describes what palm does not run.
     """
 
-    max_tokens: int | None
-
     def __init__(self, encoder_config_path: Path, pooling: Pooling = "cls") -> None:
-        super().__init__()
-        raise_any(choice_problems(get_args(Pooling), pooling=pooling))
+        super().__init__(pooling)
         self.config = read_encoder_config(encoder_config_path)
         kind = self.config.model_type
         self.is_packed = kind in PACKED
         self.wants_even_lengths = not self.is_packed
-        self.pooling: str = "cls" if pooling == "model" else pooling
         self._build(encoder_config_path)
         if not self.is_packed:
-            notice = (
-                "%s: its attention cannot be replaced; its batches are padded, of rows of about one length"
+            logger.info(
+                "%s: its attention cannot be replaced; batches are padded, of rows of like length", kind
             )
-            logger.info(notice, kind)
         takes = inspect.signature(self.model.forward).parameters
         self._takes_positions = "position_ids" in takes and self.is_packed
         takes_segments = "token_type_ids" in takes and getattr(self.config, "type_vocab_size", 0) > 1
-        self._first_position = _first_position(self.model)
+        # RoBERTa's kin count positions from after the padding's id.
+        counting = (m for m in self.model.modules() if hasattr(m, "create_position_ids_from_input_ids"))
+        self._first_position = next((int(part.padding_idx) + 1 for part in counting), 0)
         longest = getattr(self.config, "max_position_embeddings", -1)
         self.max_tokens = longest - self._first_position if longest > 0 else None
         ids = ["token_ids", *(["segment_ids"] if takes_segments else ())]
-        table = self.model.get_input_embeddings().weight
-        self.declare(ids, self.config.hidden_size, tuple(table.shape))
+        self.declare(ids, self.config.hidden_size)
 
     def _build(self, path: Path) -> None:
         """Build the library's modules, those above the first token in its classifiers among them.
@@ -105,7 +101,7 @@ class Transformers(Backbone):
 
     def sizes(self) -> dict[str, Any]:
         """Return the settings that heads need, which the library may have under other names."""
-        rows, width = self.model.get_input_embeddings().weight.shape
+        rows, width = self.word_table.shape
         sizes = {"hidden_size": int(self.config.hidden_size), "vocab_size": int(rows)}
         return sizes if width == self.config.hidden_size else sizes | {"embedding_size": int(width)}
 
@@ -116,59 +112,34 @@ class Transformers(Backbone):
         return layers.with_values() if layers and needed else None
 
     def set_pooling(self, pooling: str) -> None:
-        """Replace `pooling: model` by what a directory of weights says."""
         super().set_pooling(pooling)
         if pooling != "cls":
             self.sentence = None
             if getattr(self.model, "pooler", None) is not None:
                 self.model.pooler = None
 
-    def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
-        """Compute the declared outputs of the declared inputs; they are zero where there is padding.
+    @property
+    def word_table(self) -> Tensor:
+        return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]
 
-        Args:
-            inputs: every name of `inputs_attr`; further names are ignored.
-            wanted: the outputs to compute; None for all.
-
-        Raises:
-            WiringError: an input is missing, of another shape or dtype, or too long; a row begins with
-                padding; or (on a CPU) an id lies outside its table.
-        """
-        words = self.model.get_input_embeddings().weight
-        layout = checked_layout(inputs, self.inputs_attr, self.max_tokens, words)
+    def encoded(self, inputs: Tensors, packing: Packing, wanted: Collection[str]) -> Tensors:
+        given = self._given(inputs, packing)
         try:
-            return self.features(inputs, layout, wanted)
+            computed = self.model(**given, output_hidden_states="word_embedding" in wanted, return_dict=True)
         except IndexError:
             worst = int(inputs["token_ids"].max())
             raise WiringError(
-                f"token_ids: {worst} is outside 0..{len(words) - 1}; the vocabulary is another one"
+                f"token_ids: {worst} is outside 0..{len(self.word_table) - 1}; the vocabulary is another one"
             ) from None
-
-    def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
-        """Compute `forward` without its checks, on a given layout of the batch."""
-        names = set(self.outputs_attr if wanted is None else wanted)
-        outputs: Tensors = {}
-        if "embedding_table" in names:
-            outputs["embedding_table"] = self.model.get_input_embeddings().weight
-        if names & {"word_embedding", "encoder_outputs", *SENTENCE}:
-            outputs |= self._encoded(inputs, packing, names)
-        return outputs
-
-    def _encoded(self, inputs: Tensors, packing: Packing, wanted: set[str]) -> Tensors:
-        given = self._given(inputs, packing)
-        computed = self.model(**given, output_hidden_states="word_embedding" in wanted, return_dict=True)
-        tokens = self._flat(computed.last_hidden_state, packing)  # [tokens, width]
-        outputs: Tensors = {}
+        found = {"encoder_outputs": computed.last_hidden_state}
         if "word_embedding" in wanted:
-            outputs["word_embedding"] = packing.unpack(self._flat(computed.hidden_states[0], packing))
-        if "encoder_outputs" in wanted:
-            outputs["encoder_outputs"] = packing.unpack(tokens)
-        if wanted & set(SENTENCE):
-            sentence = pooled(tokens, packing, self.pooling)
-            if self.pooling == "cls":
-                sentence = self._above_first(sentence)
-            outputs |= {name: sentence for name in SENTENCE if name in wanted}
-        return outputs
+            found["word_embedding"] = computed.hidden_states[0]
+        pack = partial(torch.flatten, end_dim=1) if self.is_packed else packing.pack
+        found = {name: pack(tokens) for name, tokens in found.items()}  # [tokens, width]
+        if not set(SENTENCE).isdisjoint(wanted):
+            sentence = pooled(found["encoder_outputs"], packing, self.pooling)
+            found[SENTENCE[0]] = self._above_first(sentence) if self.pooling == "cls" else sentence
+        return found
 
     def _above_first(self, first: Tensor) -> Tensor:
         """Compute sentence embeddings from first tokens, [batch, width], as the family's classifier does."""
@@ -176,9 +147,6 @@ class Transformers(Backbone):
         if isinstance(above, nn.Linear):  # ALBERT's
             return self.model.pooler_activation(above(first))  # type: ignore[no-any-return]
         return first if above is None else above(first[:, None])
-
-    def _flat(self, tokens: Tensor, packing: Packing) -> Tensor:
-        return tokens.flatten(0, 1) if self.is_packed else packing.pack(tokens)
 
     def _given(self, inputs: Tensors, packing: Packing) -> dict[str, Any]:
         """Name inputs as the library does: packed tokens in one row, or the batch with its mask."""
@@ -217,11 +185,3 @@ class Transformers(Backbone):
         stages = [[p for p in names if p.startswith(f"{layers}.{k}.")] for k in range(count)]
         first = next((names.index(p) for stage in stages for p in stage), 0)
         return [names[:first], *stages]
-
-
-def _first_position(model: nn.Module) -> int:
-    """Find the position id of a text's first token; RoBERTa's kin count from after the padding's id."""
-    for module in model.modules():
-        if hasattr(module, "create_position_ids_from_input_ids"):
-            return int(module.padding_idx) + 1  # type: ignore[arg-type]
-    return 0

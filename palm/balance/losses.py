@@ -97,6 +97,7 @@ class FAMO(LearnedBalance):
         losses = self.table("losses")
         if any(losses.get(task, 0.0) <= 0 for task in tasks):
             return [1.0] * len(tasks)
+        # The gradient of log L is that of L divided by L.
         slopes = [share / losses[task] for task, share in zip(tasks, self._shares(tasks), strict=True)]
         return [len(tasks) * slope / sum(slopes) for slope in slopes]
 

@@ -172,7 +172,7 @@ def _computing(training: Training, settings: RunSettings, devices: int) -> Compu
         name = torch.cuda.get_device_name(device)
         why = "a GPU is visible"
     else:
-        name = f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+        name = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
         why = "no GPU is visible" if settings.use_gpu else "use_gpu is off"
         why = "device: cpu" if settings.device == "cpu" else why
     chosen = training.recipe.chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from palm.check.result import Check
@@ -13,14 +14,18 @@ from palm.report.curves import Curve
 from palm.report.page import environment
 
 
-def write_page(check: Check, file: Path) -> None:
-    """Write a check as a page.
+def write_findings(check: Check, file: Path) -> None:
+    """Write a check as JSON or, where the file's name ends in `.html`, as a page.
 
     Raises:
         PalmError: jinja2 is missing.
         StorageError: the file cannot be written.
     """
-    write_text(file, page(check), kind="check.html")
+    if file.suffix == ".html":
+        write_text(file, page(check), kind="check.html")
+    else:
+        text = json.dumps(check.as_json(), ensure_ascii=False, indent=2, allow_nan=False)
+        write_text(file, f"{text}\n", kind="check.json")
 
 
 def page(check: Check) -> str:

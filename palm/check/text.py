@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from tqdm import tqdm
@@ -73,14 +74,19 @@ def _data(check: Check) -> Iterator[str]:
     yield from aligned(rows)
     for task in check.data:
         for number, file in enumerate(task.files):
-            place = f"{task.task} {file.role}"
-            if file.chosen_by:
-                yield f"{place}: chosen of {file.path} by {', '.join(file.chosen_by)}"
-            if labels := labels_of(file):
-                yield f"{place}: {labels}"
-            if number == 0 and file.histogram:
-                bars = sparks([count for _, count in file.histogram])
-                yield f"{place}: {bars} {file.histogram[0][0]} to {file.histogram[-1][0]} tokens"
+            for line in _about(file, with_histogram=number == 0):
+                yield f"{task.task} {file.role}: {line}"
+
+
+def _about(file: FileCheck, with_histogram: bool) -> Iterator[str]:
+    """Describe the choice of a file's rows, its labels, and its lengths."""
+    if file.chosen_by:
+        yield f"chosen of {file.path} by {', '.join(file.chosen_by)}"
+    if labels := labels_of(file):
+        yield labels
+    if with_histogram and file.histogram:
+        bars = sparks([count for _, count in file.histogram])
+        yield f"{bars} {file.histogram[0][0]} to {file.histogram[-1][0]} tokens"
 
 
 def labels_of(file: FileCheck) -> str:
@@ -178,4 +184,4 @@ def sparks(values: Sequence[float]) -> str:
 
 def size(count: int) -> str:
     """Bytes as people read them."""
-    return f"{tqdm.format_sizeof(count)}B"
+    return re.sub(r"(?<=\d)(?=[kMGT]|$)", " ", tqdm.format_sizeof(count)) + "B"

@@ -22,17 +22,18 @@ def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool
         PalmError: options of the other way are there, or some that are needed are not.
     """
     if options.config is not None:
-        own = [name for name in (*needed, "trust", "engine") if name != "model"]
-        if given := [
-            name for name in own if getattr(options, name) not in (None, [], "torch")
-        ]:  # no defaults
+        if options.model is not None:
+            raise PalmError("--model: not beside CONFIG, whose models are its own, or --inference_model_dir")
+        own = ("input", "trust", "engine")
+        if given := [name for name in own if getattr(options, name) not in (None, [], "torch")]:
             what = f"--{', --'.join(given)} goes with --model"
             raise PalmError(f"{what}; a configuration names files and components itself")
         return False
     missing = [f"--{name}" for name in needed if getattr(options, name) is None]
-    if wrong := ", ".join(options.settings or missing):
+    unknown = [*options.settings, *(f"--task={task}" for task in options.task)]
+    if wrong := ", ".join(unknown or missing):
         alternative = f"--{', --'.join(needed[:-1])} and --{needed[-1]}"
-        came = f"{'unknown' if options.settings else 'missing'}: {wrong}"
+        came = f"{'unknown' if unknown else 'missing'}: {wrong}"
         raise PalmError(f"{caller} needs CONFIG, or {alternative}; {came}")
     return True
 
@@ -55,7 +56,10 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
     """Return the tasks that are named, or else the targets that have this file."""
     from palm.controller.saved_model import with_data
 
-    return options.task or with_data(controller.plan, setting)
+    tasks = options.task or with_data(controller.plan, setting)
+    if options.output is not None and len(tasks) > 1:
+        raise PalmError(f"--output takes the rows of one task; choose it with --task: {', '.join(tasks)}")
+    return list(tasks)
 
 
 @cli.command(
@@ -87,7 +91,8 @@ def predict(options: argparse.Namespace) -> None:
         return
     controller = _open_controller(options)
     for task in _chosen(options, controller, "pred_file"):
-        controller.pred(task, options.inference_model_dir, resume=options.resume)
+        place = options.inference_model_dir
+        controller.pred(task, place, resume=options.resume, output=options.output)
 
 
 @cli.command(
@@ -116,8 +121,6 @@ def evaluate(options: argparse.Namespace) -> None:
     else:
         controller = _open_controller(options)
         tasks = _chosen(options, controller, "dev_file")
-        if options.output is not None and len(tasks) > 1:
-            raise PalmError(f"--output takes the rows of one task; choose it with --task: {', '.join(tasks)}")
         place = options.inference_model_dir
         scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
     cli.write_line(json.dumps(scores, ensure_ascii=False))
@@ -175,12 +178,12 @@ def convert_encoder(options: argparse.Namespace) -> None:
         cli.option("-l", "--list", action="store_true", help="list the models"),
         cli.option("names", metavar="NAME", nargs="*", help="a model, owner/name, or all of the list (all)"),
         cli.option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
-        cli.option("--path", metavar="DIR", default=".", help="the folder that is to hold `pretrain`"),
+        cli.output("`pretrain/NAME`: a folder; the working directory where absent", default=Path()),
     ],
     only_reads=True,
 )
 def download_models(options: argparse.Namespace) -> None:
-    """Download pretrained models to DIR/pretrain/NAME. What has arrived is kept when a connection breaks off:
+    """Download pretrained models to OUT/pretrain/NAME. What has arrived is kept when a connection breaks off:
     run the same again, and it goes on from there. The environment variables PALM_MIRROR (PaddlePALM's
     archives) and HF_ENDPOINT (Hugging Face) name other servers.
     """
@@ -195,7 +198,7 @@ def download_models(options: argparse.Namespace) -> None:
         need_torch()
     try:
         for name in names:
-            download("pretrain", name, options.path)
+            download("pretrain", name, options.output)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("run the same again, and it goes on from there") from None
 

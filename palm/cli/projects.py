@@ -45,6 +45,8 @@ def init(options: argparse.Namespace) -> None:
 
     tasks = options.tasks
     pretrain = options.pretrain
+    if options.table is not None and tasks is not None:
+        raise ConfigError("--from finds the tasks in the table; leave --tasks out")
     table = None if options.table is None else tasks_in(options.table)
     if table is not None:
         tasks = ",".join(f"{name}={kind}" for name, kind in table.kinds.items())

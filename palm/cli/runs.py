@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from palm.cli import command as cli
 from palm.core.errors import ExitCode, PalmError
 
 CHECK_OPTIONS = (
-    cli.option("--json", metavar="FILE", help="write it as JSON; - for standard output, without text"),
-    cli.option("--html", metavar="FILE", type=Path, help="write it as a page"),
+    cli.JSON,
+    cli.output("the findings: a .json or .html file; may be repeated", action="append", default=[]),
     cli.flag("--strict", "let warnings, too, end with exit code 1"),
     cli.flag("--no_measure", "do not measure time and memory"),
     cli.flag("--find_batch_size", "where batches do not fit into memory, halve them until they do"),
@@ -34,10 +33,12 @@ def check_run(options: argparse.Namespace) -> None:
     wrong.
     """
     from palm.check import check
+    from palm.check.page import write_findings
     from palm.check.text import text_of_check
-    from palm.core.files.fs import write_text
     from palm.core.files.untrusted import printable
 
+    if wrong := [str(file) for file in options.output if file.suffix not in (".json", ".html")]:
+        raise PalmError(f"--output should be a .json or .html file, not {', '.join(map(repr, wrong))}")
     findings = check(
         options.config,
         options.task_dir,
@@ -45,18 +46,9 @@ def check_run(options: argparse.Namespace) -> None:
         measure=not options.no_measure,
         find_batch_size=options.find_batch_size,
     )
-    if options.json != "-":
-        cli.write_line(printable(text_of_check(findings)))
-    if options.json is not None:
-        text = json.dumps(findings.as_json(), ensure_ascii=False, indent=2, allow_nan=False)
-        if options.json == "-":
-            cli.write_line(text)
-        else:
-            write_text(Path(options.json), f"{text}\n", kind="check.json")
-    if options.html is not None:
-        from palm.check.page import write_page
-
-        write_page(findings, options.html)
+    cli.write_line(cli.json_text(findings.as_json()) if options.json else printable(text_of_check(findings)))
+    for file in options.output:
+        write_findings(findings, file)
     if not findings.is_fine(options.strict):
         raise SystemExit(ExitCode.FOUND)
 
@@ -81,7 +73,9 @@ def train(options: argparse.Namespace) -> None:
         check_run(options)
         return
     if unused := [
-        name for name in ("json", "html", "strict", "no_measure", "find_batch_size") if getattr(options, name)
+        name
+        for name in ("json", "output", "strict", "no_measure", "find_batch_size")
+        if getattr(options, name)
     ]:
         raise PalmError(f"--{', --'.join(unused)}: goes with --dry_run, or with palm check")
     from palm.controller.controller import Controller

@@ -77,6 +77,7 @@ def _options(words: Sequence[str], flags: Collection[str] = ()) -> Iterator[tupl
         name = task + dot + setting.replace("-", "_")
         if equals:
             yield name, Plain(value)
+        # A value may begin with one dash, as -1 does.
         elif name not in flags and rest and not rest[0].startswith("--"):
             yield name, Plain(rest.pop(0))
         else:

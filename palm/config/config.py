@@ -69,7 +69,9 @@ class Config:
         self.base = base
         chosen = [SettingsLayer({}, "global"), *(SettingsLayer({}, "tasks", task) for task in self.tasks)]
         self._chosen = {layer.scope: layer for layer in chosen}
+        # What palm chooses is weaker than all that users set, and stronger than the backbone's JSON.
         self._layers = [*layers[:-1], *chosen, *layers[-1:]]
+        # By scope with their ranks, so that a look-up goes only through the layers that reach it.
         self._places: dict[str | None, dict[int, SettingsLayer]] = {}
         for number, layer in enumerate(self._layers):
             self._places.setdefault(layer.scope, {})[number] = layer
@@ -222,6 +224,7 @@ class Config:
                     continue
                 if hint := self._reason(name, layer.scope, excused):
                     unused.append(f"{setting.origin}: {hint}")
+        # Those of files in the order of their lines, then those of the command line.
         raise_any([*self._problems, *sorted(unused, key=lambda line: line.startswith("--"))])
 
     def resolved(self) -> dict[str, Any]:
@@ -279,6 +282,7 @@ class Config:
         found = []
         for layer in self._reaching(scope, from_backbone):
             here = [Found(layer, s, layer.settings[s]) for s in parameter.spellings if s in layer.settings]
+            # Used though overruled: only what nobody asks for is reported.
             layer.used |= {name for _, name, _ in here}
             for other in here[1:]:
                 if not _agree(here[0].setting, other.setting, parameter):

@@ -138,6 +138,7 @@ def _none(value: Any, annotation: Any, base: Path) -> None:  # noqa: ARG001
 
 
 def _float(value: Any, annotation: Any, base: Path) -> float:  # noqa: ARG001
+    # To Python `True` is a number, so that a learning_rate of True would be one of 1.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise Mismatch
     try:
@@ -163,6 +164,7 @@ def _scalar(value: Any, annotation: Any, base: Path) -> bool | int | str:
         if annotation is str:
             return str(value)
         with suppress(ValueError):
+            # A whole number is not made by way of a float, which would round it above 2 ** 53.
             if not isinstance(value, float):
                 return int(value)
         if (real := _float(value, float, base)).is_integer():
@@ -187,6 +189,7 @@ def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
 def _data_path(value: Any, base: Path) -> Path:
     """Convert to one path; several have commas between them in it, and an address stays as it is."""
     try:
+        # A file whose own name has a comma is one file.
         parts = [value] if _path(value, Path, base).exists() else _parts(value)
     except Mismatch:
         parts = _parts(value)
@@ -237,6 +240,7 @@ def _parts(value: Any) -> list[Any]:
 def _literal(value: Any, annotation: Any, base: Path) -> Any:
     for choice in get_args(annotation):
         try:
+            # By the type of each choice: a `1` on the command line may be a number or a text.
             if _converted(value, type(choice), base) == choice:
                 return choice
         except Mismatch:
@@ -253,6 +257,7 @@ def _union(value: Any, annotation: Any, base: Path) -> Any:
     kinds = [get_args(m)[0] if get_origin(m) is Annotated else get_origin(m) or m for m in members]
     if value == "" and {Path, type(None)} <= {*kinds}:  # PALM's `pred_output_path: ''`
         return None
+    # Nearly everything fits as text, so text is tried last: `1` is a number where both are allowed.
     ranked = zip((_LENIENCY.get(kind, 0) for kind in kinds), members, strict=True)
     for _, member in sorted(ranked, key=itemgetter(0)):
         try:

@@ -108,6 +108,7 @@ class _Loader(yaml.SafeLoader):
         return str(node.value) if kind == "str" else Plain(node.value)
 
     def _mapping(self, node: yaml.MappingNode) -> Lines:
+        # Before merge keys (`<<`) are resolved: what overrides a merged value is not set twice.
         seen: dict[str, int] = {}
         for key, _ in node.value:
             place = f"{self.shown}:{key.start_mark.line + 1}"
@@ -147,6 +148,7 @@ def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None)
         origins: where they come from, nested as the values are; becomes comments. That of a value that is
             not there is left out.
     """
+    # Lines are not broken, because a comment with its origin follows each value.
     text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
     if not origins:
         return text

@@ -1,4 +1,4 @@
-"""Names that other programs have for settings of palm."""
+"""Names that other programs, and earlier states of palm, have for settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "batch_size": ["per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size"],
     "pred_batch_size": ["per_device_eval_batch_size", "eval_batch_size"],
     "max_seq_len": ["seq_length", "max_length", "max_seq_length", "model_max_length"],
-    "warmup_proportion, a share of all steps": [
+    "warmup_proportion, a fraction of all steps": [
         "warmup_steps",
         "warmup_ratio",
         "num_warmup_steps",
@@ -23,7 +23,7 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "vocab_path": ["vocab", "vocab_file", "tokenizer", "tokenizer_name"],
     "dropout_prob, of a head, or hidden_dropout_prob": ["classifier_dropout"],
     "pooling": ["pooler_type", "pooling_mode"],
-    "task_instance": ["tasks_file", "task_names"],
+    "task_instance": ["task", "tasks", "tasks_file", "task_names"],
     "with_negative": ["version_2_with_negative"],
     "grad_clip": ["max_grad_norm", "gradient_clip_val", "clip_norm"],
     "beta1 and beta2": ["adam_beta1", "adam_beta2", "betas"],
@@ -39,7 +39,8 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "precision: bf16": ["fp16", "bf16", "use_fp16", "mixed_precision", "amp"],
     "activation_checkpointing": ["gradient_checkpointing"],
     "gradient_accumulation_steps": ["accumulate_grad_batches", "accum_steps"],
-    "trackers": ["report_to"],
+    "trackers": ["report_to", "wandb", "mlflow", "tensorboard"],
+    "lora": ["adapter", "lora_alpha", "lora_config", "lora_rank", "peft"],
     "resume": ["resume_from_checkpoint"],
     "overwrite": ["overwrite_output_dir"],
     "dev_file": ["eval_file", "validation_file", "valid_file"],
@@ -53,6 +54,21 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "metrics": ["metric", "metric_name"],
     "max_query_len": ["max_query_length"],
     "max_answer_len": ["max_answer_length"],
+    "loss_weight": ["loss_scale", "task_weight"],
+    "no setting: leave it out": [
+        "compile",
+        "torch_compile",
+        "gradient_exchange",
+        "cagrad_radius",
+        "gradnorm_alpha",
+        "gradnorm_rate",
+        "famo_decay",
+        "dwa_steps",
+        "dwa_temperature",
+        "lr_cut_fraction",
+        "lr_ratio",
+        "fork_merge",
+    ],
 }
 """Setting, as a clause that says what to write -> names of other programs for it."""
 

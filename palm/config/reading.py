@@ -57,6 +57,7 @@ def read_config(
     raise_any(type_problems((Sequence, NoneType), "a list of words", argv=argv))
     problems: list[str] = []
     options = read_arguments(program_arguments() if argv is None else argv, problems)
+    # Asked for `--pretrain` and for `backbone: auto`; of a model at Hugging Face each would look it up.
     asked = None if directory is None else functools.cache(directory)
     sources = _Sources(options, problems, needs_tasks, asked, resolves_auto)
     sources.expand_pretrain()
@@ -116,6 +117,7 @@ class _Sources:
             for name in ("global", "tasks", "backbone")
             if isinstance(content.get(name), Mapping)
         }
+        # A mapping under these names is a section; a text, as `backbone: bert`, is a setting.
         for name in sections:
             del self.everything[name]
         if "global" in sections:
@@ -164,6 +166,7 @@ class _Sources:
             gap,
             self.cached_vocab,
         )
+        # Both have been used here, though no component asks for them.
         config.value("task_instance")
         config.value("backbone_config_path")
         return config
@@ -283,6 +286,7 @@ class _Sources:
 
     def _layers(self, settings: Settings, tasks: Collection[str]) -> list[SettingsLayer]:
         """Return a layer for each task (from `mrqa.max_seq_len` and the like), then that for everybody."""
+        # A task's own come before those for everybody, so they are the stronger ones.
         scopes: dict[str | None, Settings] = {task: {} for task in tasks}
         scopes[None] = {}
         for name, setting in settings.items():

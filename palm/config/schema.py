@@ -64,6 +64,7 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
         PalmError: an annotation names something that is not defined when the program runs.
     """
     function: Callable[..., Any] = consumer.__init__ if isinstance(consumer, type) else consumer  # type: ignore[misc]
+    # A component's constructor is wrapped; the annotations are those of the original.
     annotated = consumer if dataclasses.is_dataclass(consumer) else inspect.unwrap(function)
     try:
         hints = get_type_hints(annotated, include_extras=True)

@@ -33,7 +33,7 @@ from palm.reader.text.labels import Labels, moved_labels
 
 T = TypeVar("T")
 
-Place = Callable[[str, str | None], str | None]
+PlaceOf = Callable[[str, str | None], str | None]
 """`Config.place`."""
 
 
@@ -51,7 +51,7 @@ class Parts:
     tasks: list[Task]
 
 
-def build(plan: Plan, place: Place) -> Parts:
+def build(plan: Plan, place: PlaceOf) -> Parts:
     """Construct and wire all components of a training run.
 
     Args:
@@ -65,6 +65,7 @@ def build(plan: Plan, place: Place) -> Parts:
     # Process-wide: initial weights are drawn from torch's own generator.
     torch.manual_seed(settings.random_seed)
     if plan.backbone[1].get("pooling") == "model" and settings.pretrain_path is not None:
+        # Only a run that starts from the directory asks it: a saved model knows its own pooling.
         folder = pretrained_directory(settings.pretrain_path)
         plan.backbone[1]["pooling"] = directory_pooling(folder)
     builder = _Builder(place)
@@ -102,12 +103,13 @@ class _Builder:
         place: where in the configuration a setting stands.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PlaceOf) -> None:
         self.place = place
         self.problems: list[str] = []
 
     def add(self, lines: Iterable[str], scope: str | None = None) -> None:
         """Add problems, each with its place."""
+        # Head and encoder may refuse the same setting; one line about it is enough.
         known = {_subject(line) for line in self.problems} - {None}  # of another component
         placed = [_placed(self.place, scope, line) for line in lines]
         self.problems += [line for line in placed if _subject(line) not in known]
@@ -193,6 +195,7 @@ def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
         task.open_stream(settings.random_seed, cache=cache, devices=devices)
         assert task.stream is not None
         logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
+    # All streams are open: a task on shared rows now takes over the batches of the other.
     share_rows(parts.tasks)
     plan = StepPlan(
         tasks=[task.progress() for task in parts.tasks],
@@ -216,16 +219,16 @@ def _subject(line: str) -> str | None:
     return None if found is None else found[0]
 
 
-def _placed(place: Place, scope: str | None, line: str) -> str:
+def _placed(place: PlaceOf, scope: str | None, line: str) -> str:
     """A component's complaint with the place of the setting that it begins with, or else with its task."""
     if titled := re.match(r"task '([^']+)': (.*)", line, re.DOTALL):
         scope = titled[1]
     title = f"task {scope!r}: " if scope not in (None, "backbone") else ""
-    said = line.removeprefix(title)
-    name = re.match(r"\w*", said)
+    text = line.removeprefix(title)
+    name = re.match(r"\w*", text)
     origin = place(name.group(), scope) if name and name.group() else None
     is_exact = origin is not None and (":" in origin or origin.startswith("--"))  # a dict has no lines
-    return f"{origin}: {said}" if is_exact else f"{title}{said}"
+    return f"{origin}: {text}" if is_exact else f"{title}{text}"
 
 
 def _described(task: TaskPlan) -> str:

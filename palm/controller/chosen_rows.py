@@ -126,6 +126,7 @@ def _choose(tasks: Sequence[Any], folder: Path | None, records: dict[Path, str])
     path = tasks[0].task["train_file"]
     numbers, keys = _keys_of(tasks, path, tasks[0].rows)
     parts = split(keys, tasks[0].rows.fractions)
+    # The record names the table by its content, not only by its place.
     digest = data_checksum(path)
     for task, of_task in zip(tasks, keys, strict=True):
         train = sample(of_task, parts["train"], task.rows.sample, task.rows.sample_per_label)
@@ -150,6 +151,7 @@ def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[N
     for number, row in enumerate(rows):
         if settings.wants(row):
             numbers.append(number)
+            # Tasks may call different columns of one table their label, so the keys are each task's own.
             for task, own, of_task in zip(tasks, columns, keys, strict=True):
                 cells = own.row(row).cells
                 label = next((cells[name] for name in TARGETS if name in cells), None)
@@ -166,6 +168,7 @@ def _enter(
     for part, rows in parts.items():
         text = Selection(task.task["train_file"], digest, rows, settings).text
         name = f"{task.name}.{part}{ENDING}"
+        # By content: processes and runs that choose alike have one file.
         key = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
         found[part] = Cache.of_anyone().file(
             key, name, f"the rows of {task.name}", partial(write_text, text=text)

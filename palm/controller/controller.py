@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
@@ -17,7 +18,7 @@ from palm.controller.stage_planning import stages_of, steps_of
 from palm.controller.stage_training import train_stages
 from palm.controller.startup import argument_problems, configured, joined
 from palm.controller.unused_settings import without_effect
-from palm.core.checks import raise_any
+from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
@@ -98,6 +99,7 @@ class Controller:
         self.config = configured(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self.plan = plan(self.config, for_train, tasks)
         set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))
+        # Before anything is built, since it may start this program again, once for every device.
         self._device = joined(self.plan.settings)
         self._parts = build(self.plan, self.config.place) if for_train else None
         self.stages = stages_of(self.config, self.plan) if for_train else []
@@ -127,6 +129,7 @@ class Controller:
             raise ConfigError("load_pretrain needs a directory: as its argument or as pretrain_path")
         logger.info("Loading pretraining parameters from %s...", path)
         folder = Path(pretrained_directory(self._found(path)))
+        # Heads are filled, too, where the directory has one of the same kind.
         heads = [(task.name, task.head, label_names(task.reader, task.head)) for task in parts.tasks]
         load_pretrain(parts.backbone, folder, heads)
         theirs = find_vocabulary(folder)
@@ -170,6 +173,7 @@ class Controller:
         if is_first():
             place = place_of(self.config, "trackers")
             own = [*trackers_of(settings.trackers or (), directory.path, place), *own]
+        # An exchange of all ranks, so it comes before what rank 0 does alone.
         restarted = lost_a_process()
         with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), restarted))
@@ -223,6 +227,7 @@ class Controller:
         acting = evaluation_observers(
             evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
         )
+        # Only while steps are made: before, there is nothing that a checkpoint would have to keep.
         with directory.explaining(), stop_request() as request:
             stopping = StopOnSignal(training, request, saver, directory.how_to_go_on)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
@@ -239,7 +244,7 @@ class Controller:
             parts.settings.save_path,
             [task.name for task in parts.tasks],
             [task.name for task in parts.tasks if task.is_target],
-            resume if resume in (None, "auto") else str(self._found(resume)),
+            resume if resume in (None, "auto") else str(self._found(resume).absolute()),
             parts.settings.overwrite,
             [
                 file
@@ -279,7 +284,12 @@ class Controller:
         return scores
 
     def pred(
-        self, task: str, inference_model_dir: str | Path | None = None, *, resume: bool = False
+        self,
+        task: str,
+        inference_model_dir: str | Path | None = None,
+        *,
+        resume: bool = False,
+        output: str | Path | None = None,
     ) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
 
@@ -288,6 +298,7 @@ class Controller:
             inference_model_dir: where absent, `<save_path>/<task>/best_model` if the task has dev data and
                 such a model, otherwise `<save_path>/<task>/infer_model`.
             resume: go on where the same prediction was stopped, if it was.
+            output: where to write them, in place of the task's `pred_output_path`.
 
         Returns:
             The predictions, read from their files as needed: records, or of mrc question id -> answer.
@@ -298,7 +309,7 @@ class Controller:
         plan = self._task_plan(task)
         pred_file = self._data_file(plan, "pred_file")
         model = self._model(plan, inference_model_dir)
-        output = plan.task.get("pred_output_path") or save_path_of(self.plan) / task
+        output = output or plan.task.get("pred_output_path") or save_path_of(self.plan) / task
         with tf32(self.plan.settings.get("tf32")):
             predictions = model.predict_file(pred_file, output, resume=resume)
         logger.info("%s: predictions saved at %s", task, output)
@@ -334,12 +345,13 @@ class Controller:
 
     def _task_plan(self, task: str) -> TaskPlan:
         plans = {plan.name: plan for plan in [*self.plan.tasks, *map(TaskPlan.of, self.plan.given)]}
-        if task not in plans:
+        if not isinstance(task, str) or task not in plans:
             raise ConfigError(f"no task is called {task!r}; there are {', '.join(plans)}")
         return plans[task]
 
     def _found(self, path: str | Path) -> Path:
         """A path given from Python: from the working directory, else from the configuration's folder."""
+        raise_any(path_problems(path=path))
         beside = self.config.base / path
         return beside if not is_data(Path(path)) and (beside.exists() or is_data(beside)) else Path(path)
 
@@ -351,12 +363,14 @@ class Controller:
         Args:
             devices: plan the steps that the run has on so many devices, of which this process is the first.
         """
+        raise_any(type_problems((int, NoneType), "a whole number", devices=devices))
         parts = self._fresh()
         settings = parts.settings
         if not self._resumes and settings.start_from is not None:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif not self._resumes and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
+        # Weights may move from now on, so the next call builds all parts anew.
         self._begun = True
         total = open_data(parts, devices).total_steps
         rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)

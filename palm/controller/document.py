@@ -53,6 +53,7 @@ def _of_run(config: Config, plan: Plan, tasks: Sequence[str]) -> dict[str, Any]:
         run |= {} if plan.balance is None else plan.balance[1]
     else:
         run |= dict.fromkeys(marked(OF_SEVERAL))
+    # Lists with a value per task are cut to the tasks that stay.
     for name in marked(PER_TASK):
         if run.get(name) is not None:
             run[name] = [run[name][config.tasks.index(task)] for task in tasks]

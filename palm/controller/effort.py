@@ -56,7 +56,7 @@ Choice = dict[str, tuple[Any, str]]
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """What a recipe depends on.
 
     Args:
@@ -72,7 +72,7 @@ class Facts:
     is_evaluated: bool = False
 
 
-def recipe(effort: Effort, facts: Facts) -> Choice:
+def recipe(effort: Effort, facts: RunFacts) -> Choice:
     """Choose how to train; docs/optimization.md has what the choices are worth."""
     rows = COUNTED_ROWS if facts.rows is None else max(1, facts.rows)
     batch = 32 if rows >= MANY_ROWS else 16
@@ -109,37 +109,36 @@ def choose_by_effort(config: Config) -> None:
     given = config.value("effort")
     if given is None or given.value not in get_args(Effort):
         return
-    _enter(config, given.value, Facts())  # so that the configuration is whole
+    _enter(config, given.value, RunFacts())  # so that the configuration is whole
     _enter(config, given.value, facts_of(plan(config, for_train=True)))
 
 
-def _enter(config: Config, effort: Effort, facts: Facts) -> None:
+def _enter(config: Config, effort: Effort, facts: RunFacts) -> None:
     chosen = {
         name: (value, f"effort {effort}: {why}") for name, (value, why) in recipe(effort, facts).items()
     }
     per_task = {"batch_size": chosen.pop("batch_size")}
     for scope, settings in ((None, chosen), *((task, per_task) for task in config.tasks)):
+        # What was chosen before is taken back first, so that `place` finds only what the user has set.
         config.choose({}, scope)
         free = [name for name in settings if all(config.place(e, scope) is None for e in INSTEAD[name])]
         config.choose({name: settings[name] for name in free}, scope)
 
 
-def facts_of(planned: Plan) -> Facts:
+def facts_of(planned: Plan) -> RunFacts:
     """Look at what a recipe depends on."""
     tags = planned.settings.get("target_tag") or [1] * len(planned.tasks)
     main = next((task for task, tag in zip(planned.tasks, tags, strict=True) if tag), None)
     starts = (planned.settings.get("pretrain_path"), planned.settings.get("start_from"))
-    return Facts(
+    return RunFacts(
         rows=None if main is None else _rows(main),
-        width=planned.backbone[1].get("hidden_size"),
+        width=planned.backbone[1].get("hidden_size", main and main.head[1].get("hidden_size")),
         is_pretrained=any(start is not None for start in starts),
         is_evaluated=any(task.task.get("dev_file") is not None for task in planned.tasks),
     )
 
 
 def _rows(task: TaskPlan) -> int | None:
-    cls, arguments = task.reader
     with suppress(PalmError):  # the run will report it
-        rows = cls(**arguments).read(task.task["train_file"], with_targets=True)
-        return sum(1 for _ in islice(rows, COUNTED_ROWS))
+        return sum(1 for _ in islice(task.examples(task.task["train_file"]), COUNTED_ROWS))
     return None

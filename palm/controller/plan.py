@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -79,6 +79,11 @@ class TaskPlan:
     task: dict[str, Any]
     rows: RowSettings = field(default_factory=RowSettings)
 
+    def examples(self, path: Path) -> Iterator[Any]:
+        """Read a file with labels as the task's reader does."""
+        cls, arguments = self.reader
+        return cls(**arguments).read(path, with_targets=True)
+
     @classmethod
     def of(cls, task: Task) -> TaskPlan:
         """Return the description from which a configuration would make `task`."""
@@ -140,12 +145,9 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
     tasks = [components.task(name) for name in config.tasks]
     _keep_shared_rows(tasks)
+    # From here on a task's files are those of its chosen rows.
     chosen = _chosen_rows(config, tasks, settings.get("save_path"), for_train)
-    for name in {task.name for task in given} & {*config.tasks}:
-        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
-    for name in (*config.tasks, *(task.name for task in given)):
-        if (problem := name_problem(name)) is not None:
-            config.problem(problem)
+    _check_names(config, [task.name for task in given])
     if for_train:
         _check_training(config, settings, everything := [*tasks, *map(TaskPlan.of, given)])
         _check_evaluation(config, settings, everything, mixing)
@@ -219,6 +221,7 @@ def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:
         if shares and task.reader is not None and task.reader[1].get("label_type") in (None, "class"):
             cls, arguments = task.reader
             if "missing_labels" in settings_of(cls):
+                # A row that lacks this task's label trains the others; leaving it out would shift theirs.
                 arguments.setdefault("missing_labels", True)
 
 
@@ -287,6 +290,15 @@ def place_of(config: Config, name: str, scope: str | None = None) -> str:
     """The beginning of a message about a setting: its place and its name."""
     setting = config.value(name, scope)
     return name if setting is None else setting.place(name)
+
+
+def _check_names(config: Config, given: Sequence[str]) -> None:
+    """Check the names of tasks, those that were built in Python among them."""
+    for name in {*given} & {*config.tasks}:
+        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
+    for name in (*config.tasks, *given):
+        if (problem := name_problem(name)) is not None:
+            config.problem(problem)
 
 
 def _check_computation(config: Config) -> None:

@@ -45,6 +45,7 @@ def targets_of(settings: Mapping[str, Any]) -> list[str]:
     """Return the tasks of a configuration that are targets: all if `target_tag` is not set."""
     tasks = settings["task_instance"]
     tags = settings.get("target_tag") or [1] * len(tasks)
+    # Not strict: a list of a wrong length is reported with the other settings.
     return [task for task, tag in zip(tasks, tags, strict=False) if tag]
 
 

@@ -210,11 +210,11 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 """Setting -> whether a value of it fits, and in words what would."""
 
-Problem = tuple[str, str]
+SettingProblem = tuple[str, str]
 """A setting's name, and what is wrong with it; together they are a sentence."""
 
 
-def setting_problems(settings: dict[str, Any], tasks: list[str]) -> list[Problem]:
+def setting_problems(settings: dict[str, Any], tasks: list[str]) -> list[SettingProblem]:
     """List problems of global settings: lists of a wrong length, values outside their range."""
     found = []
     for name in marked(PER_TASK):
@@ -231,7 +231,7 @@ def setting_problems(settings: dict[str, Any], tasks: list[str]) -> list[Problem
     return found
 
 
-def _ratio_problems(ratios: object, tags: object, tasks: list[str]) -> Iterator[Problem]:
+def _ratio_problems(ratios: object, tags: object, tasks: list[str]) -> Iterator[SettingProblem]:
     """List problems of the lists that say which tasks are targets and how often each is drawn."""
     if isinstance(tags, list):
         if set(tags) - {0, 1}:
@@ -246,7 +246,9 @@ def _ratio_problems(ratios: object, tags: object, tasks: list[str]) -> Iterator[
                 yield "mix_ratio", f"of task {task!r} should be {least}, not {ratio!r}"
 
 
-def _reset_problems(reset: Sequence[str] | None, start_from: object, tasks: list[str]) -> Iterator[Problem]:
+def _reset_problems(
+    reset: Sequence[str] | None, start_from: object, tasks: list[str]
+) -> Iterator[SettingProblem]:
     if strange := sorted({*(reset or ())} - {*tasks, "heads"}):
         yield "reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}"
     elif reset and start_from is None:

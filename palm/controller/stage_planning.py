@@ -27,6 +27,8 @@ from palm.optimizer import OPTIMIZERS
 PRETRAINED = "pretrained"
 """What `start_from` of a stage calls the weights that the whole run starts from."""
 
+WHOLE_RUN = "{} is a setting of the whole run; write it outside of stages"
+
 OWN = ("name", "tasks", "start_from", "reset")
 """What a stage says beside settings."""
 
@@ -74,15 +76,18 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         return []
     place = place_of(config, "stages")
     problems = list(_of_all(planned, place))
+    kind: Any = planned.backbone[0]
+    encoder = (name for name in settings_of(kind) if "dropout" not in name)
+    of_whole_run = {*marked(OF_WHOLE_RUN), *encoder}
     found: list[StagePlan] = []
-    for number, said in enumerate(given, start=1):
-        tasks = _tasks_of(said, config.tasks)
-        name = _name_of(said, tasks, config.tasks)
+    for number, entry in enumerate(given, start=1):
+        tasks, name = _tasks_and_name(entry, config.tasks)
         label = f"{number}-{name}"
-        wrong = list(_problems(said, name, tasks, config.tasks, found))
+        wrong = list(_problems(entry, name, tasks, config.tasks, found))
+        wrong += [WHOLE_RUN.format(setting) for setting in entry if setting in of_whole_run]
         if not wrong:
             try:
-                found.append(_stage(config, planned, said, label, tasks, found))
+                found.append(_stage(config, planned, entry, label, tasks, found))
                 _parts_of(found[-1])  # built as its run will be, and thrown away
             except ConfigError as error:
                 wrong = [INSIDE.sub("", line) for line in error.problems]
@@ -97,17 +102,12 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
     return found
 
 
-def _tasks_of(said: Mapping[str, Any], known: Sequence[str]) -> Any:
-    """Return the tasks that a stage names, unchecked; all tasks of the run if it names none."""
-    tasks = said.get("tasks") or known
-    return [tasks] if isinstance(tasks, str) else tasks
-
-
-def _name_of(said: Mapping[str, Any], tasks: Sequence[str], known: Sequence[str]) -> str:
-    """Return the name of a stage, which defaults to those of its tasks."""
-    if given := said.get("name"):
-        return str(given)
-    return "all" if tasks == known else "+".join(map(str, tasks))
+def _tasks_and_name(entry: Mapping[str, Any], known: Sequence[str]) -> tuple[Any, str]:
+    """Return the tasks of a stage, unchecked, by default all; and its name, by default theirs."""
+    tasks = entry.get("tasks", known)
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    named = tasks if isinstance(tasks, list) else [tasks]
+    return tasks, str(entry.get("name") or ("all" if tasks == known else "+".join(map(str, named))))
 
 
 def _parts_of(stage: StagePlan) -> Parts:
@@ -119,10 +119,10 @@ def absolute_stages(config: Config, planned: Plan, stages: Sequence[StagePlan]) 
     """The setting as it counts from any folder."""
     names = {PRETRAINED, *(part for each in stages for part in (each.label, each.label.partition("-")[2]))}
     return [
-        {**said, "start_from": str((config.base / Path(given).expanduser()).absolute())}
-        if (given := said.get("start_from")) is not None and given not in names
-        else dict(said)
-        for said in planned.settings["stages"]
+        {**entry, "start_from": str((config.base / Path(given).expanduser()).absolute())}
+        if (given := entry.get("start_from")) is not None and given not in names
+        else dict(entry)
+        for entry in planned.settings["stages"]
     ]
 
 
@@ -166,12 +166,12 @@ def _of_all(planned: Plan, place: str) -> Iterator[str]:
 
 
 def _problems(
-    said: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str], before: Sequence[StagePlan]
+    entry: Mapping[str, Any], name: str, tasks: Any, known: Sequence[str], before: Sequence[StagePlan]
 ) -> Iterator[str]:
     """Problems of a stage's name, tasks and places; its settings are checked when it is planned."""
     if not NAME.fullmatch(name):
         yield f"name should be of letters, digits, '_', '-', '+' and '.', not {name!r}"
-    if "name" in said and _label(name, before) is not None:
+    if "name" in entry and _label(name, before) is not None:
         yield f"name {name!r} is that of an earlier stage; give it another"
     if not isinstance(tasks, list) or not tasks:
         yield f"tasks should be a list of names, not {tasks!r}"
@@ -180,10 +180,6 @@ def _problems(
             if task not in known or tasks.count(task) > 1:
                 hint = did_you_mean(str(task), known) or f"; there are {', '.join(known)}"
                 yield f"tasks names {task!r}{' twice' if task in known else hint}"
-    of_whole_run = marked(OF_WHOLE_RUN)
-    for setting in said:
-        if setting in of_whole_run:
-            yield f"{setting} is a setting of the whole run; write it outside of stages"
 
 
 def _label(name: Any, stages: Sequence[StagePlan]) -> str | None:
@@ -195,20 +191,20 @@ def _label(name: Any, stages: Sequence[StagePlan]) -> str | None:
 def _stage(
     config: Config,
     planned: Plan,
-    said: Mapping[str, Any],
+    entry: Mapping[str, Any],
     label: str,
     tasks: Sequence[str],
     before: Sequence[StagePlan],
 ) -> StagePlan:
     """The plan of a stage that has nothing wrong with it so far."""
-    changes = {name: value for name, value in said.items() if name not in OWN}
+    changes = {name: value for name, value in entry.items() if name not in OWN}
     if not {*tasks} & {*targets_of(planned.settings)}:
         changes.setdefault("target_tag", [1] * len(tasks))  # somebody's epochs have to be counted
     folder = planned.settings["save_path"] / STAGES
     changes["save_path"] = folder / label
-    source, start = _start(said.get("start_from"), config, before, folder)
-    if "reset" in said:
-        start["reset"] = said["reset"]
+    source, start = _start(entry.get("start_from"), config, before, folder)
+    if "reset" in entry:
+        start["reset"] = entry["reset"]
     settings = _document(config, planned, tasks, {**changes, **start})
     return StagePlan(label, tasks, targets_of(settings["global"]), settings, source)
 
@@ -217,6 +213,7 @@ def _document(config: Config, planned: Plan, tasks: Sequence[str], changes: Mapp
     """The configuration of some of the tasks with changes, which count for all of them."""
     settings = document(config, planned, tasks, **changes)
     run = settings["global"]
+    # A task's own value goes before that of the whole run, and a change of the stage counts for all tasks.
     for name in changes:
         for task in tasks:
             run.pop(f"{task}.{name}", None)

@@ -9,6 +9,7 @@ from typing import Any
 from palm.config import Config
 from palm.controller.plan import TaskPlan, place_of
 from palm.core.errors import PalmError
+from palm.reader import EmbeddingReader
 from palm.reader.tables.files import is_data
 from palm.reader.text.labels import Labels
 
@@ -45,16 +46,19 @@ def _of_run(settings: dict[str, Any], is_evaluated: bool) -> Iterator[tuple[str,
 def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
     reader = task.reader[1]
     own = task.task
-    if reader.get("label_type") == "real" and "n_classes" in reader:
-        yield "n_classes", f"has no effect: labels of task {task.name!r} are real numbers; leave it out"
+    if reader.get("label_type") in ("real", "count") and "n_classes" in reader:
+        yield "n_classes", f"has no effect: labels of task {task.name!r} are numbers; leave it out"
+    if task.reader[0] is EmbeddingReader and task.head[1].get("learning_strategy") != "similarity":
+        yield from _of_pairs(task)
     for name, reason in task.reader[0].ignored_settings.items():
         if reader.get(name):
             yield name, f"has no effect on task {task.name!r}: {reason}; leave it out"
     head = task.head[1]
     if head.get("crf_learning_rate_factor", 1) != 1 and not head.get("use_crf"):
         yield "crf_learning_rate_factor", "has no effect: use_crf is off; set use_crf: True, or leave it out"
-    if "metrics" in own and own.get("dev_file") is None:
-        yield "metrics", f"has no effect: task {task.name!r} has no dev_file; give one, or leave them out"
+    for name, value in (("metrics", own.get("metrics")), ("calibrate", head.get("calibrate"))):
+        if value and own.get("dev_file") is None:
+            yield name, f"has no effect: task {task.name!r} has no dev_file; give one, or leave it out"
     if own.get("pred_output_path") is not None and own.get("pred_file") is None:
         yield (
             "pred_output_path",
@@ -63,6 +67,14 @@ def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
     if own.get("pred_file") is not None and not is_data(own["pred_file"]):
         yield "pred_file", f"is not there: {own['pred_file']}; training does not need it, prediction will"
     yield from _of_labels(task)
+
+
+def _of_pairs(task: TaskPlan) -> Iterator[tuple[str, str]]:
+    if task.reader[1].get("label_type") is not None:
+        why = "every pair is taken for one that belongs together; set learning_strategy: similarity"
+        yield "label_type", f"has no effect on task {task.name!r}: {why}"
+    if task.task.get("batch_size") == 1:
+        yield "batch_size", "is 1: a pair without negatives of its own has none, and nothing is learnt"
 
 
 def _of_labels(task: TaskPlan) -> Iterator[tuple[str, str]]:

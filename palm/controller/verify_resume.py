@@ -16,7 +16,7 @@ from palm.engine.run.determinism import Recording, first_difference, read_record
 
 
 @dataclass(frozen=True)
-class Check:
+class ResumeCheck:
     """The result of the comparison.
 
     Args:
@@ -40,7 +40,7 @@ class Check:
         )
 
 
-def check_resume(words: Sequence[str], steps: int, more: int) -> Check:
+def check_resume(words: Sequence[str], steps: int, more: int) -> ResumeCheck:
     """Train `steps + more` steps; then `steps`, a kill, and `more` from the checkpoint; and compare.
 
     `words` are CONFIG and the settings that follow it, as for `palm train`; files are temporary. Kernels
@@ -60,14 +60,14 @@ def check_resume(words: Sequence[str], steps: int, more: int) -> Check:
     beginning = first_difference(whole, before, range(1, steps + 1))
     if beginning is not None:
         reason = f"two runs from the beginning differ, without any kill: {beginning}"
-        return Check(steps, more, reason, 0)
+        return ResumeCheck(steps, more, reason, 0)
     if min(after) != steps + 1:
         raise PalmError(f"after the kill the run went on from step {min(after) - 1}, not from step {steps}")
     rest = first_difference(whole, after, range(steps + 1, last + 1))
     kernels = (
         "" if fixed else " (on a GPU, deterministic: True tells a difference of kernels from one of palm's)"
     )
-    return Check(steps, more, rest and f"after the kill, {rest}{kernels}", len(whole[last]["tensors"]))
+    return ResumeCheck(steps, more, rest and f"after the kill, {rest}{kernels}", len(whole[last]["tensors"]))
 
 
 def _recorded(
@@ -75,6 +75,7 @@ def _recorded(
 ) -> Recording:
     """Train in a process of its own, as `palm train` does, and read what it recorded."""
     make_folder(folder)
+    # A process of its own: what one keeps in memory, generators and caches, must not survive the kill.
     number = len(list(folder.glob("*.jsonl")))
     record = folder / f"{number}.jsonl"
     command = [*START, "verify-resume", *words, "--record", str(record)]

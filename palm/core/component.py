@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from palm.core.checks import FILE_NAMES
+from palm.core.checks import FILE_NAMES, raise_any
+from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import SPEC_NAMES, Specs, specs_of
 
@@ -51,6 +52,10 @@ class Component:
         given_2x: those of `only_2x` that the constructor was given.
         stands_for: the registered class that this one only gives other defaults; what is built by it is
             described and saved as that.
+        own_settings: the method whose parameters are settings of one component; they join those of the
+            constructor of the class that names it.
+        defaults: other defaults of the settings of that constructor.
+        fixed: values of those that a component has not.
         not_called: methods of 2.x that a subclass would override in vain -> what to do instead.
         settings: every argument of the constructor by its own name, defaults included; files as `Path`.
     """
@@ -60,6 +65,9 @@ class Component:
     order_2x: ClassVar[tuple[str, ...]] = ()
     given_2x: Mapping[str, Any] = MappingProxyType({})
     stands_for: ClassVar[type[Component] | None] = None
+    own_settings: ClassVar[str] = ""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    fixed: ClassVar[Mapping[str, Any]] = {}
     not_called: ClassVar[Mapping[str, str]] = {}
     settings: dict[str, Any]
 
@@ -82,6 +90,13 @@ class Component:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        is_declared = not {cls.own_settings, "defaults"}.isdisjoint(cls.__dict__)
+        # Below a user's constructor, that one stays.
+        if cls.own_settings and is_declared and "__init__" not in cls.__dict__:
+            kind = next(base for base in cls.__mro__ if "own_settings" in base.__dict__)
+            take = getattr(cls, cls.own_settings)
+            construct = kind.__dict__["__init__"]
+            cls.__init__ = constructor_of(cls, construct, take, cls.fixed)  # type: ignore[method-assign]
         if vain := cls.not_called.keys() & cls.__dict__.keys():
             raise ConfigError(
                 f"{cls.__qualname__}.{n} is not called: {cls.not_called[n]}" for n in sorted(vain)
@@ -121,6 +136,7 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
             if isinstance(bound.arguments.get(name), str | Path):
                 bound.arguments[name] = kind(bound.arguments[name])
         if outermost:
+            raise_any(_type_problems(original, bound.arguments))
             others = type(self).defaults_2x(bound.arguments.keys())
             bound.arguments.update(others | dict(bound.arguments))
         original(*bound.args, **bound.kwargs)
@@ -133,6 +149,24 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
+def _type_problems(function: Callable[..., None], given: Mapping[str, Any]) -> Iterator[str]:
+    """Check the arguments whose wrong values would pass: 'no' is true, and a text is a list of letters."""
+    for name, hint in _hints(function).items():
+        value = given.get(name)
+        if hint is bool and value is not None and not isinstance(value, bool | int):
+            yield f"{name} should be true or false, not {value!r}"
+        if list[str] in (hint, *get_args(hint)) and value is not None and not isinstance(value, list | tuple):
+            yield f"{name} should be a list of strings, not {value!r}"
+
+
+@functools.cache
+def _hints(function: Callable[..., None]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except NameError:  # an annotation that only a type checker can read
+        return {}
+
+
 def _without_2x(
     component: type[Component], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
@@ -142,17 +176,7 @@ def _without_2x(
     if only and args:
         positional = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
         order = component.order_2x or (*positional, *only)
-        if (
-            isinstance(args[-1], str) and args[-1] in ("train", "predict") and "phase" in order
-        ):  # 2.0.2 has fewer arguments before it
-            order = (*order[: len(args) - 1], "phase", *order[len(args) :])
-        caller = component.__name__
-        if len(args) > len(order):
-            raise TypeError(f"{caller}() takes {len(order)} positional arguments, not {len(args)}")
-        named = dict(zip(order, args, strict=False))
-        if twice := sorted(named.keys() & kwargs.keys()):
-            raise TypeError(f"{caller}() got {', '.join(twice)} twice, by position and by name")
-        kwargs = named | kwargs
+        kwargs = _by_name(component.__name__, order, args, kwargs)
         args = ()
     aliases = {other: name for other, name in component.aliases.items() if name in only}
     kwargs = {aliases.get(name, name): value for name, value in kwargs.items()}
@@ -160,6 +184,21 @@ def _without_2x(
     for name, value in given.items():
         kwargs = only[name](value) | kwargs
     return args, kwargs, given
+
+
+def _by_name(
+    caller: str, order: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return all arguments by name, of a call in which some stand in the order of PaddlePALM 2.x."""
+    if isinstance(args[-1], str) and args[-1] in ("train", "predict") and "phase" in order:
+        # 2.0.2 has fewer arguments before it than 2.1.
+        order = (*order[: len(args) - 1], "phase", *order[len(args) :])
+    if len(args) > len(order):
+        raise TypeError(f"{caller}() takes {len(order)} positional arguments, not {len(args)}")
+    named = dict(zip(order, args, strict=False))
+    if twice := sorted(named.keys() & kwargs.keys()):
+        raise TypeError(f"{caller}() got {', '.join(twice)} twice, by position and by name")
+    return named | kwargs
 
 
 def path_settings(component: type[Component]) -> set[str]:
@@ -173,11 +212,7 @@ def _is_file(value: object) -> bool:
 
 def _path_parameters(function: Callable[..., None]) -> dict[str, type[Path] | type[str]]:
     """Parameters that may name files -> their type: Path, or text where a name as `vocab_path` tells it."""
-    try:
-        hints = get_type_hints(function)
-    except NameError:  # an annotation that only a type checker can read: text stays text
-        return {}
-    kinds = {name: (hint, *get_args(hint)) for name, hint in hints.items()}
+    kinds = {name: (hint, *get_args(hint)) for name, hint in _hints(function).items()}
     text = {name: str for name, kind in kinds.items() if str in kind and name.endswith(FILE_NAMES)}
     return text | {name: Path for name, kind in kinds.items() if Path in kind}
 

@@ -18,10 +18,16 @@ LESS_OF_A_GPU = (
 )
 """The remedy where the memory of a GPU is used up."""
 
+LESS_PREDICTED = "To take less, lower pred_batch_size, or the `batch_size` of a model that was loaded"
+"""The same for prediction and evaluation."""
+
 
 @contextmanager
-def explain_limits() -> Iterator[None]:
+def explain_limits(of_a_gpu: str = LESS_OF_A_GPU) -> Iterator[None]:
     """Turn what the system does not give into an error that says what to do; also a decorator.
+
+    Args:
+        of_a_gpu: the remedy for its memory.
 
     Raises:
         ResourceError: in place of `MemoryError`, PyTorch's errors for the memory of host and GPU, and what
@@ -30,16 +36,16 @@ def explain_limits() -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
-        if (reason := _limit(error)) is None:
+        if (reason := _limit(error, of_a_gpu)) is None:
             raise
         raise ResourceError(reason) from error
 
 
-def _limit(error: BaseException) -> str | None:
+def _limit(error: BaseException, of_a_gpu: str) -> str | None:
     """Return what an error says of a limit, and the remedy; None if it is of something else."""
     text = str(error)
     if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be imported here
-        return f"the memory of the GPU is used up ({text.splitlines()[0][:200]}). {LESS_OF_A_GPU}"
+        return f"the memory of the GPU is used up ({text.splitlines()[0][:200]}). {of_a_gpu}"
     is_memory = isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY)
     if is_memory or getattr(error, "errno", None) == errno.ENOMEM:
         return f"the memory is used up; {_LESS}, end other programs, or raise the limit (ulimit -v)"

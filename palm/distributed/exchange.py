@@ -53,6 +53,8 @@ class GradientExchange:
         self._coming = deque(self._buckets(expected))
         self._missing = {parameter for bucket in self._coming for parameter in bucket}
         yield
+        # Only now is it known which parameters were used. Those that the last step of these tasks did not use
+        # were in no bucket, and travel after the others.
         here = torch.tensor([parameter.grad is not None for parameter in self._parameters]).int()
         self._missing.clear()
         self._send_full()
@@ -92,6 +94,8 @@ class GradientExchange:
         """Send the next buckets that are full; in their order, because every rank must send the same."""
         while self._coming and self._missing.isdisjoint(self._coming[0]):
             bucket = self._coming.popleft()
+            # Zeros where this rank did not use a parameter: another rank may have used it, and an exchange
+            # needs the same numbers of all.
             parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
             flat = torch.cat([part.flatten() for part in parts]).mul_(1 / num_ranks())
             self._sent.append(dist.all_reduce(flat, async_op=True))

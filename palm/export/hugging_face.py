@@ -28,7 +28,7 @@ from palm.paradigm import Embedding
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 from palm.pretrained.heads import HeadLayout, layout_of_head, renamed
-from palm.pretrained.library import ABOVE, quiet_library
+from palm.pretrained.library import ABOVE, save_library_model
 
 
 def to_hugging_face(
@@ -69,7 +69,7 @@ def _parts(model: InferenceModel, model_dir: str | Path) -> tuple[str, str, Call
     if family is not None:
         return name, architecture, partial(_write, model, family, head)
     built = library_model(model, head)
-    return name, type(built).__name__, partial(_save_library_model, built)
+    return name, type(built).__name__, partial(save_library_model, built)
 
 
 def _write(model: InferenceModel, family: Family, head: HeadLayout, part: Path) -> None:
@@ -166,11 +166,6 @@ def library_model(model: InferenceModel, head: HeadLayout) -> Any:
         others = ", ".join(differing)
         raise PalmError(f"{type(built).__name__} has {others}, other than {model.task}; export it to ONNX")
     return built
-
-
-def _save_library_model(built: Any, folder: Path) -> None:
-    with quiet_library():
-        built.save_pretrained(folder)
 
 
 def _lacking(built: nn.Module, weights: dict[str, Tensor]) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from palm.backbone import BACKBONES
-from palm.core.checks import raise_any
+from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.differences import changes, shortened
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.atomic_dir import check_target
@@ -63,6 +64,8 @@ def merge(
     show_on_console()
     if isinstance(models, str | Path) or not models:
         raise ConfigError(f"merge takes a list of models, not {models!r}")
+    raise_any(problem for model in models for problem in path_problems(model=model))
+    raise_any(type_problems((list, tuple, NoneType), "a list of numbers", weights=weights))
     folder = Path(output)
     folders = [path if (path / STATE).is_file() else chosen_model(path) for path in map(Path, models)]
     shares = normalized_shares(weights, len(folders))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from palm.backbone.encoder import Encoder
+from palm.backbone.token_encoder import TokenEncoder
 from palm.backbone.transformers import Transformers
 from palm.core.errors import PalmError
 from palm.core.files.door import make_folder
@@ -79,7 +80,7 @@ def _save_pooler(backbone: Encoder, folder: Path) -> None:
     save_tensors(folder / "model.safetensors", weights)
 
 
-def _save_pooling(backbone: Encoder | Transformers, part: Path) -> None:
+def _save_pooling(backbone: TokenEncoder, part: Path) -> None:
     width = backbone.outputs_attr["sentence_embedding"].shape[-1]
     modes = {name: backbone.pooling == mode for name, mode in POOLING_MODES.items()}
     make_folder(part / "1_Pooling")

@@ -144,6 +144,7 @@ class Mixing(Component, ABC):
         """
         if count == 1 or self.mixing_draws == "planned" or not any(expected):
             return planned_updates(expected, count)
+        # Independent draws reach a number of steps on average only: the slowest task that counts decides.
         chances = zip(inclusion_probabilities(expected, count), expected, is_target, strict=True)
         return round(max(steps / chance for chance, steps, counts in chances if chance and counts))
 

@@ -143,6 +143,7 @@ class Annealed(EpochMixing):
         """The average shares in the first of `last` epochs, relative to those of the reference."""
         sums = [0.0] * len(tasks)
         for epoch in range(1, math.ceil(epochs) + 1):
+            # The last epoch may be cut short, and counts by its length.
             length = min(1.0, epochs - (epoch - 1))
             shares = self._shares_in(tasks, epoch, last)
             sums = [s + length * share / shares[reference] for s, share in zip(sums, shares, strict=True)]
@@ -173,6 +174,7 @@ class RoundRobin(EpochMixing):
         left = keep_target_for_last(tasks, self.left(tasks))
         waits = any(left)
         turns = [
+            # The middle of a task's next step on the scale of its ratio; the least is furthest behind.
             (task.step + 0.5) / task.mix_ratio if task.mix_ratio and (steps or not waits) else math.inf
             for task, steps in zip(tasks, left, strict=True)
         ]

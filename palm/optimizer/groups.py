@@ -125,5 +125,6 @@ class ParameterGroups(Component):
         for pattern, rate in self.patterns.items():
             if fnmatchcase(name, pattern):
                 return rate
+        # What is neither the encoder's nor a head's, such as a task's own layers, has `learning_rate`.
         own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
         return part * next((rate for start, rate in own.items() if name.startswith(start)), learning_rate)

@@ -6,14 +6,13 @@ import inspect
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
-from palm.core.constructor import constructor_of
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import imported
 from palm.distributed.shards import local_shard
@@ -43,19 +42,11 @@ class MomentOptimizer(Optimizer):
 
         own: settings of `take`.
 
-    Attributes:
-        defaults: other defaults of these settings.
-
     Raises:
         ConfigError: for values outside their range.
     """
 
-    defaults: ClassVar[Mapping[str, Any]] = {}
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        if "__init__" not in cls.__dict__:
-            cls.__init__ = constructor_of(cls, MomentOptimizer.__init__, cls.take)  # type: ignore[method-assign]
-        super().__init_subclass__(**options)
+    own_settings = "take"
 
     def __init__(
         self,
@@ -160,6 +151,8 @@ class MomentRule(LightOptimizer):
                     state["step"] += 1
                     self._counted[-1].append(state["step"])
                     by_step.setdefault(int(state["step"]), []).append(parameter)
+            # The bias correction follows a parameter's own steps, of which heads that rested have had fewer:
+            # the kernel is called once for every number of steps.
             for step, parameters in by_step.items():
                 self.move(group, parameters, step)
 
@@ -205,6 +198,7 @@ class MomentRule(LightOptimizer):
         gradients = [local_shard(each.grad) for each in parameters if each.grad is not None]
         means = [local_shard(state["exp_avg"]) for state in states]
         squares = [local_shard(state["exp_avg_sq"]) for state in states]
+        # One scalar for all of the call: they have had equally many steps.
         here = [torch.full((), float(step), device=mine[0].device)] * len(means)
         options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
         options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.checks import count_problems, dropout_problems, raise_any
-from palm.core.constructor import constructor_of
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import ALIASES_2X, Head, Judged, head_problems
@@ -48,8 +47,6 @@ class ClassHead(Head):
         own: settings of `take`.
 
     Attributes:
-        defaults: other defaults of the settings above.
-        fixed: values of those that a head has not.
         feature: the backbone's output that the head reads.
         calibration_error: name of the metric that a calibrated head adds to its own.
         num_scores: width of the linear layer's output, if not `n_classes`; `take` may set it.
@@ -60,8 +57,7 @@ class ClassHead(Head):
     """
 
     aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    fixed: ClassVar[Mapping[str, Any]] = {}
+    own_settings = "take"
     feature: ClassVar[str] = "sentence_embedding"
     calibration_error: ClassVar[str] = "ece"
     num_scores: int | None = None
@@ -69,12 +65,6 @@ class ClassHead(Head):
     target: str = "label_ids"
     temperature: Tensor
     abstain_threshold: Tensor
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        # Only of a class that has a `take` of its own: below a user's constructor, that one stays.
-        if "take" in cls.__dict__ and "__init__" not in cls.__dict__:
-            cls.__init__ = constructor_of(cls, ClassHead.__init__, cls.take, cls.fixed)  # type: ignore[method-assign]
-        super().__init_subclass__(**options)
 
     def __init__(
         self,

@@ -63,9 +63,9 @@ class ClassLoss(nn.Module):
             "a number, 0 or more", lambda value: value >= 0, focal_gamma=focal_gamma, r_drop=r_drop
         )
         given = class_weights if isinstance(class_weights, list) else None
-        is_list = given is not None and len(given) == n_classes and min(given) >= 0
+        is_list = given is not None and len(given) == n_classes and min(given) >= 0 and max(given) > 0
         if class_weights not in (None, BALANCED) and not is_list:
-            expected = f"{BALANCED} or {n_classes} numbers from 0 on"
+            expected = f"{BALANCED} or {n_classes} numbers from 0 on, one of them above"
             problems.append(f"class_weights: {class_weights!r} should be {expected}")
         raise_any(problems)
         self.is_balanced = class_weights == BALANCED

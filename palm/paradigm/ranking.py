@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, raise_any
-from palm.core.numerics.layers import init_weights
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head, head_problems
+from palm.core.tensor_specs import NO_LABEL, Tensors
+from palm.paradigm.base import HEADS
 from palm.paradigm.groups import GROUPS, PER_TEXT, group_scores, real_scores
 from palm.paradigm.mrc import PADDING_LOGIT
+from palm.paradigm.score_head import ScoreHead
 
 
 @HEADS.register("ranking")
-class Ranking(Head):
+class Ranking(ScoreHead):
     """Dropout and one linear layer that scores each candidate.
 
     Listwise, the softmax of an example's scores should be that of its relevances (ListNet). Pairwise, of any
     two candidates of an example the more relevant one should have the higher score (RankNet).
 
     Args:
-        hidden_size: width of the backbone's sentence embedding.
-        dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
         learning_strategy: 'listwise' or 'pairwise'.
 
     Raises:
@@ -36,26 +32,15 @@ class Ranking(Head):
     probability; Burges et al., 2005, "Learning to rank using gradient descent", equation 3.
     """
 
-    feature: ClassVar[str] = "sentence_embedding"
     metrics = ("ranking",)
 
-    def __init__(
-        self,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        learning_strategy: str = "listwise",
-    ) -> None:
-        super().__init__()
-        problems = choice_problems(("listwise", "pairwise"), learning_strategy=learning_strategy)
-        raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
+    def take(self, *, learning_strategy: str = "listwise") -> None:
+        """Take the setting of its own, and declare tensors by example."""
+        raise_any(choice_problems(("listwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
-        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float), **GROUPS}
+        self.inputs_attr = {**self.inputs_attr, **GROUPS}
         self.targets_attr = {"relevance": PER_TEXT}
         self.outputs_attr = {"scores": PER_TEXT}
-        self.dropout = nn.Dropout(dropout_prob)
-        self.out = nn.Linear(hidden_size, 1)
-        init_weights(self, initializer_range)
 
     def forward(self, features: Tensors) -> Tensors:
         """`scores` [examples, candidates]; `PADDING_LOGIT` behind the last one."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from palm.core.checks import choice_problems, count_problems, raise_any
+from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head, head_problems
-from palm.paradigm.span import Biaffine, Span, word_inputs, words_of
+from palm.paradigm.base import HEADS
+from palm.paradigm.span import Biaffine, PairHead, Span
 
 
 @HEADS.register("relation")
-class Relation(Head):
+class Relation(PairHead):
     """A biaffine score of the first words of two spans, and one of their last words, for each label.
 
     Their sum is the logit of a relation from the one span to the other; a pair of spans may have several
@@ -24,13 +25,8 @@ class Relation(Head):
     prediction looks for relations between the spans that it finds.
 
     Args:
-        n_classes: number of labels of relations; label ids run from 0 to `n_classes - 1`.
-        hidden_size: width of the backbone's encoder outputs.
-        dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
         n_span_classes: with spans: predicted, number of labels of spans.
         spans: of rows to predict or to evaluate on: predicted, or given, which are those of the file.
-        biaffine_size: width of the layers below the biaffine one.
 
     Raises:
         ConfigError: with every setting that is wrong.
@@ -39,54 +35,34 @@ class Relation(Head):
     Token Pair Linking", whose links of heads and of tails are here two parts of one score.
     """
 
-    def __init__(
-        self,
-        n_classes: int,
-        hidden_size: int,
-        dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        n_span_classes: int | None = None,
-        spans: str = "predicted",
-        biaffine_size: int = 150,
-    ) -> None:
-        super().__init__()
-        raise_any(
-            [
-                *count_problems(n_classes=n_classes, biaffine_size=biaffine_size),
-                *head_problems(hidden_size, initializer_range, dropout_prob),
-                *choice_problems(("given", "predicted"), spans=spans),
-            ]
-        )
+    metrics: Sequence[str] = ("relation_strict_f1", "relation_boundary_f1")
+
+    def take(self, *, n_span_classes: int | None = None, spans: str = "predicted") -> None:
+        """Take the settings of its own, and add the scorers."""
+        raise_any(choice_problems(("given", "predicted"), spans=spans))
         if spans == "predicted" and n_span_classes is None:
             raise ConfigError("n_span_classes is missing; predicted spans need the number of their labels")
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}
-        tables = TensorSpec(("batch", "words", "words", n_classes), torch.float)
-        self.inputs_attr = word_inputs(hidden_size)
-        self.targets_attr = {
-            "relation_labels": TensorSpec(("batch", "spans", "spans", n_classes), torch.long)
-        }
+        tables = TensorSpec(("batch", "words", "words", self.n_classes), torch.float)
+        pairs = TensorSpec(("batch", "spans", "spans", self.n_classes), torch.long)
+        self.targets_attr = {"relation_labels": pairs}
         self.outputs_attr = {"first_logits": tables, "last_logits": tables}
         self.span_head: Span | None = None
-        self.metrics = ("relation_strict_f1", "relation_boundary_f1")
         if n_span_classes is not None and spans == "predicted":
-            self.span_head = Span(
-                n_span_classes, hidden_size, dropout_prob, initializer_range, biaffine_size=biaffine_size
-            )
-            self.metrics += ("span_f1",)
+            self.span_head = Span(n_span_classes, **self.sizes)
+            self.metrics = (*self.metrics, "span_f1")
             self.targets_attr |= {**places, **self.span_head.targets_attr}
             self.outputs_attr |= self.span_head.outputs_attr
         else:
             self.inputs_attr = {**self.inputs_attr, **places}
             self.outputs_attr |= places
-        self.dropout = nn.Dropout(dropout_prob)
-        self.first = Biaffine(hidden_size, biaffine_size, n_classes, dropout_prob, initializer_range)
-        self.last = Biaffine(hidden_size, biaffine_size, n_classes, dropout_prob, initializer_range)
+        self.first = Biaffine(self.n_classes, **self.sizes)
+        self.last = Biaffine(self.n_classes, **self.sizes)
 
     def forward(self, features: Tensors) -> Tensors:
         """`first_logits` and `last_logits` [batch, words, words, n_classes], and spans or their scores."""
-        words = self.dropout(words_of(features))
+        words = self.words_of(features)
         tables = {"first_logits": self.first(words), "last_logits": self.last(words)}
         if self.span_head is not None:
             return {**tables, **self.span_head(features)}

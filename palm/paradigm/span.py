@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from palm.core.checks import count_problems, raise_any
 from palm.core.numerics.layers import init_weights
-from palm.core.tensor_specs import NO_LABEL, Specs, Tensors, TensorSpec
+from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
 from palm.paradigm.class_loss import label_error
 
@@ -24,9 +24,9 @@ class Biaffine(nn.Module):
     """Scores of all pairs of words, `[s; 1] U [e; 1]` with a layer for each side (equation 1 of the paper).
 
     Args:
-        hidden_size: width of the words.
-        size: width of the layers `s` and `e`.
         n_scores: scores of each pair.
+        hidden_size: width of the words.
+        biaffine_size: width of the layers `s` and `e`.
         dropout_prob: probability of zeroing a feature while training.
         initializer_range: sigma of the normal that the weights start from.
 
@@ -35,14 +35,20 @@ class Biaffine(nn.Module):
     """
 
     def __init__(
-        self, hidden_size: int, size: int, n_scores: int, dropout_prob: float, initializer_range: float
+        self,
+        n_scores: int,
+        *,
+        hidden_size: int,
+        biaffine_size: int,
+        dropout_prob: float,
+        initializer_range: float,
     ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout_prob)
-        self.start = nn.Linear(hidden_size, size)
-        self.end = nn.Linear(hidden_size, size)
+        self.start = nn.Linear(hidden_size, biaffine_size)
+        self.end = nn.Linear(hidden_size, biaffine_size)
         # As a linear layer, so that it starts, and is decayed, as all others.
-        self.pairs = nn.Linear(size + 1, n_scores * (size + 1), bias=False)
+        self.pairs = nn.Linear(biaffine_size + 1, n_scores * (biaffine_size + 1), bias=False)
         init_weights(self, initializer_range)
 
     def forward(self, words: Tensor) -> Tensor:
@@ -54,12 +60,8 @@ class Biaffine(nn.Module):
         return torch.einsum("bikd,bjd->bijk", sides, end)
 
 
-@HEADS.register("span")
-class Span(Head):
-    """Scores of every pair of a first and a last word for each label and for no span (Yu et al., 2020).
-
-    Memory is that of `batch * words * words * (n_classes + 1)` scores, with the words of the longest row,
-    which `max_seq_len` bounds.
+class PairHead(Head):
+    """Base of heads that score pairs of words; a subclass makes its scorers in `take`.
 
     Args:
         n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
@@ -67,15 +69,13 @@ class Span(Head):
         dropout_prob: probability of zeroing a feature while training.
         initializer_range: sigma of the normal that the weights start from.
         biaffine_size: width of the layers below the biaffine one.
+        own: settings of `take`.
 
     Raises:
         ConfigError: with every setting that is wrong.
-
-    Source: Yu, Bohnet & Poesio, 2020, "Named Entity Recognition as Dependency Parsing", over the first pieces
-    of words.
     """
 
-    metrics = ("span_f1",)
+    own_settings = "take"
 
     def __init__(
         self,
@@ -85,27 +85,60 @@ class Span(Head):
         initializer_range: float = 0.02,
         *,
         biaffine_size: int = 150,
+        **own: Any,
     ) -> None:
         super().__init__()
-        raise_any(
-            [
-                *count_problems(n_classes=n_classes, biaffine_size=biaffine_size),
-                *head_problems(hidden_size, initializer_range, dropout_prob),
-            ]
-        )
-        self.inputs_attr = word_inputs(hidden_size)
-        self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
-        self.outputs_attr = {
-            "logits": TensorSpec(("batch", "words", "words", n_classes + 1), torch.float),
-            "word_counts": TensorSpec(("batch",), torch.long),
+        problems = count_problems(n_classes=n_classes, biaffine_size=biaffine_size)
+        raise_any(problems + head_problems(hidden_size, initializer_range, dropout_prob))
+        self.n_classes = n_classes
+        self.sizes: dict[str, Any] = {"hidden_size": hidden_size, "biaffine_size": biaffine_size}
+        self.sizes |= {"dropout_prob": dropout_prob, "initializer_range": initializer_range}
+        self.inputs_attr = {
+            "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
+            "word_starts": TensorSpec(("batch", "words"), torch.long),
         }
         self.dropout = nn.Dropout(dropout_prob)
-        self.scorer = Biaffine(hidden_size, biaffine_size, n_classes + 1, dropout_prob, initializer_range)
+        self.take(**own)
+
+    def take(self) -> None:
+        """Take the settings of one head alone; they join those above in its constructor."""
+
+    def words_of(self, features: Tensors) -> Tensor:
+        """The encoder's outputs at words' first pieces, [batch, words, width]; for padding, at `[CLS]`."""
+        tokens = features["encoder_outputs"]
+        starts = features["word_starts"][..., None].expand(-1, -1, tokens.shape[-1])
+        words: Tensor = self.dropout(tokens.gather(1, starts))
+        return words
+
+
+@HEADS.register("span")
+class Span(PairHead):
+    """Scores of every pair of a first and a last word for each label and for no span (Yu et al., 2020).
+
+    Memory is that of `batch * words * words * (n_classes + 1)` scores, with the words of the longest row,
+    which `max_seq_len` bounds.
+
+    Source: Yu, Bohnet & Poesio, 2020, "Named Entity Recognition as Dependency Parsing", over the first pieces
+    of words.
+    """
+
+    metrics = ("span_f1",)
+
+    def take(self) -> None:
+        """Add the scorer of spans."""
+        self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
+        self.outputs_attr = {
+            "logits": TensorSpec(("batch", "words", "words", self.n_classes + 1), torch.float),
+            "word_counts": TensorSpec(("batch",), torch.long),
+        }
+        self.scorer = Biaffine(self.n_classes + 1, **self.sizes)
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [batch, words, words, n_classes + 1], no span first, and `word_counts` [batch]."""
-        words = self.dropout(words_of(features))
-        return {"logits": self.scorer(words), "word_counts": (features["word_starts"] > 0).sum(1)}
+        return {
+            "logits": self.scorer(self.words_of(features)),
+            "word_counts": (features["word_starts"] > 0).sum(1),
+        }
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """Mean cross-entropy of all spans of the rows' words, without those that are not known.
@@ -137,20 +170,6 @@ class Span(Head):
         """
         rows = zip(outputs["logits"], outputs["word_counts"].tolist(), strict=True)
         return [{"spans": sorted(best_spans(logits[:count, :count]))} for logits, count in rows]
-
-
-def word_inputs(hidden_size: int) -> Specs:
-    """The inputs of heads of words."""
-    return {
-        "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
-        "word_starts": TensorSpec(("batch", "words"), torch.long),
-    }
-
-
-def words_of(features: Tensors) -> Tensor:
-    """The encoder's outputs at words' first pieces, [batch, words, hidden_size]; for padding, at `[CLS]`."""
-    tokens = features["encoder_outputs"]
-    return tokens.gather(1, features["word_starts"][..., None].expand(-1, -1, tokens.shape[-1]))
 
 
 def best_spans(logits: Tensor) -> Iterator[ScoredSpan]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -92,8 +93,13 @@ def write_library_encoder(
     model = library().AutoModel.from_config(backbone.config)
     own = {name: value for name, value in own.items() if name in model.state_dict()}
     model.load_state_dict(own, strict=False)
+    save_library_model(model, folder, own)
+
+
+def save_library_model(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write a model of the library as it does itself; all of its weights, or only some."""
     with quiet_library():
-        model.save_pretrained(folder, state_dict=own)
+        model.save_pretrained(folder, state_dict=weights)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.backbone import BACKBONES, Backbone
+from palm.backbone.token_encoder import TokenEncoder
 from palm.backbone.transformers import Transformers
 from palm.core.differences import shortened
 from palm.core.errors import ConfigError, StorageError
@@ -89,7 +90,7 @@ def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHe
     with wrap_read_errors(path):
         given = to_ours(read_weights(path))
     check_agreement(backbone, given, Path(path))
-    if isinstance(backbone, Backbone) and backbone.settings.get("pooling") == "model":
+    if isinstance(backbone, TokenEncoder) and backbone.settings["pooling"] == "model":
         backbone.set_pooling(directory_pooling(Path(path)))
     report = fill_backbone(backbone, given, Path(path))
     if isinstance(backbone, Backbone) and (file := find_config(Path(path))) is not None:

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from palm.core.checks import choice_problems, raise_any
+from palm.core.errors import DataError
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.predictions import Record
 from palm.reader.table import TextExample
-from palm.reader.text.labels import RealLabels
+from palm.reader.tables.record import TableRow
+from palm.reader.text.labels import Label, Labels, RealLabels
 
 
 @READERS.register("embedding")
@@ -48,6 +50,12 @@ class EmbeddingReader(GroupReader):
             raise_any(choice_problems(("real",), label_type=label_type))
             self.label_columns = ("label",)
             self.use_labels(RealLabels())
+
+    def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
+        value = super().label_of(row, labels)
+        if isinstance(value, float) and abs(value) > 1:
+            raise DataError(f"{row.place}: the label {value!r} should be from -1 to 1, as a cosine")
+        return value
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
         trained = ("text_b", *self.list_columns) if with_targets else ()

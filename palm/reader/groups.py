@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -51,9 +50,11 @@ class GroupReader(TextReader):
         self.outputs_attr = {**SEQUENCE_ATTR, "group_rows": GROUP_ROWS}
         self.list_columns = columns or ()
 
-    @abstractmethod
-    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:
-        """The texts of each sequence of an example."""
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
+        """The texts of each sequence of an example; here `text_a`, and `text_b` before each of the list."""
+        start = "" if example.text_b is None else f"{example.text_b} "
+        for text in example.texts:
+            yield example.text_a, start + text
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
         names = super().columns_of(with_targets)

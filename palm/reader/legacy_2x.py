@@ -127,6 +127,8 @@ class Methods2x(Component):
             DataError: no such file, or a row that cannot be used, with its file and line.
         """
         raise_any(path_problems(input_file=input_file))
+        if not isinstance(shuffle_train, bool):
+            raise ConfigError(f"shuffle_train should be true or false, not {shuffle_train!r}")
         data = LoadedData(Path(input_file), batch_size, max_tokens_per_batch, num_epochs, shuffle_train)
         is_training = self.phase == "train"
         self.loaded_rows = (

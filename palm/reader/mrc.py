@@ -164,9 +164,7 @@ class MRCReader(TokenizingReader):
                 unheld.append(example.id)
         if unheld:
             self._tell_unheld(unheld, len(examples))
-        scalars = (*_SCALARS, *_POSITIONS) if with_targets else _SCALARS
-        columns = {name: Column.scalar([row[name] for row in found]) for name in scalars}
-        return Rows(columns | {name: Column.ragged([row[name] for row in found]) for name in _RAGGED})
+        return _encoded(found, (*_SCALARS, *_POSITIONS) if with_targets else _SCALARS)
 
     def _tell_unheld(self, ids: Sequence[str], total: int) -> None:
         self.warn_once(
@@ -250,6 +248,11 @@ class MRCReader(TokenizingReader):
         facts.window = min(self._room(query[: self.max_query_len]) for query in queries)
         if self.doc_stride > facts.window:
             facts.gaps += sum(len(document) > facts.window for document in documents.values())
+
+
+def _encoded(rows: Sequence[Mapping[str, Any]], scalars: Sequence[str]) -> Rows:
+    columns = {name: Column.scalar([row[name] for row in rows]) for name in scalars}
+    return Rows(columns | {name: Column.ragged([row[name] for row in rows]) for name in _RAGGED})
 
 
 def _answer_span(example: SquadQuestion, document: Pieces) -> range | None:

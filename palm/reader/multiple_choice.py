@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from palm.config import FilePath
@@ -59,8 +58,3 @@ class MultipleChoiceReader(GroupReader):
                 f"{row.place}: the label {label} should be from 0 to {count - 1}, one of the choices"
             )
         return example
-
-    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
-        start = "" if example.text_b is None else f"{example.text_b} "
-        for choice in example.texts:
-            yield example.text_a, start + choice

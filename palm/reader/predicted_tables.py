@@ -25,9 +25,23 @@ BATCH = 1024
 """Rows in memory at a time; of the first of them, the task's columns and their types are taken."""
 
 
+OTHER_FILES = (".json", ".tsv", ".txt", ".xlsx", ".xls", ".pdf", ".html", ".arrow", ".gz", ".zip")
+"""Ends of names of files that nobody means as a folder's."""
+
+
 def is_table_name(path: Path) -> bool:
     """Tell whether predictions under this name are a table, and not a folder of files."""
     return path.suffix.lower() in (".jsonl", *_WRITE)
+
+
+def check_output_name(path: Path) -> None:
+    """Refuse the name of a file that palm does not write, where it would make a folder of this name.
+
+    Raises:
+        StorageError: it is one.
+    """
+    if path.suffix.lower() in OTHER_FILES and not path.is_dir():
+        raise StorageError(f"{path}: expected a folder, or a name that ends in .jsonl, .csv or .parquet")
 
 
 def task_cells(record: Mapping[str, Any]) -> Record:

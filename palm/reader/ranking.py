@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
-import numpy as np
 import torch
 
 from palm.core.errors import DataError
@@ -13,7 +12,7 @@ from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.rows.collate import padded
-from palm.reader.rows.rows import Column, Rows
+from palm.reader.rows.rows import Rows
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, Labels, RealLabels, list_in
 
@@ -73,13 +72,6 @@ class RankingReader(GroupReader):
                 f"{row.place}: label has {len(label)} numbers for {len(example.texts)} candidates"
             )
         return example
-
-    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
-        for candidate in example.texts:
-            yield example.text_a, candidate
-
-    def label_column(self, values: Sequence[Any]) -> Column:
-        return Column.ragged(values, np.float32)
 
     def targets(self, rows: Rows, indices: Sequence[int]) -> Tensors:
         if "relevance" not in rows:

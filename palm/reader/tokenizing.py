@@ -12,7 +12,6 @@ import torch
 
 from palm.config import FilePath
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
-from palm.core.constructor import constructor_of
 from palm.core.errors import DataError
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
@@ -56,7 +55,6 @@ class TokenizingReader(Reader):
             None of a row that is none of the task, or a DataError.
         optional_columns: those that a file may have.
         missing_labels: whether rows to train on may lack a label.
-        defaults: other defaults of the settings below.
         tokenizer: that of the vocabulary.
 
     Raises:
@@ -80,13 +78,7 @@ class TokenizingReader(Reader):
     example_of: ClassVar[Callable[..., Any]]
     optional_columns: ClassVar[tuple[str, ...]] = ()
     missing_labels: bool = False
-    defaults: ClassVar[Mapping[str, Any]] = {}
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        # Only of a class that has a `setup` of its own: below a user's constructor, that one stays.
-        if "setup" in cls.__dict__ and "__init__" not in cls.__dict__:
-            cls.__init__ = constructor_of(cls, TokenizingReader.__init__, cls.setup)  # type: ignore[method-assign]
-        super().__init_subclass__(**options)
+    own_settings = "setup"
 
     def __init__(
         self,

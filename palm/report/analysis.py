@@ -28,7 +28,7 @@ from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
-from palm.reader.tables.files import is_data
+from palm.reader.tables.files import absence, is_data
 from palm.reader.tables.selection import ENDING, data_checksum
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
@@ -142,9 +142,10 @@ def analyses_of(
         PalmError: `dev_files` names a task or a file that is not there.
     """
     for task, given in dev_files.items():
-        if task not in run.history.tasks or not Path(given).is_file():
-            tasks = ", ".join(run.history.tasks)
-            raise PalmError(f"dev_file {task}={given}: name one of the run's tasks ({tasks}) and a file")
+        if task not in run.history.tasks:
+            raise PalmError(f"dev_file: no task is called {task!r}; there are {', '.join(run.history.tasks)}")
+        if not is_data(Path(given)):
+            raise PalmError(f"dev_file of {task}: {absence(Path(given))}: {given}")
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
     if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:
@@ -184,22 +185,12 @@ def _analysis(
     given: str | Path | None,
 ) -> Analysis | str:
     model = run.source(task)
-    chosen = run.folder / f"{task}.dev{ENDING}"
-    dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
     if model is None:
         return "No model of this task is saved, and no checkpoint, so nothing was predicted."
-    if dev_file is None:
-        why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
-        return f"{why}, so nothing was predicted."
-    path = Path(str(dev_file))
-    if not is_data(path):
-        return f"The dev data is no longer at {path}, so nothing was predicted."
     recorded = _recorded(model, "dev_file")
-    if given is None and not _may_show(run, path, recorded):
-        return (
-            f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
-            f"was predicted. To predict it all the same: --dev_file {task}={path}"
-        )
+    path = _dev_data(run, task, recorded, given)
+    if isinstance(path, str):
+        return path
     metrics = _metrics_of(run, task)
     digest = data_checksum(path)
     key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{digest[:16]}"
@@ -218,6 +209,24 @@ def _analysis(
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
     return replace(found, key=key, other_data=other_data)
+
+
+def _dev_data(run: Run, task: str, recorded: str | None, given: str | Path | None) -> Path | str:
+    """Return the data that a task's model is to predict, or why nothing can be predicted."""
+    chosen = run.folder / f"{task}.dev{ENDING}"
+    dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
+    if dev_file is None:
+        why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
+        return f"{why}, so nothing was predicted."
+    path = Path(str(dev_file))
+    if not is_data(path):
+        return f"The dev data is no longer at {path}, so nothing was predicted."
+    if given is None and not _may_show(run, path, recorded):
+        return (
+            f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
+            f"was predicted. To predict it all the same: --dev_file {task}={path}"
+        )
+    return path
 
 
 def _may_show(run: Run, path: Path, recorded: str | None) -> bool:

@@ -172,7 +172,6 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
     history = run.history
     plan = history.start.tasks[task]
     steps = history.task_steps[task]
-    evaluated = [each.scores[task] for each in history.evaluations if each.scores.get(task)]
     best = history.best(task)
     found = analysis if isinstance(analysis, Analysis) else None
     is_scored = found is not None and found.kind == "best" and not found.other_data
@@ -182,9 +181,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         "plan": plan,
         "steps": steps,
         "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
-        "scores": [(name, last, best.scores[task].get(name)) for name, last in evaluated[-1].items()]
-        if best
-        else [],
+        "scores": _scores(history, task, best.scores[task]) if best else [],
         "best_step": best.step if best else 0,
         "intervals": found.intervals if found and is_scored else {},
         "baseline": found.baseline if found and not found.other_data else None,
@@ -192,6 +189,12 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         "missing": analysis if isinstance(analysis, str) else "",
         "reliability": found and _reliability(found),
     }
+
+
+def _scores(history: History, task: str, best: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
+    """Return name, last value and value at the best step of every score of a task."""
+    last = next(each.scores[task] for each in reversed(history.evaluations) if each.scores.get(task))
+    return [(name, value, best.get(name)) for name, value in last.items()]
 
 
 def _reliability(analysis: Analysis) -> Chart:

@@ -24,8 +24,7 @@ def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
     histories = [run.history for group in groups for run in group.runs]
     is_single = len(histories) == 1
     for place, task in enumerate(dict.fromkeys(task for history in histories for task in history.tasks)):
-        named = [name for history in histories for name in curves.metric_names(history, task)]
-        metrics = [*dict.fromkeys(named)][:MOST_METRICS]
+        metrics = _first_metrics(histories, task)
         made = [("loss", partial(_losses, task)), *((name, partial(_scores, task, name)) for name in metrics)]
         for name, lines_of in made:
             colours = [place] if is_single else range(len(groups))
@@ -33,6 +32,11 @@ def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
             lines = [line for line in chain.from_iterable(drawn) if line.curve.points]
             if lines:
                 yield Chart(f"{task}: {name}", name, lines, _note(lines, metrics))
+
+
+def _first_metrics(histories: Sequence[History], task: str) -> list[str]:
+    named = [name for history in histories for name in curves.metric_names(history, task)]
+    return [*dict.fromkeys(named)][:MOST_METRICS]
 
 
 def _note(lines: Sequence[Line], metrics: Sequence[str]) -> str:

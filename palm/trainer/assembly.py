@@ -187,6 +187,8 @@ class Assembly(ABC):
         if weight_decay is not None:
             if "weight_decay" not in settings:
                 raise ConfigError(f"weight_decay: {type(optimizer).__name__} has none; leave it out")
+            # Built anew, because an optimizer checks its settings, and describes them to checkpoints, when it
+            # is made.
             settings["weight_decay"] = weight_decay
             optimizer = type(optimizer)(**settings)
         self._optimizer = optimizer
@@ -239,6 +241,7 @@ class Assembly(ABC):
         if self._checkpoint is not None:
             load_checkpoint(run, self._checkpoint)
             self._checkpoint = None
+        # Kept only now: after an error the next call assembles it again.
         self._run = run
         if self._given_optimizer is not None:
             self._given_optimizer.running = run.optimizer

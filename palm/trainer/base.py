@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from palm.config.files import yaml_text
-from palm.core.checks import choice_problems, raise_any, type_problems
+from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.door import make_folder
 from palm.core.files.fs import numbered, write_text
@@ -30,7 +30,7 @@ from palm.engine.run.saving import PeriodicSaver, evaluation_observers, save_mod
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.training.events import Event, Logged, Observer, Saved
 from palm.engine.training.loop import Training
-from palm.engine.training.recipe import described
+from palm.engine.training.recipe import recipe_sections
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
 from palm.engine.watching.callbacks import callback_problems
@@ -102,6 +102,7 @@ class TrainerBase(Assembly):
             PalmError: neither `build_forward` nor `build_predict_forward` was called.
             StorageError: missing, damaged, or of other tasks; names what differs.
         """
+        raise_any(path_problems(model_path=model_path))
         path = Path(model_path)
         forwards = self._loadable("load_ckpt")
         logger.info("Load model from %s", path)
@@ -137,6 +138,8 @@ class TrainerBase(Assembly):
         Raises:
             ConfigError: another `save_type`.
         """
+        raise_any(path_problems(save_path=save_path))
+        raise_any(type_problems(int, "a number of steps", save_steps=save_steps))
         folder = Path(save_path)
         kinds = kinds_of(save_type)
 
@@ -184,6 +187,7 @@ class TrainerBase(Assembly):
         raise_any(_watch_problems(print_steps, progress, callbacks))
         if self._is_training:
             raise PalmError(f"trainer {self.name!r}: train() is under way already, in another thread")
+        # The run takes it when it is assembled, and then it is forgotten here.
         resumed_from = self._checkpoint
         self._chosen |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
@@ -195,6 +199,7 @@ class TrainerBase(Assembly):
         )
         probes = TransferProbe.wanted(run, transfer_every_n_steps)
         watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
+        # The saver is the last, so that its checkpoint knows the evaluation of the same step.
         own = [] if self._saver is None else [self._saver]
         return self._train_observed(run, [*probes, self._tell_finish, *actors, *own], watch)
 
@@ -238,7 +243,7 @@ class TrainerBase(Assembly):
         resumed_from: Path | None,
     ) -> Watch:
         folder = self._save_path
-        found = described(run.recipe)
+        found = recipe_sections(run.recipe)
         if folder is not None and is_first():
             make_folder(folder)
             write_text(folder / RECIPE, yaml_text(found))
@@ -308,6 +313,7 @@ class TrainerBase(Assembly):
         # Counted apart: a batch may be taken long before it is trained on, if ever.
         handed = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
+            # By what was handed out, not by what was trained on, `drawn` gives what `train` would take.
             progress = [task.progress(handed[task.name]) for task in tasks]
             (name,) = plan.drawn(seed, position, progress)
             number = [task.name for task in tasks].index(name)
@@ -331,6 +337,7 @@ class TrainerBase(Assembly):
 
     def _next_draw(self) -> tuple[int, Tensors]:
         if self._draws is None:
+            # At the first call, when data and checkpoint of the run are known.
             self._draws = self._batches(self._tasks("get_one_batch"))
         return next(self._draws)
 
@@ -348,7 +355,7 @@ def kinds_of(save_type: str) -> list[str]:
     Raises:
         ConfigError: for an unknown one.
     """
-    kinds = [kind.strip() for kind in save_type.split(",")]
+    kinds = [kind.strip() for kind in str(save_type).split(",")]
     if not set(kinds) <= FOLDERS.keys():
         raise ConfigError(f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}")
     return kinds

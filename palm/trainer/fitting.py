@@ -49,6 +49,7 @@ def task_of(
             )
         batch_size //= num_ranks()
     if isinstance(reader, base_reader.Reader):
+        # A reader of 2.x gives the tensors that are asked of it: here, what the encoder does not compute.
         for tensor in {**forward.head.targets_attr, **forward.head.inputs_attr}:
             if tensor not in forward.backbone.outputs_attr:
                 reader.require_attr(tensor)

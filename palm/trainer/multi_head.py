@@ -90,6 +90,7 @@ class MultiHeadTrainer(TrainerBase):
             if trainer.reuse_head_with is not None:
                 owner = self._owner(trainer)
                 assert owner.forward is not None
+                # The same object, and so the same parameters: that is how tasks share a head.
                 trainer.build_forward(owner.forward.backbone, owner.forward.head)
         self._begin_anew()
         return LossVariable(f"{self.name}.loss")
@@ -358,11 +359,13 @@ class MultiHeadTrainer(TrainerBase):
         return owner
 
     def _by_name(self, readers: Readers) -> dict[str, Reader]:
+        raise_any(type_problems((list, tuple, Mapping), "a list of readers", readers=readers))
         if isinstance(readers, Mapping):
             for name in readers:
                 self._trainer(name)
             named = dict(readers)
         else:
+            # Not strict: a wrong number of readers is told below, with the trainers' names.
             named = dict(zip(self.trainers, readers, strict=False))
         if len(named) != len(self.trainers) or len(readers) != len(named):
             trainers = ", ".join(self.trainers)

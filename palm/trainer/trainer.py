@@ -141,6 +141,7 @@ class Trainer(TrainerBase):
             TrainingError: fewer rows than one batch.
         """
         checked_phase(phase)
+        raise_any(type_problems(Reader, "a reader of palm.reader", reader=reader))
         if phase == "predict":
             return self._fit_for_prediction(reader)
         self._limit_steps(max_steps)
@@ -158,6 +159,7 @@ class Trainer(TrainerBase):
         if self.task is not None:  # like the head, they go on where they are
             task.top = self.task.top
             task.adapters = self.task.adapters
+        # Rows that `load_data` has encoded already: a file is read once.
         task.open_stream(seed, reader.loaded_rows)
         self.task = task
         self._begin_anew()
@@ -253,6 +255,7 @@ class Trainer(TrainerBase):
             results: Sequence[Any] = head.epoch_postprocess(post_inputs, output_dir=folder)
             return results
         with self.averaged():
+            # All ranks compute and the first one writes, for which the others keep step with it.
             records = chain.from_iterable(logged_steps(model, print_steps))
             return from_first(lambda: delivered(model.reader, records, output_dir), lambda: exhaust(records))
 

@@ -379,6 +379,32 @@ def test_what_palms_own_encoders_can_the_librarys_can(feature: str, family: str,
     assert sum(result.steps.values()) >= 4
 
 
+def test_effort_knows_the_width_of_the_librarys_encoder(tmp_path: Path) -> None:
+    given = run_of(tmp_path, model_directory(tmp_path, "modernbert"), "cls", effort="best")
+    del given["learning_rate"]
+    # 2e-4 is the rate of pretrained encoders that are at most 384 wide.
+    assert Controller(given, argv=[]).config.resolved()["global"]["learning_rate"] == 2e-4
+
+
+@pytest.mark.parametrize(
+    ("family", "targets"), [("modernbert", ["Wqkv"]), ("deberta-v2", ["query_proj", "value_proj"])]
+)
+def test_tasks_have_adapters_of_their_own_on_the_librarys_layers(
+    family: str, targets: list[str], tmp_path: Path
+) -> None:
+    model = model_directory(tmp_path, family)
+    lora = {"rank": 2, "targets": targets}
+    settings = {"tasks_per_step": "all", "lora": lora, "num_epochs": 1, "max_steps": 2}
+    Controller(run_of(tmp_path, model, "cls", "match", **settings), argv=[]).train()
+    cls, match = (
+        palm.load_model(tmp_path / "out" / task, precision="fp32").backbone.state_dict()
+        for task in ("cls", "match")
+    )
+    differing = {name for name, value in cls.items() if not value.equal(match[name])}
+    assert len(differing) == 3 * len(targets)
+    assert all(name.removesuffix(".weight").endswith(tuple(targets)) for name in differing)
+
+
 def test_stages_hand_on_the_librarys_encoder(tmp_path: Path) -> None:
     model = model_directory(tmp_path, "modernbert")
     stages = [{"name": "heads", "freeze": "backbone", "max_steps": 2}, {"name": "all", "max_steps": 2}]

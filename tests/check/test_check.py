@@ -348,16 +348,18 @@ def test_the_command_tells_text_json_and_a_page(
     config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = config_file.with_name("check.html")
-    words = ["--strict", str(config_file), "--no_measure", "--html", str(page), "--batch_size", "8"]
-    assert main(["check", *words, "--json", str(config_file.with_name("check.json"))]) == 0
+    words = ["--strict", str(config_file), "--no_measure", "--output", str(page), "--batch_size", "8"]
+    assert main(["check", *words, "--output", str(config_file.with_name("check.json"))]) == 0
     text = capsys.readouterr().out
     (line,) = (line for line in text.splitlines() if line.startswith("  cls   target"))
     assert line.split() == ["cls", "target", "5", "10", "10", "2", "8", "72", "0", "%"]
     found = json.loads(config_file.with_name("check.json").read_text(encoding="utf-8"))
     assert found["plan"]["tasks"][0]["planned"] == 10
     assert "<svg" in page.read_text(encoding="utf-8")
-    assert main(["check", str(config_file), "--no_measure", "--json", "-"]) == 0
+    assert main(["check", str(config_file), "--no_measure", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "palm-check"
+    assert main(["check", str(config_file), "--no_measure", "--output", "check.txt"]) == 2
+    assert "'check.txt'" in capsys.readouterr().err
 
 
 def test_exit_codes_and_the_dry_run_of_train(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

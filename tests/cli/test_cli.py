@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -30,6 +31,8 @@ def test_train_then_predict_all_tasks(folder: Path, capsys: pytest.CaptureFixtur
     config = [str(folder / "config.yaml"), "--task_dir", "tasks"]
     assert main(["train", *config, "--batch-size=5", "--cls.n_classes", "4"]) == 0
     assert main(["predict", *config]) == 0
+    assert main(["predict", *config, "--task", "cls", "--output", str(folder / "cls.csv")]) == 0
+    assert len((folder / "cls.csv").read_text(encoding="utf-8").splitlines()) == 41
     assert len((folder / "out" / "cls" / "predictions.json").read_text(encoding="utf-8").splitlines()) == 40
     assert len(json.loads((folder / "out" / "mrc" / "predictions.json").read_text(encoding="utf-8"))) == 40
     assert capsys.readouterr().err == ""
@@ -92,15 +95,40 @@ def test_the_documented_exit_codes_are_those_of_the_code() -> None:
     assert not [source for source in sources if re.search(r"SystemExit\([12]\)|sys\.exit\([0-9]", source)]
 
 
+def documented() -> dict[str, list[str]]:
+    """The table of commands: OUT, what happens without it, and what ends with 1."""
+    page = Path(__file__).parents[2] / "docs" / "starting.md"
+    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows if name in COMMANDS}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_refused_command_ends_with_2_and_only_those_of_the_table_may_end_with_1(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = main([command, "nowhere", "--no_such_option", "1"])
+    except SystemExit as end:
+        code = end.code  # type: ignore[assignment]
+    finds = "ExitCode.FOUND" in inspect.getsource(COMMANDS[command].run)
+    assert (code, finds or command == "train") == (
+        1 if command == "check" else 2,  # a check of a configuration that is wrong is done, and found it
+        bool(documented().get(command, [""] * 3)[2]),
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_command_that_writes_says_where_by_one_option() -> None:
     options = {
         name: next((each for each in command.parser()._actions if "--output" in each.option_strings), None)
         for name, command in COMMANDS.items()
     }
-    found = {name for name, option in options.items() if option is not None}
-    assert found == {
-        *("predict", "evaluate", "export", "convert", "merge"),
-        *("compare", "sweep", "plot", "report"),
+    assert {name for name, option in options.items() if option is not None} == {
+        name for name, row in documented().items() if row[0]
+    }
+    assert {name for name, row in documented().items() if row[1] == "needed"} == {
+        name for name, option in options.items() if option is not None and option.required
     }
     for option in filter(None, options.values()):
         assert str(option.help).startswith("where to write ")

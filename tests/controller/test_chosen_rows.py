@@ -222,7 +222,7 @@ def test_where_and_sample_choose_training_rows(folder: Path) -> None:
         ({"split": {"dev": 0.5, "test": 0.6}}, ["split"]),
         ({"split": {"validation": 0.1}}, ["split", "validation"]),
         ({"sample": 0}, ["sample", "0"]),
-        ({"where": {"lang": "it"}}, ["rows.json"]),
+        ({"where": {"lang": "it"}}, ["all.jsonl: ", "'it'"]),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_told(

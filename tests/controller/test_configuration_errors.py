@@ -218,3 +218,23 @@ def test_palm_train_finds_components_beside_the_configuration(
 def test_a_learning_rate_must_be_finite(folder: Path, value: str) -> None:
     with pytest.raises(ConfigError, match=r"learning_rate\b.*(\binf|\.nan)\b"):
         Controller(tiny.config(folder, "cls"), argv=["--learning_rate", value])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("compile", "graphs", "leave it out"),
+        ("gradient_exchange", "bf16", "leave it out"),
+        ("cagrad_radius", 0.5, "leave it out"),
+        ("gradnorm_alpha", 1.5, "leave it out"),
+        ("dwa_temperature", 2.0, "leave it out"),
+        ("lr_cut_fraction", 0.1, "leave it out"),
+        ("loss_scale", "classes", "loss_weight"),
+        ("balance", "gradnorm", "cagrad, dwa, famo"),
+    ],
+)
+def test_a_removed_setting_is_refused_with_its_place_and_a_remedy(
+    folder: Path, name: str, value: Any, remedy: str
+) -> None:
+    (line,) = told({**tiny.config(folder, "cls", "match"), name: value})
+    assert re.match(rf"config\.yaml:\d+: .*'({name}|{value})'.*{remedy}", line)

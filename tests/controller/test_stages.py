@@ -120,7 +120,7 @@ def test_kill_and_resume_inside_a_stage_are_bit_identical(folder: Path, stage: s
     parts = config(folder, save_path=str(folder / "parts"), **settings)
     with pytest.raises(Killed):
         Controller(parts, argv=[]).train([killing(stage, step)])
-    with pytest.raises(StorageError, match=r"holds an earlier run.*resume: auto"):
+    with pytest.raises(StorageError, match=r"parts .*resume: auto"):
         Controller(parts, argv=[]).train()
     Controller({**parts, "resume": "auto"}, argv=[]).train()
     for name in ("cls", "match"):

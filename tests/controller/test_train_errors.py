@@ -68,9 +68,9 @@ def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(
     run.settings["learning_rate"] = "fast"
     run.tasks["match"]["train_file"] = "nowhere.tsv"
     message = run.train(capsys, "--batch_sise", "8")
-    assert "tasks/cls.yaml:5: nothing uses 'n_clases'; did you mean 'n_classes'?" in message
+    assert re.search(r"tasks/cls\.yaml:5: .*'n_clases'.*'n_classes'", message)
     assert "tasks/cls.yaml: n_classes is missing" in message
-    assert "learning_rate should be a number, not 'fast'" in message
+    assert re.search(r"learning_rate .*number.*'fast'", message)
     assert "tasks/match.yaml:1: train_file: no such file: nowhere.tsv" in message
     assert "--batch_sise: nothing uses 'batch_sise'; did you mean 'batch_size'?" in message
 
@@ -121,9 +121,7 @@ def test_a_file_with_a_header_only(run: Run, capsys: pytest.CaptureFixture[str])
 
 def test_fewer_examples_than_a_batch(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     message = run.train(capsys, "--batch_size", "64")
-    assert (
-        "task 'cls': 40 training rows do not fill one batch; set batch_size (now 64) to 40 or less" in message
-    )
+    assert re.search(r"task 'cls': 40 .*batch_size .*64.* 40 ", message)
 
 
 def test_a_vocabulary_that_does_not_fit_the_embedding_table(
@@ -132,7 +130,7 @@ def test_a_vocabulary_that_does_not_fit_the_embedding_table(
     with (run.folder / "vocab.txt").open("a", encoding="utf-8") as file:
         file.writelines(f"word{k}\n" for k in range(20))
     message = run.train(capsys)
-    assert "has 55 entries, the backbone's embedding table only 40 rows (vocab_size)" in message
+    assert re.search(r" 55 .* 40 .*vocab_size", message)
 
 
 def test_heads_that_do_not_divide_the_width(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +142,7 @@ def test_heads_that_do_not_divide_the_width(run: Run, capsys: pytest.CaptureFixt
 
 def test_sequences_longer_than_the_position_table(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     message = run.train(capsys, "--max_seq_len", "65")
-    assert "max_seq_len is 65, the backbone's position table ends at 64" in message
+    assert re.search(r"max_seq_len .*65.* 64 .*max_position_embeddings", message)
 
 
 def test_a_loss_that_is_not_a_number(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,11 +157,11 @@ def test_a_loss_that_is_not_a_number(run: Run, capsys: pytest.CaptureFixture[str
         "--target_tag",
         "1,0,0",
     )
-    assert message == (
-        "error: task 'cls': the loss is nan at its step 2 (global step 2); nothing was updated. Try a "
-        "lower learning_rate, warmup_proportion above 0, or a smaller grad_clip, and look at the rows of "
-        "this batch\nwhole under out: nothing yet; there is no checkpoint to go on from\n"
-    )
+    first, last = message.splitlines()
+    assert re.match(r"error: task 'cls': .*loss is nan .*step 2 .*global step 2", first)
+    assert [name in first for name in ("learning_rate", "warmup_proportion", "grad_clip")] == [True] * 3
+    assert " out: " in last
+    assert "step_" not in last
 
 
 def test_a_save_path_that_cannot_be_written(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,33 +175,30 @@ def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureF
     arguments = ["train", str(run.folder / "config.yaml"), "--task_dir", "tasks"]
     assert main([*arguments, "--save_every_n_steps", "5"]) == 0
     message = run.train(capsys, "--random_seed", "7", "--resume", "auto")
-    assert "is a checkpoint of another configuration" in message
+    assert "step_" in message
     assert "random_seed: 1 in the checkpoint, 7 in this run" in message
 
 
 def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "nowhere is not a directory that palm saved" in run.train(
-        capsys, "--resume", str(run.folder / "nowhere")
-    )
+    message = run.train(capsys, "--resume", str(run.folder / "nowhere"))
+    assert re.search(r"\bnowhere .*manifest\.json", message)
 
 
 def test_lists_of_another_length_than_the_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.settings["num_epochs"] = 0
     message = run.train(capsys, "--mix_ratio", "1,1", "--target_tag", "0,0,0", "--ema_decay", "1.5")
-    assert "config.yaml:11: num_epochs should be above 0, not 0" in message
-    assert "mix_ratio has 2 entries for 3 tasks (cls, match, mrc)" in message
-    assert "target_tag marks no target task" in message
-    assert "ema_decay should be at least 0 and below 1, not 1.5" in message
+    assert re.search(r"config\.yaml:11: num_epochs .* 0\b", message)
+    assert re.search(r"mix_ratio .* 2 .* 3 .*cls, match, mrc", message)
+    assert "--target_tag" in message
+    assert re.search(r"--ema_decay .* 1\.5", message)
 
 
 def test_a_target_that_would_never_be_drawn(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "mix_ratio of task 'match' should be above 0 for a target" in run.train(
-        capsys, "--mix_ratio", "1,0,1"
-    )
+    assert re.search(r"mix_ratio .*'match' .* 0 ", run.train(capsys, "--mix_ratio", "1,0,1"))
 
 
 def test_a_target_with_no_expected_step(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "task 'match' would get no step" in run.train(capsys, "--mix_ratio", "1,0.05,1")
+    assert re.search(r"task 'match' .*mix_ratio .*0\.05", run.train(capsys, "--mix_ratio", "1,0.05,1"))
 
 
 def test_an_unknown_component(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,18 +211,17 @@ def test_an_unknown_component(run: Run, capsys: pytest.CaptureFixture[str]) -> N
 def test_components_that_do_not_fit_together(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.tasks["cls"]["paradigm"] = "mlm"
     features, loss = run.train(capsys).splitlines()
-    assert features.startswith("error: task 'cls': the head needs 'mask_pos' as int64[masks], the backbone ")
-    needed = "the head's loss needs 'mask_label' as int64[masks], the reader gives only label_ids"
-    assert loss == f"task 'cls': {needed}"
+    assert re.match(r"error: task 'cls': .*head .*'mask_pos' .*int64\[masks\].*backbone ", features)
+    assert re.fullmatch(r"task 'cls': .*loss .*'mask_label' .*int64\[masks\].* label_ids", loss)
 
 
 def test_predicting_without_a_model_or_a_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.write()
     config = [str(run.folder / "config.yaml"), "--task_dir", "tasks"]
     assert main(["predict", *config, "--task", "cls"]) == 2
-    assert "it is not trained yet; train first, or set save_path to where it was" in capsys.readouterr().err
+    assert re.search(r"infer_model.*save_path", capsys.readouterr().err)
     assert main(["predict", *config, "--task", "sentiment"]) == 2
-    assert "no task is called 'sentiment'" in capsys.readouterr().err
+    assert "'sentiment'" in capsys.readouterr().err
     assert main(["predict", *config, "--task", "cls", "--cls.pred_file", "nowhere.tsv"]) == 2
     assert "no such file" in capsys.readouterr().err
     assert main(["predict", "--model", "here"]) == 2

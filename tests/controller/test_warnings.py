@@ -137,6 +137,7 @@ def test_another_vocabulary_than_that_of_the_weights_is_told(
     [
         ({"eval_every_n_steps": 5}, ["dev_file"]),
         ({"cls.metrics": ["mcc"]}, ["'cls'", "dev_file"]),
+        ({"cls.calibrate": True}, ["'cls'", "dev_file"]),
         ({"ema_decay": 0.9}, ["use_ema: True"]),
         ({"use_ema": True}, ["ema_decay"]),
         ({"keep_last_n": 2}, ["save_every_n_steps"]),
@@ -165,6 +166,22 @@ def test_for_cn_is_accepted_with_a_warning_where_it_has_no_effect(
     (line,) = warnings(caplog, config)
     assert "for_cn" in line
     assert "'mrc'" in line
+
+
+def test_pairs_whose_number_or_negatives_are_not_used_are_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = "".join(f'{{"text_a": "red {word}", "text_b": "blue {word}", "label": 0.5}}\n' for word in "abcd")
+    (folder / "pairs.jsonl").write_text(rows, encoding="utf-8")
+    config = tiny.config(folder, "cls", batch_size=1)
+    task = {"reader": "embedding", "paradigm": "embedding", "train_file": str(folder / "pairs.jsonl")}
+    config["tasks"]["cls"] = {**task, "label_type": "real"}
+    first, second = warnings(caplog, config)
+    assert all(part in first for part in ("label_type", "'cls'", "learning_strategy: similarity"))
+    assert "batch_size" in second
+    config["tasks"]["cls"]["learning_strategy"] = "similarity"
+    caplog.clear()
+    assert warnings(caplog, config) == []
 
 
 def test_n_classes_of_a_regression_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

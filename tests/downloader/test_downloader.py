@@ -509,7 +509,7 @@ def test_the_command_downloads_by_name_to_a_path(
     server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
-    words = ["download", "BERT-en-uncased-base", "--path", str(tmp_path)]
+    words = ["download", "BERT-en-uncased-base", "--output", str(tmp_path)]
     assert command(words) == 0
     folder = tmp_path / "pretrain" / "BERT-en-uncased-base"
     assert [path.name for path in sorted(folder.iterdir())] == [
@@ -529,7 +529,7 @@ def test_an_interrupted_command_says_how_to_go_on(
     offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))
 
     server.halfway = interrupt_main
-    assert command(["download", "BERT-en-uncased-base", "--path", str(tmp_path)]) == 130
+    assert command(["download", "BERT-en-uncased-base", "--output", str(tmp_path)]) == 130
     assert capsys.readouterr().err.startswith("interrupted; ")
 
 

@@ -101,7 +101,7 @@ def test_averages_of_another_model_are_refused() -> None:
 
 @pytest.mark.parametrize("decay", [1.0, -0.1])
 def test_decay_is_below_one(decay: float) -> None:
-    with pytest.raises(ConfigError, match=f"ema_decay should be at least 0 and below 1, not {decay}"):
+    with pytest.raises(ConfigError, match=f"ema_decay .*{decay}"):
         ExponentialMovingAverage([], decay)
 
 

@@ -170,15 +170,17 @@ def test_the_loss_of_a_ranking_is_that_of_the_papers(strategy: str, seed: int) -
     ]
 
 
+@pytest.mark.parametrize("texts", [2, 3, 4])  # of an example: a text, its other, and negatives
 @pytest.mark.parametrize("seed", range(3))
-def test_the_loss_of_pairs_is_that_of_sentence_transformers(seed: int) -> None:
+def test_the_loss_of_pairs_is_that_of_sentence_transformers(seed: int, texts: int) -> None:
     losses = pytest.importorskip("sentence_transformers.sentence_transformer.losses")
     torch.manual_seed(seed)
-    embeddings = torch.randn(12, 8, requires_grad=True)  # four examples of a text, its other, a negative
+    embeddings = torch.randn(4 * texts, 8, requires_grad=True)
     head = Embedding(8).train()
-    outputs = head({"sentence_embedding": embeddings, "group_rows": torch.arange(12).view(4, 3)})
+    groups = torch.arange(4 * texts).view(4, texts)
+    outputs = head({"sentence_embedding": embeddings, "group_rows": groups})
     theirs = losses.MultipleNegativesRankingLoss(model=None, scale=20.0)
-    expected = theirs.compute_loss_from_embeddings([embeddings[k::3] for k in range(3)], None)
+    expected = theirs.compute_loss_from_embeddings([embeddings[k::texts] for k in range(texts)], None)
     same_with_gradient(head.loss(outputs, {}), expected, embeddings)
 
 

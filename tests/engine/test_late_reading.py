@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def test_a_bad_step_is_told_one_later_and_nothing_has_moved(
     message, taken_late = poisoned(late, 4)
 
     assert message == expected
-    assert "task 'cls': the loss is nan at its step 4 (global step 4); nothing was updated" in message
+    assert re.match(r"task 'cls': .*nan .*step 4 .*global step 4", message)
     assert (taken, taken_late) == (4, 5)
     assert_equal(late, at_once)
     assert late.next_step().loss.item() == at_once.next_step().loss.item()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,23 +13,34 @@ from helpers import tiny
 from palm.cli import main
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    tiny.write_files(tmp_path)
-    given = tiny.config(tmp_path, "cls", batch_size=16)
-    given["tasks"]["cls"] |= {"paradigm": "helpers.hungry.Hungry", "n_classes": 4}
-    file = tmp_path / "config.yaml"
+def written(folder: Path, head: str, *others: str, **settings: Any) -> Path:
+    tiny.write_files(folder)
+    given = tiny.config(folder, "cls", *others, **{"batch_size": 16, **settings})
+    given["tasks"]["cls"] |= {"paradigm": f"helpers.hungry.{head}", "n_classes": 4}
+    for task in given["tasks"].values():
+        task["dev_file"] = task["train_file"]
+    file = folder / "config.yaml"
     file.write_text(json.dumps(given), encoding="utf-8")
     return file
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return written(tmp_path, "Hungry")
+
+
+def refused(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    """The error of a command, on one line."""
+    assert main(words) == 2
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    return " ".join(said.rpartition("error: ")[2].split())
 
 
 def test_a_step_that_does_not_fit_is_described_with_what_takes_less(
     config: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", str(config)]) == 2
-    said = capfd.readouterr().err
-    assert "Traceback" not in said
-    last = " ".join(said.rpartition("error: ")[2].split())
+    last = refused(capfd, "train", str(config))
     facts = [
         "'cls' at global step 1",
         "16 rows of up to",
@@ -45,7 +58,7 @@ def test_a_step_that_does_not_fit_is_described_with_what_takes_less(
 
 def test_check_finds_batches_that_fit(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        main(["check", str(config), "--find_batch_size", "--json", "-"])
+        main(["check", str(config), "--find_batch_size", "--json"])
     assert caught.value.code == 1
     found = json.loads(capfd.readouterr().out)
     [problem] = [each for each in found["problems"] if each["code"] == "memory"]
@@ -57,3 +70,35 @@ def test_check_finds_batches_that_fit(config: Path, capfd: pytest.CaptureFixture
 def test_a_run_with_the_batches_that_were_found_trains(config: Path) -> None:
     words = ["--cls.batch_size", "4", "--cls.gradient_accumulation_steps", "4", "--max_steps", "2"]
     assert main(["train", str(config), *words]) == 0
+
+
+def test_predictions_that_do_not_fit_have_a_remedy_of_their_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = str(written(tmp_path, "HungryLater", max_steps=2))
+    later = ["--cls.dev_file", "null"]
+    assert main(["train", config, *later]) == 0
+    assert main(["evaluate", config, "--pred_batch_size", "2"]) == 0
+    evaluated = refused(capfd, "evaluate", config)
+    predicted = refused(capfd, "predict", config, *later)
+    trained = refused(capfd, "train", config)
+    for last in (evaluated, predicted, trained):
+        assert "Tried to allocate 2.00 GiB" in last
+        assert "pred_batch_size" in last
+        assert "--find_batch_size" not in last
+
+
+@pytest.mark.parametrize(
+    "words", [["compare", "--seeds", "2"], ["sweep", "--grid", "learning_rate=1e-3,1e-4"]], ids=" ".join
+)
+def test_runs_of_many_that_do_not_fit_are_described_as_one_is(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+    last = refused(capfd, words[0], str(written(tmp_path, "Hungry", "match")), *words[1:])
+    assert [
+        word for word in ("at global step", "16 rows of up to", "--find_batch_size") if word not in last
+    ] == []

@@ -202,7 +202,7 @@ def test_an_end_that_has_passed_is_refused(folder: Path) -> None:
     with pytest.raises(palm.StorageError) as caught:
         load_checkpoint(second, folder / "ckpt")
     for name, steps in had.items():
-        assert f"{name} had {steps} steps in the checkpoint, and this run plans 10 (" in str(caught.value)
+        assert re.search(rf"{name} .* {steps} .* 10 \(", str(caught.value))
     assert second.step == 0
 
 

@@ -19,16 +19,20 @@ from palm.controller.document import document
 from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.fs import write_json
+from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_object
 from palm.engine.training.planning import StepPlan
 from palm.experiments.comparison.compare import _checked, _keep_earlier
-from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of
+from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import setup_of
 from palm.experiments.comparison.tuning import tuned
 from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
-from palm.experiments.grid.folder import GridRun
+from palm.experiments.grid import worker
+from palm.experiments.grid.folder import JOB, ROWS, Grid, GridRun, Job
 from palm.experiments.grid.source import Source
+from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
+from palm.starter.project import write_project
 
 
 def made(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
@@ -265,7 +269,7 @@ def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
         lengths = [(w, Length(1, {"a": 10}, n), 1.0) for w, n in zip(ways, totals, strict=True)]
         found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=50)
         (better,) = (each for each in found.answers if each.judged)
-        assert better.said in found.verdicts["a"]
+        assert better.label in found.verdicts["a"]
         assert [each.comparisons for each in found.answers] == [2, 2]
         assert set(found.helpers["b"]) == {"a"}
         return [(each.variant, each.judged) for each in found.answers]
@@ -478,7 +482,53 @@ def test_settings_are_not_chosen_by_the_rows_that_are_compared(tmp_path: Path) -
     with pytest.raises(ConfigError, match=r"tune: .*--test cls=FILE"):
         palm.compare(given, tune={"learning_rate": [1e-4, 1e-3]})
     stages = [{"tasks": ["match"]}, {"tasks": ["cls"], "learning_rate": 0.1, "start_from": "match"}]
-    with pytest.raises(ConfigError, match="tune: a stage says learning_rate"):
+    with pytest.raises(ConfigError, match=r"tune: .*stage.* learning_rate"):
         palm.compare(
             {**given, "stages": stages}, tune={"learning_rate": [1e-4]}, test={"cls": tmp_path / "mlm.tsv"}
         )
+
+
+KINDS = {
+    "multi_label": "lrap",
+    "span": "span_f1",
+    "relation": "relation_strict_f1",
+    "multiple_choice": "accuracy",
+    "ranking": "mrr",
+    "embedding": "mrr",
+    "ordinal": "qwk",
+    "count": "poisson_deviance",
+}
+"""Kinds of tasks of a starter project, and the number that decides about each."""
+
+
+def test_every_kind_of_task_is_compared_with_itself_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    write_project(folder, {kind: kind for kind in KINDS})
+    given = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    given |= {"num_epochs": 0.2, "mixing": "round_robin", "precision": "fp32", "eval_every_epoch": False}
+    given |= {"num_hidden_layers": 1}
+    (folder / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
+    setup = setup_of(read_config(folder / "config.yaml", argv=[]), "target", {}, None)
+    grid = Grid(tmp_path / "grid")
+    ways = setup.ways()[: 1 + len(KINDS)]  # without those of as many updates
+    results = {}
+    rows: dict[str, dict[str, list[Any]]] = {kind: {} for kind in KINDS}
+    for run in setup.runs(ways, [1, 2]):  # here, because a process for each takes a minute
+        place = grid.prepare(run, keep_models=False)
+        results[run.name] = worker._trained(place, read_record(place / JOB, Job))
+        for kind in results[run.name]["test"]:
+            found = read_rows(place / ROWS / f"{kind}.jsonl")
+            rows[kind].setdefault(run.name.partition("-seed")[0], []).append(found)
+    tests = {}
+    for kind, metric in KINDS.items():
+        name = results["together-seed1"]["test"][kind]["metric"]
+        assert METRICS[name].main == metric
+        tests[kind] = Scoring("dev", name, len(rows[kind]["together"][0]), "last", is_dev=True)
+    timed = [(*way, 1.0) for way in ways]
+    outcome = outcome_of(timed, rows, tests, [1, 2], "target", "Equal.", resamples=20)
+    compared = {(answer.target, answer.variant) for answer in outcome.answers}
+    assert compared == {(kind, f"alone-{kind}") for kind in KINDS}
+    for trained in outcome.variants:
+        for kind, scores in trained.scores.items():
+            runs = [results[f"{trained.variant.name}-seed{seed}"]["test"][kind]["scores"] for seed in (1, 2)]
+            assert scores.per_seed == [pytest.approx(run[KINDS[kind]]) for run in runs]

@@ -10,7 +10,7 @@ import pytest
 from helpers import tiny
 from palm.core.errors import ConfigError
 from palm.experiments.comparison.curves import LearningCurves, curves_of, learning_curves
-from palm.experiments.comparison.outcome import Outcome, Scores, Scoring, Trained
+from palm.experiments.comparison.outcome import Outcome, Scoring, SeedScores, Trained
 from palm.experiments.comparison.variants import Length, Variant
 
 WAYS = {
@@ -24,7 +24,10 @@ def outcome(**means: float) -> Outcome:
     """A comparison with these scores of three seeds."""
     trained = [
         Trained(
-            WAYS[name], Length(1, {"slot": 4}, 4), 1.0, {"slot": Scores.of(mean + np.array([-0.1, 0, 0.1]))}
+            WAYS[name],
+            Length(1, {"slot": 4}, 4),
+            1.0,
+            {"slot": SeedScores.of(mean + np.array([-0.1, 0, 0.1]))},
         )
         for name, mean in ((name.replace("_", "-"), mean) for name, mean in means.items())
     ]

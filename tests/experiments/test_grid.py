@@ -18,7 +18,7 @@ from helpers import tiny
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.fs import WRITTEN, write_text
 from palm.experiments.grid.folder import Grid, GridRun, clear
-from palm.experiments.grid.pool import Pool, Progress, slots_of
+from palm.experiments.grid.pool import GridProgress, Pool, slots_of
 
 PROGRAM = """
 import json, sys
@@ -109,7 +109,7 @@ def test_time_that_is_left_goes_by_steps(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    progress = Progress({"a": 10, "b": 30, "c": 60})
+    progress = GridProgress({"a": 10, "b": 30, "c": 60})
     with caplog.at_level("INFO", logger="palm"):
         progress.tell("a", {"state": "done"}, True, "f1 0.5")
         now[0] = 160.0

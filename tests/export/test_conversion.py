@@ -176,5 +176,5 @@ def test_what_palm_converted_before_is_replaced_when_asked(
     source = str(FOLDER / "pretrain_ernie")
     assert main(["convert", source, "--output", str(tmp_path / "out")]) == 0
     assert main(["convert", source, "--output", str(tmp_path / "out")]) == 2
-    assert "holds what palm wrote before" in capsys.readouterr().err
+    assert str(tmp_path / "out") in capsys.readouterr().err
     assert main(["convert", source, "--output", str(tmp_path / "out"), "--overwrite"]) == 0

@@ -1,4 +1,4 @@
-"""Tasks on every encoder of the `transformers` library, as its own models: equal outputs, or refused."""
+"""Tasks on every encoder of `transformers`, as its own models and as graphs: equal outputs, or refused."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_config import RUN
 from palm.core.errors import PalmError
 from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.onnx.writing import write_graph
 from palm.engine.training.model import outputs_of
 from palm.export.hugging_face import library_model
+from palm.export.onnx_model import check_graph, graph_of
 from palm.paradigm import MRC, Classify, Head, MaskLM, SequenceLabel
 from palm.pretrained.heads import layout_of_head
-from palm.reader import ClassifyReader
+from palm.reader import ClassifyReader, MaskLMReader
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
+
+KINDS = ("cls", "mrc", "seq_label", "mlm")
 
 REFUSED = {
     "mrc": {"big_bird", "esm", "esmc", "eurobert", "gte", "nomic_bert"},
@@ -52,20 +56,32 @@ def batch_of(vocabulary: int) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("kind", ["cls", "mrc", "seq_label", "mlm"])
-@pytest.mark.parametrize("family", sorted(RUN))
-def test_the_librarys_own_model_computes_the_same(family: str, kind: str, tmp_path: Path) -> None:
+def models_of(family: str, folder: Path, *kinds: str) -> list[InferenceModel]:
+    """Tasks of these kinds on one random encoder of a family."""
     if family not in transformers.CONFIG_MAPPING:
         pytest.skip(f"transformers {transformers.__version__} has no {family}")
     torch.manual_seed(2)
-    backbone = Transformers(write_config(tmp_path, family)).eval()
-    head = head_of(kind, backbone).eval()
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
-    reader = ClassifyReader(str(tmp_path / "vocab.txt"), max_seq_len=16)
-    model = InferenceModel("task", reader, backbone, head, precision="fp32")
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
+    backbone = Transformers(write_config(folder, family)).eval()
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    models = []
+    for kind in kinds:
+        reader = (MaskLMReader if kind == "mlm" else ClassifyReader)(str(vocabulary), max_seq_len=16)
+        models.append(
+            InferenceModel(kind, reader, backbone, head_of(kind, backbone).eval(), precision="fp32")
+        )
+        with torch.no_grad():
+            for parameter in models[-1].head.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return models
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", sorted(RUN))
+def test_the_librarys_own_model_computes_the_same(family: str, kind: str, tmp_path: Path) -> None:
+    (model,) = models_of(family, tmp_path, kind)
+    backbone = model.backbone
+    head = model.head
     if family in REFUSED.get(kind, ()):
         with pytest.raises(PalmError) as caught:
             library_model(model, layout_of_head(head)[1])
@@ -86,3 +102,15 @@ def test_the_librarys_own_model_computes_the_same(family: str, kind: str, tmp_pa
         pairs = [(expected["logits"][mask], found.logits[mask])]
     for ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(RUN))
+def test_four_tasks_of_every_family_are_one_onnx_graph(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    models = models_of(family, tmp_path, *KINDS)
+    graph = graph_of(models)
+    session = write_graph(graph, tmp_path / "model.onnx", threads=1)
+    for model in models:
+        assert check_graph(session, graph, model, tolerance=1e-5) < 1e-5

@@ -139,7 +139,7 @@ class GoldenReport:
             found = self.measured.get(test, Measured())
             file, _, name = test.partition("::test_")
             name = f"{Path(file).stem.removeprefix('test_')}: {name}".replace("_", " ")
-            told = "" if outcome == "passed" else outcome
+            shown = "" if outcome == "passed" else outcome
             if found.tensors:
                 figures = [
                     f"{found.numbers:,}",
@@ -150,7 +150,7 @@ class GoldenReport:
                 ]
             else:
                 figures = ["", "0", "0", "equal", ""] if outcome == "passed" else [""] * 5
-            rows.append([name, *figures, told])
+            rows.append([name, *figures, shown])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

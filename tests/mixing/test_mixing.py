@@ -322,7 +322,7 @@ def test_tasks_have_batch_sizes_and_lengths_of_their_own(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["loss_weight", "learning_rate_factor"])
 def test_factors_are_above_zero(folder: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=f"task 'cls': {name}: 0.0 should be a number above 0"):
+    with pytest.raises(ConfigError, match=f"task 'cls': {name}: 0.0 "):
         controller(folder, "cls", **{name: 0})
 
 

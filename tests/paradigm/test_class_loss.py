@@ -54,6 +54,25 @@ def test_the_loss_and_its_gradient_are_those_of_the_definition(
         torch.testing.assert_close(*gradients, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_the_loss_of_probabilities_and_its_gradient_are_those_of_the_definition(
+    smoothing: float, weights: Any
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    loss = ClassLoss(4, weights, smoothing)
+    for _ in range(10):
+        logits = (2 * torch.randn(9, 4, generator=generator)).requires_grad_()
+        probs = torch.rand(9, 4, generator=generator).softmax(-1)
+        target = ((1 - smoothing) * probs + smoothing / 4).double()
+        logs = logits.double() - logits.double().exp().sum(-1, keepdim=True).log()
+        theirs = -(target * torch.tensor(weights or [1.0] * 4) * logs).sum(-1).mean()
+        ours = loss(logits, probs)
+        torch.testing.assert_close(ours, theirs.float(), atol=1e-6, rtol=1e-6)
+        gradients = [torch.autograd.grad(each, logits)[0] for each in (ours, theirs)]
+        torch.testing.assert_close(*gradients, atol=1e-6, rtol=0)
+
+
 def test_balanced_weights_are_those_of_scikit_learn() -> None:
     sklearn = pytest.importorskip("sklearn.utils.class_weight")
     labels = np.asarray([0, 0, 0, 1, 2, NO_LABEL, 2])

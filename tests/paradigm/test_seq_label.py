@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,7 @@ def test_dropout_is_used_while_training() -> None:
 def test_the_crf_is_there_where_it_is_wanted() -> None:
     assert "crf.weight" not in SequenceLabel(5, 8).state_dict()
     assert SequenceLabel(5, 8, use_crf=True).state_dict()["crf.weight"].shape == (7, 5)
-    with pytest.raises(ConfigError, match=r"n_classes: 1 should be a whole number, 2 or more"):
+    with pytest.raises(ConfigError, match=r"n_classes: 1 .*2 or more"):
         SequenceLabel(1, 8)
 
 
@@ -363,4 +364,4 @@ def test_a_factor_without_a_crf_is_told_to_have_no_effect(
 ) -> None:
     settings = config(write_tagged(tmp_path), use_crf=False) | {"crf_learning_rate_factor": 0.1}
     Controller(settings, argv=[]).training()
-    assert "crf_learning_rate_factor has no effect" in caplog.text
+    assert re.search(r"crf_learning_rate_factor .*use_crf", caplog.text)

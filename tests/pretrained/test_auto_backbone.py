@@ -222,7 +222,7 @@ def test_auto_without_a_directory_says_so(tmp_path: Path) -> None:
 def test_a_weights_file_alone_gives_its_directory(tmp_path: Path) -> None:
     model = write_model(tmp_path, "electra")
     assert read_directory(model / "model.safetensors").settings["embedding_size"] == 8
-    with pytest.raises(StorageError, match="it does not exist"):
+    with pytest.raises(StorageError, match="nowhere"):
         read_directory(tmp_path / "nowhere")
 
 

@@ -61,6 +61,18 @@ CASES = {
     "save() into the folder in which the program runs": MISTAKE,
     "pred_output_path without pred_file, metrics without dev data": "test_a_setting_without_effect_is_told",
     "split beside a file of the same part": "test_a_split_beside_a_file_of_the_same_part_is_told",
+    "a contradiction between a row and its copy in train": (
+        "test_a_row_that_stands_in_train_with_another_label_is_counted"
+    ),
+    "a check that counts 0 rows that also stand in train": "test_nothing_is_found_in_clean_data",
+    "pairs whose similarity nothing reads, or without negatives": (
+        "test_pairs_whose_number_or_negatives_are_not_used_are_told"
+    ),
+    "labels of numbers beyond a cosine, weights of classes that are all 0": MISTAKE,
+    "the reader of one's own as the page on customization has it": (
+        "test_paths_of_a_component_count_from_the_configuration"
+    ),
+    "progress of another word in Python": MISTAKE,
     # Files of others
     "predictions replace a file that palm did not write": "test_what_palm_did_not_write_is_not_replaced",
     "a merge into the folder of a run": "test_a_folder_with_files_of_others_is_never_replaced",
@@ -95,6 +107,31 @@ CASES = {
     "a balance whose package is missing, and one task a step": (
         "test_a_missing_library_does_not_hide_that_a_step_has_one_task"
     ),
+    "one meaning of --output, and of --json": ("test_every_command_that_writes_says_where_by_one_option"),
+    "one table of exit codes": (
+        "test_a_refused_command_ends_with_2_and_only_those_of_the_table_may_end_with_1"
+    ),
+    "options with a hyphen in the help of some commands": "test_help_has_one_style_of_options",
+    "share_rows_with of a task itself": MISTAKE,
+    "--tasks a=cls,a=mlm": MISTAKE,
+    "--lr, and lr in --grid, --also and the files": MISTAKE,
+    "a guess that is another component's setting": MISTAKE,
+    "predict and evaluate stop at the first task without a file": (
+        "test_the_script_of_a_project_with_a_helper_runs_to_its_end"
+    ),
+    "convert and export of the working directory": MISTAKE,
+    "weights of BERT in a RoBERTa": "test_weights_that_are_computed_otherwise_are_refused",
+    "ids as labels beside a label_map of names": MISTAKE,
+    "CSV, JSON lines, Parquet, Arrow and compressed tables": "test_every_format_trains_the_same_weights",
+    "several labels in one cell": MISTAKE,
+    "a list of files as train_file": "test_shards_are_read_in_the_order_of_their_names",
+    "the mean loss of a task none of whose steps was logged": (
+        "test_the_result_has_the_mean_loss_of_tasks_none_of_whose_steps_was_logged"
+    ),
+    "a loss that is not a number names the learning rate alone": "test_weights_that_are_no_numbers_are_named",
+    "a stage with other sizes of the encoder ends after the first has trained": MISTAKE,
+    "an optimizer waits for the compiler": "test_an_optimizer_does_not_wait_for_the_compiler",
+    "messages without file and line": "test_a_wrong_value_is_one_line_with_its_place",
     # Notebooks
     "an interrupted cell of a Controller": (
         "test_an_interrupted_cell_ends_with_a_checkpoint_and_a_partial_result"
@@ -132,6 +169,29 @@ CASES = {
     ),
     "the legend covers a plot in the terminal; ticks": "test_the_terminal_gets_text",
     "points twice in a tracker after a resume": "test_a_resumed_run_has_no_point_twice_in_trackio",
+    "best below last, and which metric decides is not said": (
+        "test_the_page_marks_what_decides_and_has_defaults_memory_and_whole_names"
+    ),
+    "effective settings, memory of a CPU, whole names, tables that scroll": (
+        "test_the_page_marks_what_decides_and_has_defaults_memory_and_whole_names"
+    ),
+    "one more variant turns a verdict round": (
+        "test_a_variant_that_was_asked_for_changes_no_verdict_of_the_planned_ones"
+    ),
+    "equal ways are called different": (
+        "test_at_most_one_of_twenty_comparisons_of_equal_ways_is_called_a_difference"
+    ),
+    "the page of a comparison has no picture of differences": (
+        "test_the_page_has_verdicts_scores_and_differences"
+    ),
+    "the colour rule of the matrix, charts and their tables, links": (
+        "test_every_chart_has_a_name_and_a_table_and_every_link_a_goal"
+    ),
+    "a run that was killed": "test_a_run_that_went_on_after_an_interruption_has_not_ended",
+    "a hostile row in a page": "test_a_row_that_would_run_is_text_on_the_page",
+    "a line of the mean of all points where few were logged": (
+        "test_the_points_of_a_chart_are_those_of_the_history"
+    ),
     # Machine
     "auto precision by wall time, by products of other shapes": (
         "test_auto_times_a_pass_over_the_rows_of_the_run_and_changes_no_loss"
@@ -154,6 +214,20 @@ LEFT_OUT = {
     "a name of the Hub in place of a data file": "a path like others; docs/data.md has how to load it",
     "a learning rate that is overruled is not a number": "only the value that counts is read",
     "learning_rate 10": "no bound is right for every optimizer; a loss that is not finite stops the run",
+    "palm grid is no command": "nor was it one; the list of commands is told",
+    "a log that begins with the settings": "PaddlePALM prints them; --quiet leaves them out",
+    "an init project whose CRF transformers does not have": "export says so, and how to train without",
+    "n_classes and do_lower_case of a reader in Python": "`palm ls reader.cls` lists the settings",
+    "cards of a row with hollow feet, lone cards": "looked at; cards of one row have one height",
+    "macro_f1 over the labels of truth and prediction": "docs/evaluation.md says so",
+    "speed up to the last step that was logged": "the page says up to which",
+    "the page of a killed run tells how to go on at its end": "under Repeat, where all commands are",
+    "standard errors of rows that are 0": "the page has a dash there, which is explained",
+    "decay within a tolerance of the golden runs": "test_optimizer.py compares each update with numbers",
+    "words of CMRC cut otherwise than by NLTK": "docs/fidelity.md says so, with the number of rows",
+    "pages printed without their bars": "print-color-adjust in the style sheet; a printer may refuse",
+    "rows that teach nothing: equal candidates, choices, negatives": "public data has them",
+    "a classifier of texts that predicts pairs": "a file with text_b asks for pairs",
     "random labels, a leak with one word changed": "no check can know it",
     "metrics of an unknown name without dev data": "a warning says that metrics have no effect there",
 }

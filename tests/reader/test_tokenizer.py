@@ -16,7 +16,7 @@ from tokenizers import BertWordPieceTokenizer
 from helpers.reader_files import SPECIAL, write_text, write_vocabulary
 from helpers.shared import RECORDED_0, needs_shared
 from palm.core.errors import DataError
-from palm.reader.text.tokenizer import WordPieceTokenizer, load_vocabulary
+from palm.reader.text.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, load_vocabulary
 
 RECORDED = RECORDED_0 / "tokenization"
 
@@ -65,6 +65,12 @@ def test_a_vocabulary_file_is_read_as_the_original_reads_it(tmp_path: Path) -> N
 
     expected = dict(recorded["bert_tokenizer"]) | {"fie": 3, "[SEP]": 11, "[MASK]": 12}
     assert vocabulary == {token: number for token, number in expected.items() if token}
+
+
+def test_white_space_of_any_kind_around_an_id_does_not_count(tmp_path: Path) -> None:
+    lines = [f"{token}\t\x1f{number} " for number, token in enumerate([*SPECIAL_TOKENS, "red"])]
+    vocabulary = load_vocabulary(write_text(tmp_path, "vocab.txt", "\n".join(lines)))
+    assert vocabulary["red"] == 5
 
 
 def test_special_tokens_inside_a_text_are_text(vocab_path: Path) -> None:

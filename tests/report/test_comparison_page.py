@@ -14,7 +14,7 @@ from palm.core.files.fs import write_json
 
 def comparison() -> dict[str, Any]:
     scores = {"per_seed": [0.91, 0.93], "mean": 0.92, "deviation": 0.0141, "standard_error": 0.01}
-    way = {"name": "together", "said": "together", "tasks": ["slot", "<b>mlm"]}
+    way = {"name": "together", "label": "together", "tasks": ["slot", "<b>mlm"]}
     difference = {"mean": 1.25, "standard_error": 0.4, "seed_error": 0.3, "row_error": 0.26, "low": -3.8}
     difference |= {
         "high": 6.3,
@@ -37,8 +37,8 @@ def comparison() -> dict[str, Any]:
              "scores": {"slot": scores}},
         ],
         "answers": [
-            {"target": "slot", "reference": "together", "reference_said": "together",
-             "variant": "alone-slot", "said": "alone", "unit": "points of entity_f1",
+            {"target": "slot", "reference": "together", "reference_label": "together",
+             "variant": "alone-slot", "label": "alone", "unit": "points of entity_f1",
              "difference": difference, "comparisons": 1, "p_corrected": 0.2, "verdict": "no difference"}
         ],
         "verdicts": {"slot": "together and alone: no difference that 2 seeds can show"},

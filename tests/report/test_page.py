@@ -252,6 +252,16 @@ def test_a_score_stands_beside_its_interval_and_the_commonest_label(reported: Pa
     )
 
 
+def test_the_page_marks_what_decides_and_has_defaults_memory_and_whole_names(reported: Path) -> None:
+    text = (reported / "report.html").read_text(encoding="utf-8")
+    history = read_history(reported)
+    assert text.count(">decides</span>") == len({task for e in history.evaluations for task in e.scores})
+    assert len(re.findall(r"<summary>[^<]*: \d+ more, by default</summary>", text)) >= 2
+    assert re.search(r"[0-9.]+ GiB of memory of the process", text)
+    assert 'class="scroll" tabindex="0" role="region"' in text
+    assert 'title="cls"' in text
+
+
 def test_more_tasks_than_a_screen_holds_are_folded() -> None:
     assert page_title(["a", "b", "c", "d", "e", "f"], "out") == "a, b, c, d and 2 more"
     assert page_title([], "out") == "out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import runpy
@@ -15,6 +16,9 @@ import palm
 from palm.check import check
 from palm.cli import main
 from palm.core.errors import ConfigError, StorageError
+from palm.report.analysis import Analysis, analyses_of
+from palm.report.page import page
+from palm.report.run import read_run
 from palm.starter.project import KINDS, TEMPLATES, tasks_of, write_project
 
 
@@ -29,6 +33,15 @@ def test_a_project_is_in_order_and_trains(tasks: list[str], tmp_path: Path) -> N
     targets = [task for task in tasks if task != "mlm"] or ["mlm"]
     assert [task for task in tasks if f"{task} (best)" in result.paths] == targets
     assert main(["predict", str(folder / "config.yaml"), "--task", targets[-1]]) == 0
+    run = read_run(folder / "output")
+    analyses = analyses_of(run)
+    shown = html.unescape(page(run, analyses))
+    for target in targets:
+        found = analyses[target]
+        assert isinstance(found, Analysis), found
+        assert found.examples > 0
+        assert len(found.hardest) > 0
+        assert found.hardest[0].place in shown
 
 
 def test_the_script_of_a_project_with_a_helper_runs_to_its_end(

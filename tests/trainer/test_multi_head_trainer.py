@@ -64,7 +64,7 @@ def test_the_articles_program_trains_both_tasks(folder: Path, caplog: pytest.Log
         trainer.set_saver(save_path=folder / "outputs", save_steps=30)
         trainer.train(print_steps=10)
     lines = [record.getMessage() for record in caplog.records]
-    first = lines.index("ok!")  # a process is told once that it has no GPU
+    first = lines.index("ok!")  # a process hears once that it has no GPU
     assert lines[first : first + 5] == [
         "ok!",
         "ok!",
@@ -192,35 +192,36 @@ def test_what_is_kept_of_a_batch_is_forgotten_when_weights_change(
 @needs_shared
 def test_steps_are_counted_as_in_the_original(tmp_path: Path) -> None:
     recorded = json.loads(SAMPLING.read_text(encoding="utf-8"))
-    for case, told in recorded.items():
-        trainer, readers = plain_tasks(tmp_path, told)
-        if 0 in told["expected_steps"].values():
+    for case, expected in recorded.items():
+        trainer, readers = plain_tasks(tmp_path, expected)
+        length = (expected["sampling_reference"], expected["num_epochs"])
+        if 0 in expected["expected_steps"].values():
             with pytest.raises(palm.TrainingError, match=r"'intent'.*num_epochs"):
-                trainer.fit_readers_with_mixratio(readers, told["sampling_reference"], told["num_epochs"])
+                trainer.fit_readers_with_mixratio(readers, *length)
             continue
-        trainer.fit_readers_with_mixratio(readers, told["sampling_reference"], told["num_epochs"])
-        assert trainer.overall_train_steps == told["overall_train_steps"], case
+        trainer.fit_readers_with_mixratio(readers, *length)
+        assert trainer.overall_train_steps == expected["overall_train_steps"], case
         for name, one in trainer.trainers.items():
-            assert one.steps_pur_epoch == told["steps_pur_epoch"][name], case
+            assert one.steps_pur_epoch == expected["steps_pur_epoch"][name], case
             if "auxiliary" not in case:
-                assert one.task.expected_steps == told["expected_steps"][name], case
+                assert one.task.expected_steps == expected["expected_steps"][name], case
 
 
-def plain_tasks(folder: Path, told: dict[str, Any]) -> tuple[palm.MultiHeadTrainer, dict[str, Any]]:
+def plain_tasks(folder: Path, expected: dict[str, Any]) -> tuple[palm.MultiHeadTrainer, dict[str, Any]]:
     """Trainers and readers of classification tasks with as many rows as were recorded."""
     tiny.write_files(folder)
     backbone = palm.backbone.BERT.from_config(tiny.BACKBONE)
     trainers, readers = [], {}
-    for name, rows in told["num_examples"].items():
+    for name, rows in expected["num_examples"].items():
         path = folder / f"{name}.tsv"
         path.write_text("label\ttext_a\n" + "0\tthe red door\n" * rows, encoding="utf-8")
         readers[name] = palm.reader.ClassifyReader(folder / "vocab.txt", 16)
-        readers[name].load_data(path, told["batch_size"])
+        readers[name].load_data(path, expected["batch_size"])
         readers[name].register_with(backbone)
-        trainer = palm.Trainer(name, mix_ratio=told["mix_ratio"][name])
+        trainer = palm.Trainer(name, mix_ratio=expected["mix_ratio"][name])
         trainer.build_forward(backbone, palm.head.Classify(2, HIDDEN))
         trainers.append(trainer)
-    if told["overall_train_steps"] > told["actual_total_steps"]:
+    if expected["overall_train_steps"] > expected["actual_total_steps"]:
         trainers[1].set_as_aux()
     return palm.MultiHeadTrainer(trainers), readers
 

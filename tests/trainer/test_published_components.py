@@ -177,7 +177,7 @@ def test_a_subclass_of_a_head_of_palm_may_do_so_too(folder: Path) -> None:
 
 
 def test_a_reader_without_epoch_outputs_says_so(folder: Path) -> None:
-    with pytest.raises(palm.WiringError, match=r"ClassifyReader has no get_epoch_outputs\(\)"):
+    with pytest.raises(palm.WiringError, match=r"ClassifyReader .*get_epoch_outputs"):
         palm.reader.ClassifyReader(folder / "words.txt", 8).get_epoch_outputs()
 
 
@@ -214,5 +214,5 @@ def test_a_reader_of_2_x_reads_what_it_was_given(folder: Path) -> None:
     with pytest.raises(palm.PalmError, match=r"call load_data\(input_file, batch_size\) first"):
         next(reader.read(folder / "texts.tsv", with_targets=True))
     reader.load_data(str(folder / "texts.tsv"), 4)
-    with pytest.raises(palm.DataError, match=r"reads the file that load_data was given, .*texts.tsv, not"):
+    with pytest.raises(palm.DataError, match=r"load_data .*texts\.tsv.*words\.txt"):
         next(reader.read(folder / "words.txt", with_targets=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -142,7 +143,7 @@ def test_a_training_that_is_done_or_under_way_is_told(folder: Path, caplog: pyte
     assert all(word in problems[0] for word in ("'cls'", "under way"))
     caplog.clear()
     assert trainer.train().steps == {"cls": 10}
-    assert "cls: had all its steps" in caplog.text
+    assert re.search(r"cls: .*fit_reader", caplog.text)
 
 
 def test_a_trainer_stops_early(folder: Path) -> None:
@@ -171,7 +172,7 @@ def test_several_tasks_have_a_dev_file_each(folder: Path) -> None:
 
 
 def test_early_stopping_and_trackers_need_what_they_work_on(folder: Path) -> None:
-    with pytest.raises(palm.ConfigError, match="early_stopping_patience needs a dev_file"):
+    with pytest.raises(palm.ConfigError, match=r"early_stopping_patience .*dev_file"):
         single(folder).train(early_stopping_patience=2)
     with pytest.raises(palm.ConfigError, match=r"tracker .*'x'"):
         single(folder).train(trackers=["x"])

@@ -75,7 +75,7 @@ def test_json_that_is_too_much_or_nothing_is_named(tmp_path: Path, text: bytes, 
     (tmp_path / "vocab.json").write_bytes(text)
     (tmp_path / "vocab.json").write_bytes(text)
     if b"{}" not in text:  # vocabularies may be twice as large
-        with pytest.raises(DataError, match=rf"vocab\.json: cannot read the vocabulary: .*{message}"):
+        with pytest.raises(DataError, match=rf"vocab\.json: .*{message}"):
             load_tokenizer(tmp_path / "vocab.json")
         label_map = tmp_path / "labels.json"
         label_map.write_bytes(text)
@@ -90,13 +90,13 @@ def test_a_label_map_in_latin_1_is_told_with_its_byte(tmp_path: Path) -> None:
     file.write_bytes('{"gut": 0,\n "süß": 1}'.encode("latin-1"))
     with pytest.raises(
         DataError,
-        match=r"labels\.json: cannot read the label_map: it is not UTF-8 text: byte 14, in line 2, is 0xfc",
+        match=r"labels\.json: .*byte 14, .*line 2, .*0xfc",
     ):
         Labels(None, file)
 
 
 def test_a_label_with_an_id_that_no_tensor_holds_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'a' should be a whole number from 0 to 2147483647"):
+    with pytest.raises(ConfigError, match=r"'a' .* 2147483647"):
         Labels(None, {"a": 10**30})
 
 
@@ -265,7 +265,7 @@ def test_an_archive_that_unpacks_to_far_more_than_it_weighs_is_refused(
         member = tarfile.TarInfo("zeros.w_0")
         member.size = 3 << 20
         tar.addfile(member, Zeros())
-    with pytest.raises(StorageError, match=r"zeros\.w_0 as a Paddle variable: "):
+    with pytest.raises(StorageError, match=r"zeros\.w_0 "):
         read_weights(tmp_path)
     with tarfile.open(tmp_path / "__palmmodel__", "w:gz") as tar:
         member = tarfile.TarInfo("zeros@")

@@ -46,7 +46,7 @@ READ = {
 }
 """Arguments that name something to read -> what there is of it."""
 
-WRITE = {"--output", "folder", "--html", "--record", "--path"}
+WRITE = {"--output", "folder", "--record"}
 """Arguments that name something to write."""
 
 NEITHER = {
@@ -76,8 +76,22 @@ NEITHER = {
     ),
     *("--steps", "--more", "--killed", "--seeds", "--budget", "--also", "--workers", "--keep_models"),
     *("--one_run", "--grid", "--trials", "--terminal", "--no_predict", "--tasks", "name"),
-    *("--module", "shell"),
+    *("--module", "shell", "--json"),
 }
+
+STAGES = ["--stages", "[{max_steps: 1}]"]
+TWO_TASKS = ["--task_instance", "cls,more", "--max_steps", "2"]
+CURVES = [
+    *TWO_TASKS,
+    "--rows",
+    "2,all",
+    "--tune",
+    "updates=1",
+    "--test",
+    "cls=cls.tsv",
+    "--test",
+    "more=cls.tsv",
+]
 
 NEEDED: dict[str, list[str]] = {
     "init": ["--tasks", "cls"],
@@ -88,16 +102,30 @@ NEEDED: dict[str, list[str]] = {
     "download": [ENGLISH],
     "verify-resume": ["--steps", "1", "--more", "1"],
     "check": ["--no_measure"],
-    "train --json": ["--dry_run"],
-    "train --html": ["--dry_run"],
+    "train --output": ["--dry_run", "--no_measure"],
+    **{
+        f"compare --output target/{name}": CURVES
+        for name in ("curves.json", "curves.txt", "curves.html", "rows-2", "rows-2/compare.json")
+    },
+    "init folder target/label.yaml": ["--from", "cls.tsv"],
+    "train  out/step_1": ["--save_every_n_steps", "1"],
+    "train  out/stages": STAGES,
+    "train  out/stages.json": STAGES,
+    "train  out/best": [*TWO_TASKS, "--eval_every_n_steps", "1"],
+    "compare": TWO_TASKS,
+    "train  out/cls/infer_model/lora": ["--cls.lora", "{rank: 2}"],
+    "report  run/report_data.json": ["--dev_file", "cls=cls.tsv"],
 }
-"""What a command needs beside its positional arguments."""
+"""What a command, or an argument of it, or a place that it writes, needs beside the positional arguments."""
 
 OWN_PLACES = {
     "train": ["out/" + name for name in ("history.jsonl", "run.json", "resolved_config.yaml", "stages.json")]
     + [
         "out/" + name
-        for name in ("cls/infer_model", "best", ".run.lock", ".run.lock.json", "step_1", "stages")
+        for name in (
+            *("cls/infer_model", "cls/infer_model/lora", "best", ".run.lock", ".run.lock.json", "step_1"),
+            "stages",
+        )
     ],
     "verify-resume": [],
     "report": ["run/report.html", "run/report_data.json"],
@@ -115,14 +143,20 @@ INSIDE = {
         "runs/0000/config.yaml",
         "runs",
     ],
-    "compare": ["grid.json", "compare.json", "compare.txt", ".run.lock", "runs"],
+    "compare": [
+        *("grid.json", "compare.json", "compare.txt", ".run.lock", "runs"),
+        *("curves.json", "curves.txt", "curves.html", "rows-2", "rows-2/compare.json"),
+    ],
     "download": ["pretrain", *(f"pretrain/{ENGLISH}{end}" for end in ("", ".part", ".lock"))],
     "export": ["config.json"],
     "convert": ["config.json", "model.safetensors"],
     "merge": ["config.json"],
-    "init": ["config.yaml"],
+    "init": ["config.yaml", "label.yaml", "data"],
 }
 """Names in the folder that a command is told to write."""
+
+TABLES = {"predict": ["target.jsonl", "target.csv"], "evaluate": ["target.csv"]}
+"""Files that a command may be told to write in the place of a folder, or of another file."""
 
 
 @dataclass(frozen=True)
@@ -131,19 +165,17 @@ class Argument:
 
     Args:
         name: its first name; a dash begins that of an option.
-        takes_value: whether a value follows.
         is_needed: whether the command is refused without it.
     """
 
     name: str
-    takes_value: bool
     is_needed: bool
 
 
 def arguments(command: Command) -> list[Argument]:
     actions = [each for each in command.parser()._actions if each.dest != "help"]
     return [
-        Argument((*each.option_strings, each.dest)[0], each.nargs != 0, each.required and each.nargs != "?")
+        Argument((*each.option_strings, each.dest)[0], each.required and each.nargs != "?")
         for each in actions
     ]
 
@@ -177,27 +209,31 @@ class Door:
             if each.is_needed and each.name.startswith("-") and each.name in WRITE - {self.option}:
                 found += [each.name, "elsewhere"]
         overwrites = any(each.name == "--overwrite" for each in given)
-        more = NEEDED.get(f"{self.command} {self.option}", NEEDED.get(self.command, []))
+        named = (self.command, self.option, self.place)
+        keys = (" ".join(named[:count]) for count in (3, 2, 1))
+        more = next((NEEDED[key] for key in keys if key in NEEDED), [])
         return [self.command, *found, *more, *["--overwrite"] * overwrites]
 
     @property
     def target(self) -> str:
-        return {"plot": "target.html", "evaluate": "target.jsonl"}.get(self.command, "target")
-
-
-def writes(argument: Argument) -> bool:
-    """Whether an argument names something to write; `--json` does where it takes a value."""
-    return argument.name in WRITE or (argument.name == "--json" and argument.takes_value)
+        if self.place in TABLES.get(self.command, ()):
+            return self.place
+        of_command = {"plot": ".html", "evaluate": ".jsonl", "check": ".html", "train": ".json"}
+        return f"target{of_command.get(self.command, '')}"
 
 
 def doors() -> Iterator[Door]:
     """Every place where a command writes."""
     for name, command in COMMANDS.items():
-        for option in [each.name for each in arguments(command) if writes(each)]:
+        for option in [each.name for each in arguments(command) if each.name in WRITE]:
             target = Door(name, option, "").target
             yield from (
                 Door(name, option, place)
-                for place in (target, *(f"target/{each}" for each in INSIDE.get(name, ())))
+                for place in (
+                    target,
+                    *(f"target/{each}" for each in INSIDE.get(name, ())),
+                    *(TABLES.get(name, ()) if option == "--output" else ()),
+                )
             )
         for place in OWN_PLACES.get(name, ()):
             yield Door(name, "", place)
@@ -206,7 +242,7 @@ def doors() -> Iterator[Door]:
 def test_every_argument_of_a_command_is_known_to_read_or_to_write() -> None:
     for name, command in COMMANDS.items():
         for each in arguments(command):
-            known = [each.name in READ, writes(each), each.name in {*NEITHER, "--json"}]
+            known = [each.name in READ, each.name in WRITE, each.name in NEITHER]
             assert any(known), f"{name}: say in this file what {each.name} does"
 
 
@@ -233,7 +269,8 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     files = {"backbone_config_path": "backbone.json", "vocab_path": "vocab.txt", "save_path": "out"}
     (folder / "config.yaml").write_text(json.dumps({**settings, **files}), encoding="utf-8")
-    (folder / "cls.yaml").write_text(json.dumps(task), encoding="utf-8")
+    for name in ("cls", "more"):
+        (folder / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")
     (folder / "space.yaml").write_text("learning_rate: [0.1]\n", encoding="utf-8")
     return folder
 
@@ -315,6 +352,24 @@ def work(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     caplog.set_level("INFO", "palm")
     return tmp_path / "work"
+
+
+UNSEEN = {
+    *("train  out/.run.lock.json", "predict --output target/.predictions.resume"),
+    *(f"sweep --output target/{name}" for name in ("sweep.json", "best.yaml")),
+    *(f"compare --output target/{name}" for name in ("compare.json", "compare.txt", "rows-2/compare.json")),
+    *(f"compare --output target/curves.{end}" for end in ("json", "txt", "html")),
+    *(f"download --output target/pretrain/{ENGLISH}{end}" for end in ("", ".part", ".lock")),
+}
+"""Places that are written for a moment, or after what `work` lets fail: runs in processes, and downloads."""
+
+
+@pytest.mark.parametrize("door", [*doors()], ids=lambda door: f"{door.command} {door.option} {door.place}")
+def test_every_place_is_one_that_its_command_writes(door: Door, work: Path) -> None:
+    stood = os.path.lexists(work / door.place)
+    command_said(door.words())
+    is_written = os.path.lexists(work / door.place) and not stood
+    assert is_written != (f"{door.command} {door.option} {door.place}" in UNSEEN), door.words()
 
 
 @pytest.mark.parametrize(("door", "way"), [*cases()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ def test_a_manifest_must_list_what_belongs_to_a_model(tmp_path: Path, name: str)
     (folder / name).rename(tmp_path / name)
     saved.forge(folder, "more.json", lambda _: {}) if (folder / "more.json").write_text("{}") else None
     (tmp_path / name).rename(folder / name)
-    with pytest.raises(StorageError, match=f"is damaged: manifest.json does not list {name}"):
+    with pytest.raises(StorageError, match=f"manifest.json .*{name}"):
         palm.load_model(folder)
 
 
@@ -128,7 +129,7 @@ def test_a_manifest_must_list_what_belongs_to_a_checkpoint(
     (folder / "more.json").write_text("{}")
     saved.forge(folder, "more.json", lambda _: {})
     assert newest_checkpoint(folder.parent) is None
-    assert f"manifest.json does not list {name}" in caplog.text
+    assert re.search(rf"manifest\.json .*{name}", caplog.text)
 
 
 OURS = {"format": FORMAT, "version": VERSION}

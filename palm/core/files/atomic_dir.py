@@ -11,32 +11,9 @@ from pathlib import Path
 
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
+from palm.core.files import door, fs
 from palm.core.files.checksum import checksum
-from palm.core.files.door import (
-    copy,
-    hard_link,
-    is_plain,
-    make_folder,
-    new_file,
-    new_folder,
-    remove,
-    remove_empty,
-    rename,
-    within,
-)
-from palm.core.files.fs import (
-    UNFINISHED,
-    WRITTEN,
-    aside_name,
-    check_not_read,
-    is_temporary,
-    is_written,
-    recover,
-    replace_directory,
-    stale_temporaries,
-    tell_replaced,
-    temporary_name,
-)
+from palm.core.files.fs import UNFINISHED, WRITTEN
 from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, unchanged, verify
 from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
@@ -67,18 +44,18 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """
     path = path if path.name not in ("", "..") else path.resolve()
     check_target(path, overwrite)
-    part = temporary_name(path)
+    part = fs.temporary_name(path)
     with wrap_write_errors(path):
-        for folder in (*stale_temporaries(path), aside_name(path)):
+        for folder in (*fs.stale_temporaries(path), fs.aside_name(path)):
             _remove_temporary(folder)
-        make_folder(part.parent)
+        door.make_folder(part.parent)
         with _unfinished(part):
             yield part
             seal(part)
             check_target(path, overwrite)  # hours may lie between
-            remove(part / UNFINISHED)
-            old = replace_directory(part, path)
-            tell_replaced(path, was_there=old is not None)
+            door.remove(part / UNFINISHED)
+            old = fs.replace_directory(part, path)
+            fs.tell_replaced(path, was_there=old is not None)
     if old is not None:
         _remove_listed(old)
 
@@ -87,14 +64,14 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
 def _unfinished(part: Path) -> Iterator[Path]:
     """A new folder with palm's mark, which is removed at the end of the block if the mark is still there."""
     _remove_temporary(part)  # of a process that had the same number
-    new_folder(part)
+    door.new_folder(part)
     try:
-        new_file(part / UNFINISHED).close()
+        door.new_file(part / UNFINISHED).close()
         yield part
     except BaseException:
         _remove_unfinished(part)
         raise
-    if is_plain(part / UNFINISHED):
+    if door.is_plain(part / UNFINISHED):
         _remove_unfinished(part)
 
 
@@ -114,9 +91,9 @@ def linked_copy(source: Path, path: Path) -> None:
     names = verify(source)
     with new_directory(path, overwrite=True) as part:
         for name in names:
-            make_folder((part / name).parent)
-            if not (name.endswith(WEIGHTS) and hard_link(source / name, part / name)):
-                copy(source / name, part / name)
+            door.make_folder((part / name).parent)
+            if not (name.endswith(WEIGHTS) and door.hard_link(source / name, part / name)):
+                door.copy(source / name, part / name)
 
 
 def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
@@ -137,9 +114,9 @@ def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
                 is_whole = checksum(original) == entries[name]["sha256"]
                 if is_whole and not original.samefile(folder / name):
                     # Beside the folder: a process that dies meanwhile leaves nothing in it.
-                    with _unfinished(temporary_name(folder)) as part:
-                        if hard_link(original, part / WEIGHTS):
-                            rename(part / WEIGHTS, folder / name)
+                    with _unfinished(fs.temporary_name(folder)) as part:
+                        if door.hard_link(original, part / WEIGHTS):
+                            door.rename(part / WEIGHTS, folder / name)
 
 
 def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = ()) -> None:
@@ -152,14 +129,14 @@ def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = 
         raise StorageError(
             f"{str(path)!r} is a folder that is in use; give the path of a new one, such as {path / 'model'}"
         )
-    recover(path)
+    fs.recover(path)
     if path.is_symlink():
         raise StorageError(f"{path} is a link to {os.readlink(path)}; give the path of a new folder")  # noqa: PTH115
     if path.exists() and not path.is_dir():
         raise StorageError(f"{path} is a file; give the path of a new folder")
     if not path.exists() or not any(path.iterdir()):
         return
-    check_not_read(path, reads)
+    fs.check_not_read(path, reads)
     if (path / WRITTEN).exists():
         raise StorageError(
             f"{path} is the folder of a run, and nothing of it is replaced; give the path of a new one"
@@ -200,12 +177,12 @@ def move_foreign_aside(path: Path) -> None:
     that somebody put there since the run began.
     """
     is_folder = path.is_dir() and not path.is_symlink()
-    if not (foreign_files(path) if is_folder else is_plain(path) and not is_written(path)):
+    if not (foreign_files(path) if is_folder else door.is_plain(path) and not fs.is_written(path)):
         return
     places = (path.with_name(f"{path.name}.kept{number or ''}") for number in count())
     kept = next(place for place in places if not os.path.lexists(place))
     with wrap_write_errors(kept):
-        rename(path, kept)
+        door.rename(path, kept)
     logger.warning("%s is not as palm wrote it; it was renamed to %s", path, kept.name)
 
 
@@ -216,23 +193,23 @@ def remove_directory(folder: Path) -> None:
     """
     if not folder.is_dir() or folder.is_symlink() or foreign_files(folder):
         return
-    aside = temporary_name(folder)
+    aside = fs.temporary_name(folder)
     with suppress(OSError):
         _remove_temporary(aside)
-        rename(folder, aside)
+        door.rename(folder, aside)
         _remove_listed(aside)
 
 
 def _remove_listed(folder: Path) -> None:
     """Remove the unchanged files of a manifest, if there is one, then empty folders."""
     folders = [path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()]
-    with within(folder):
+    with door.within(folder):
         # A process that dies before the manifest is removed leaves the rest listed.
         for name in sorted(unchanged(folder), key=lambda name: name == MANIFEST):
-            remove(folder / name)
+            door.remove(folder / name)
         for path in sorted(folders, reverse=True):  # what lies in a folder comes before it
-            remove_empty(path)
-    remove_empty(folder)
+            door.remove_empty(path)
+    door.remove_empty(folder)
     if folder.exists():
         logger.warning("%s holds files that palm did not write; they are not removed", folder)
 
@@ -249,9 +226,9 @@ def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool =
         match = _TEMPORARY.fullmatch(place.name)
         if match is None or not is_ours(match[1]):
             continue
-        if is_shared and place not in stale_temporaries(folder / match[1]):
+        if is_shared and place not in fs.stale_temporaries(folder / match[1]):
             continue
-        recover(folder / match[1])
+        fs.recover(folder / match[1])
         _remove_temporary(place)
 
 
@@ -260,19 +237,19 @@ def _remove_unfinished(folder: Path) -> None:
     with suppress(OSError):  # it is gone already
         for place in folder.iterdir():
             if place.name != UNFINISHED:
-                remove(place)
-    remove(folder)
+                door.remove(place)
+    door.remove(folder)
 
 
 def _remove_temporary(place: Path) -> None:
     """Remove what palm left unfinished or moved aside; of a complete folder only what its manifest lists."""
     if place.is_symlink():
         return
-    is_ours = place.suffix == ".part" or is_temporary(place)
-    if is_plain(place / UNFINISHED):
+    is_ours = place.suffix == ".part" or fs.is_temporary(place)
+    if door.is_plain(place / UNFINISHED):
         _remove_unfinished(place)
-    elif is_plain(place) and is_temporary(place):
-        remove(place)
+    elif door.is_plain(place) and fs.is_temporary(place):
+        door.remove(place)
     # Without the mark, a folder is complete, or nothing has been put into it yet.
     elif is_ours and (is_sealed(place) or (place.is_dir() and all(map(Path.is_dir, place.rglob("*"))))):
         _remove_listed(place)

@@ -184,32 +184,17 @@ def rename(path: Path, new: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one moment; return False where the file system cannot.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Exchange two names in one moment; return False where the system, or the file system, refuses."""
     call = _renameat2()
-    if call is None:
-        return False
     with _parent(one) as (here, name), _parent(other) as (there, second):
-        if call(here, os.fsencode(name), there, os.fsencode(second), _EXCHANGE) == 0:
-            return True
-    number = ctypes.get_errno()
-    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV):
-        return False  # a file system that does not know how
-    raise OSError(number, os.strerror(number), str(other))
+        return call is not None and call(here, os.fsencode(name), there, os.fsencode(second), _EXCHANGE) == 0
 
 
 @cache
 def _renameat2() -> Any:
     """Return the system's function, where there is one."""
-    if not sys.platform.startswith("linux"):
-        return None
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if call is not None:
-        call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
-    return call
+    is_linux = sys.platform.startswith("linux")
+    return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if is_linux else None
 
 
 def remove(path: Path) -> None:

@@ -12,14 +12,7 @@ from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
 from palm.core.files.door import has_link, is_plain
 from palm.core.files.fs import UNFINISHED, flush, flush_folder, recover, write_text
-from palm.core.files.untrusted import (
-    is_inside,
-    parse_json,
-    read_bytes,
-    read_object,
-    resolve_inside,
-    wrap_read_errors,
-)
+from palm.core.files.untrusted import is_inside, read_object, resolve_inside, wrap_read_errors
 
 MANIFEST = "manifest.json"
 
@@ -55,17 +48,13 @@ def manifest_of(folder: Path) -> dict[str, dict[str, Any]]:
         raise StorageError(f"{folder} is not a directory that palm saved: it has no {MANIFEST}")
     try:
         with wrap_read_errors(file):
-            text = read_bytes(file)
-            entries = parse_json(text)["files"]
+            entries: dict[str, dict[str, Any]] = read_object(file)["files"]
             # The text and not the values, so that a damaged space or quote is noticed too.
-            whole = isinstance(entries, dict) and _manifest_text(entries).encode() == text
+            if _manifest_text(dict(entries)).encode() != file.read_bytes():
+                raise StorageError(f"{MANIFEST} differs from its own checksum")
     except StorageError as error:
         raise StorageError(f"{folder} is damaged: {error}; use another, or copy it again") from error
-    if not whole:
-        raise StorageError(
-            f"{folder} is damaged: {MANIFEST} differs from its own checksum; use another, or copy it again"
-        )
-    return entries  # type: ignore[no-any-return]
+    return entries
 
 
 def verify(folder: Path, needed: Collection[str] = ()) -> Collection[str]:
@@ -97,6 +86,21 @@ def verified_object(folder: Path, name: str) -> dict[str, Any]:
     return read_object(folder / name)
 
 
+def check_version(saved: Mapping[str, Any], expected: tuple[str, int], file: Path, remedy: str) -> None:
+    """Check that what a file of a directory says of the format is what this palm reads.
+
+    Raises:
+        StorageError: another version of palm wrote it, or it says nothing.
+    """
+    with wrap_read_errors(file):
+        found = (saved["format"], saved["version"])
+    if found != expected:
+        raise StorageError(
+            f"{file.parent} holds {found[0]!r} version {found[1]!r}, this palm reads {expected[0]!r} version "
+            f"{expected[1]}; {remedy}"
+        )
+
+
 def unchanged(folder: Path) -> set[str]:
     """Return the manifest and those of its files that are in the folder, behind no link, with their checksum.
 
@@ -113,10 +117,12 @@ def unchanged(folder: Path) -> set[str]:
 
 def _is_unchanged(folder: Path, name: str, entry: Any) -> bool:
     file = folder / name
-    if not is_plain(file) or has_link(file, folder):
-        return False
     with wrap_read_errors(file):
-        return bool(file.stat().st_size == entry["size"] and checksum(file) == entry["sha256"])
+        return is_plain(file) and not has_link(file, folder) and _has_checksum(file, entry)
+
+
+def _has_checksum(file: Path, entry: Any) -> bool:
+    return bool(file.stat().st_size == entry["size"] and checksum(file) == entry["sha256"])
 
 
 def _check_files(folder: Path, entries: Mapping[str, Any], names: Iterable[str]) -> None:
@@ -124,9 +130,7 @@ def _check_files(folder: Path, entries: Mapping[str, Any], names: Iterable[str])
         for name in names:
             if name not in entries:
                 raise StorageError(f"{folder} is damaged: {MANIFEST} does not list {name}; use another")
-            file = resolve_inside(folder, name)
-            size = entries[name]["size"]
-            if file.stat().st_size != size or checksum(file) != entries[name]["sha256"]:
+            if not _has_checksum(resolve_inside(folder, name), entries[name]):
                 raise StorageError(
                     f"{folder} is damaged: {name} differs from its checksum; use another, or copy it again"
                 )

@@ -38,6 +38,8 @@ def cast_together(parameters: Iterable[Tensor], dtype: torch.dtype) -> Iterator[
 
 def cast(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     """A parameter in a dtype, from `cast_together` if it is active."""
+    if parameter.dtype == dtype:
+        return parameter
     copies = _COPIES.get()
     copy = None if copies is None else copies.get(id(parameter))
     return parameter.to(dtype) if copy is None or copy.dtype != dtype else copy

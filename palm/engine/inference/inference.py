@@ -23,7 +23,7 @@ from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import check_not_read, write_json, write_text
 from palm.core.files.serialization import describe
 from palm.core.files.tensors import save_tensors, tensor_digests
-from palm.core.limits import explain_limits
+from palm.core.limits import LESS_PREDICTED, explain_limits
 from palm.core.numerics.precision import checked, resolved
 from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
@@ -44,7 +44,7 @@ from palm.paradigm import HEADS, Head
 from palm.paradigm.base import Judged
 from palm.reader import READERS, Predictions, Reader, Record, Rows
 from palm.reader.chunks import chunks_of
-from palm.reader.predicted_tables import is_table_name, write_table
+from palm.reader.predicted_tables import check_output_name, is_table_name, write_table
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.rows import Ints
 from palm.reader.tables.selection import data_checksum
@@ -132,7 +132,7 @@ class InferenceModel:
             return None
         return f"{dev_file}: not the file that the run was scored on, whose SHA-256 is {known[:12]}…"
 
-    @explain_limits()
+    @explain_limits(LESS_PREDICTED)
     def predict(self, texts: Iterable[Any]) -> list[Record]:
         """Predict Python values: texts, pairs, or dicts with the data file's columns.
 
@@ -153,7 +153,7 @@ class InferenceModel:
             )
         return list(self.records(self.reader.parse(texts)))
 
-    @explain_limits()
+    @explain_limits(LESS_PREDICTED)
     def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to a folder or a table.
 
@@ -174,6 +174,7 @@ class InferenceModel:
         raise_any(path_problems(path=path, directory=directory))
         file = Path(path)
         target = Path(directory)
+        check_output_name(target)
         is_table = is_table_name(target) and not target.is_dir()
         directory = target.parent if is_table else target
         for name in [target.name] if is_table else PREDICTION_FILES:
@@ -214,7 +215,6 @@ class InferenceModel:
         """One record per example, in order, read and predicted by the chunk."""
         return chain.from_iterable(self.steps(examples))
 
-    @explain_limits()
     def evaluate(
         self, path: str | Path, metrics: Sequence[str] | None = None, output: str | Path | None = None
     ) -> dict[str, float]:
@@ -243,6 +243,7 @@ class InferenceModel:
                 raise StorageError(f"{target}: expected a name that ends in .jsonl, .csv or .parquet")
         return self.evaluate_with_loss(path, metrics, output=target)[0]
 
+    @explain_limits(LESS_PREDICTED)
     def evaluate_with_loss(
         self,
         path: str | Path,
@@ -257,6 +258,7 @@ class InferenceModel:
         raise_any(path_problems(path=path))
         raise_any(type_problems((list, tuple, NoneType), "a list of names", metrics=metrics))
         names = self.head.metrics if metrics is None else metrics
+        raise_any(problem for name in names for problem in type_problems(str, "a name", metric=name))
         if problems := metric_problems(names, self.reader.truth_names):
             raise ConfigError(problems)
         losses: Losses = {}

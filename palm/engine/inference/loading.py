@@ -10,7 +10,7 @@ from typing import Any
 from palm.backbone import BACKBONES, Backbone
 from palm.core.checks import choice_problems, count_problems, path_problems, raise_any
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import verify
+from palm.core.files.manifest import check_version, verify
 from palm.core.files.serialization import rebuild
 from palm.core.files.tensors import load_into, load_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
@@ -104,11 +104,8 @@ def _model_in(
 def _verified_description(folder: Path) -> dict[str, Any]:
     verify(folder, (DESCRIPTION, WEIGHTS))
     description = read_object(folder / DESCRIPTION)
-    if description.get("format") != FORMAT or description.get("version") != VERSION:
-        raise StorageError(
-            f"{folder} holds {description.get('format')!r} version {description.get('version')!r}, "
-            f"this palm reads {FORMAT!r} version {VERSION}; load it with the palm that wrote it"
-        )
+    remedy = "load it with the palm that wrote it"
+    check_version(description, (FORMAT, VERSION), folder / DESCRIPTION, remedy)
     with wrap_read_errors(folder / DESCRIPTION):
         if problems := count_problems(batch_size=description["batch_size"]):
             raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")

@@ -16,7 +16,7 @@ from palm.core.differences import changes
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import move_foreign_aside, new_directory
 from palm.core.files.fs import numbered, write_json
-from palm.core.files.manifest import verified_object, verify
+from palm.core.files.manifest import check_version, verified_object, verify
 from palm.core.files.serialization import describe, file_settings, rebuild
 from palm.core.files.tensors import load_into, load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
@@ -39,6 +39,7 @@ VERSION = 2
 STATE = "state.json"
 WEIGHTS_NEEDED = (STATE, "model.safetensors")
 START = "start_from (in Python load_pretrain)"
+ANEW = f"start a new run from its weights with {START}"
 NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
 
 
@@ -124,6 +125,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
+    # Files have whole tensors; with fsdp a rank has a part of each.
     placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
     with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
         training.model.load_state_dict(placed)
@@ -140,8 +142,7 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
     files = _verified(folder)
     if "optimizer.safetensors" not in files:
         raise StorageError(
-            f"{folder} is a checkpoint without optimizer, so no run can resume from it; "
-            f"start a new run from its weights with {START}"
+            f"{folder} is a checkpoint without optimizer, so no run can resume from it; {ANEW}"
         )
     if training.ema is not None:
         verify(folder, ("ema.safetensors",))
@@ -153,9 +154,8 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
     if found:
-        remedy = f"Restore these settings to resume it, or start a new run from its weights with {START}"
         lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
-        raise StorageError(f"{lines}\n{remedy}")
+        raise StorageError(f"{lines}\nRestore these settings to resume it, or {ANEW}")
     return state, steps_per_saved
 
 
@@ -185,19 +185,9 @@ def _verified(folder: Path) -> Collection[str]:
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the state of a checkpoint after a check of its version.
-
-    Raises:
-        StorageError: another version of palm wrote it, or it says nothing.
-    """
-    with wrap_read_errors(folder / STATE):
-        found = (state["format"], state["version"])
-    if found != (FORMAT, VERSION):
-        raise StorageError(
-            f"{folder} holds {found[0]!r} version {found[1]!r}, this palm reads "
-            f"{FORMAT!r} version {VERSION}; continue it with the palm that wrote it, or start a new run from "
-            f"its weights with {START}"
-        )
+    """Return the state of a checkpoint after a check of its version."""
+    remedy = f"continue it with the palm that wrote it, or {ANEW}"
+    check_version(state, (FORMAT, VERSION), folder / STATE, remedy)
     return state
 
 

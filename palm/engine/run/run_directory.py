@@ -48,17 +48,11 @@ CHECKPOINT = "step_"
 FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
 """Those of trackers, which import from this package and so are not imported here."""
 
-RESERVED = re.compile(
-    "|".join(
-        [
-            rf"{CHECKPOINT}\d+",
-            *(BEST_OF_RUN, STAGES, STAGE_WEIGHTS),
-            *map(re.escape, (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, HOLDER)),
-            re.escape(STAGES_RECORD),
-            *FOLDERS,
-        ]
-    )
-)
+FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, STAGES_RECORD)
+"""Those of a run, beside its folders."""
+
+NAMES = (*FILES, HOLDER, BEST_OF_RUN, STAGES, STAGE_WEIGHTS, *FOLDERS)
+RESERVED = re.compile("|".join([rf"{CHECKPOINT}\d+", *map(re.escape, NAMES)]))
 
 
 def name_problem(task: object) -> str | None:
@@ -136,7 +130,7 @@ class RunDirectory:
             if (self.path / name).is_symlink():
                 raise StorageError(f"{self.path / name} is a link; remove it, or give another save_path")
         self._check_inputs(tasks)
-        for name in (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, STAGES_RECORD):
+        for name in FILES:
             if self.overwrite or goes_on or self.resume == "auto":
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)

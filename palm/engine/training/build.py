@@ -37,6 +37,7 @@ def start(recipe: Recipe) -> Training:
     raise_any(step_problems(recipe.tasks_per_step, weighing, recipe.tasks))
     if recipe.balance is not None:
         recipe.balance.reset()
+    # For encoders that compute padding, of which rows of one length have the least.
     if recipe.backbone.wants_even_lengths:
         for task in recipe.tasks:
             if task.stream is not None:

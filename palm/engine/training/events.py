@@ -54,6 +54,7 @@ class Event:
 def _as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _as_json(item) for name, item in value.items()}
+    # JSON has no NaN and no infinity; `event_of` reads null as NaN.
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Path):

@@ -51,6 +51,8 @@ def joint_outputs(
             features = _encoded_apart(encoders, wanted, batches, rows_of)
     outputs = []
     for head, batch, encoded in zip(heads, batches, features, strict=True):
+        # Heads read float32 features in any precision. What the encoder does not give, such as the places of
+        # masked tokens, they take from the batch.
         specs = head.inputs_attr
         taken = {n: encoded[n].to(spec.dtype) if n in encoded else batch[n] for n, spec in specs.items()}
         with computing(precision if head.computes_in_bf16 else "fp32", device):
@@ -65,6 +67,7 @@ def _can_be_joined(backbone: Backbone, wanted: Names, rows_of: Sequence[int]) ->
     takes_rows = "input_mask" in inputs and all(spec.shape == ("batch", "seq") for spec in inputs.values())
     shapes = [backbone.outputs_attr[name].shape for name in read]
     gives_rows = all(shape[0] == "batch" or not {"batch", "seq"} & {*shape} for shape in shapes)
+    # A feature with tokens but without rows in front could not be cut into batches again.
     return len(set(rows_of)) > 1 and takes_rows and gives_rows
 
 
@@ -109,5 +112,6 @@ def _of_rows(backbone: Backbone, features: Tensors, rows: slice, columns: int) -
     for name, value in features.items():
         shape = backbone.outputs_attr[name].shape
         value = value[rows] if shape[0] == "batch" else value
+        # Cut to the batch's own longest row: its head sees what it would see if it were encoded alone.
         own[name] = value[:, :columns] if shape[:2] == ("batch", "seq") else value
     return own

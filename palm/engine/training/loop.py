@@ -201,17 +201,11 @@ class Training:
         Where their learning-rate factors differ, the step has the mean.
         """
         rate = self._set_rates(drawn)
-        for module in (
-            self.model.backbone,
-            self.model.private,
-            *(task.head for task, _ in drawn),
-        ):  # the other heads rest
-            module.train()
-        # Dropout too is a function of position: a resumed run repeats it, and nothing else disturbs it.
-        place = (self.step, rank()) if rank() else (self.step,)
-        torch.manual_seed(int(generator(self.recipe.seed, "dropout", *place).integers(2**63)))
+        self._set_modes(drawn)
+        self._set_seed()
         names = [task.name for task, _ in drawn]
         counts = {task.name: task.step for task in self.tasks}
+        # As before the step: a GPU may refuse it when the next one has been counted already.
         attempt = Attempt(names, self.step, self.rows, self.tokens, counts)
         try:
             with report_missing_ranks(f"at global step {self.step + 1}"):
@@ -238,6 +232,7 @@ class Training:
         parts = []
         for (task, batches), loss in zip(drawn, losses, strict=True):
             task.step += 1
+            # Exactly at its plan, so that a target that goes on, until the last is through, finishes once.
             finished = task.step == task.expected_steps and task.stopped_at is None
             parts.append(TaskStep(task, loss, finished, batches))
         return Step(self.step, parts, rate, norm)
@@ -252,9 +247,26 @@ class Training:
         largest: float = max(group["lr"] for group in self.optimizer.param_groups)
         return largest
 
+    def _set_modes(self, drawn: Drawn) -> None:
+        """Put into training mode what takes part in the step; the other heads rest."""
+        for module in (self.model.backbone, self.model.private, *(task.head for task, _ in drawn)):
+            if not all(part.training for part in module.modules()):  # setting it takes three times as long
+                module.train()
+
+    def _set_seed(self) -> None:
+        """Make dropout a function of position: a resumed run repeats it, and nothing else disturbs it."""
+        place = (self.step, rank()) if rank() else (self.step,)
+        seed = int(generator(self.recipe.seed, "dropout", *place).integers(2**63))
+        torch.default_generator.manual_seed(
+            seed
+        )  # `torch.manual_seed` takes 0.5 ms for devices that are absent
+        if self.recipe.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
     def task_batches(self, drawn: Drawn) -> list[TaskBatches]:
         """Move batches to the device, each with the factor of its loss among those of all ranks."""
         counts = [[task.head.num_terms(batch) for batch in own] for task, own in drawn]
+        # Rows that tasks share are encoded once, and count once.
         encoded = [batch for task, own in drawn if task.share_rows_with is None for batch in own]
         rows = sum(len(next(iter(batch.values()))) for batch in encoded)
         masks = [batch[name] for batch in encoded for name in batch if name.startswith("input_mask")]
@@ -332,7 +344,9 @@ class Training:
         unfinished = np.array([task.step < task.expected_steps for task in self.primary_tasks])
         weights = unfinished * self.recipe.mixing.weights([task.progress() for task in self.primary_tasks])
         left = max(self.total_steps - self.step, 1)
+        # One step of each is set apart, so that a small weight plans no task away.
         rest = max(left * self.plan.count - int(unfinished.sum()), 0)
+        # Rounded sums, not rounded parts: their differences add up to the rest exactly.
         bounds = np.round(rest * np.cumsum(weights) / (weights.sum() or 1)).astype(int)
         names = [task.name for task in self.primary_tasks]
         more = dict(zip(names, np.diff(bounds, prepend=0).tolist(), strict=True))
@@ -378,6 +392,7 @@ class Training:
             task.stopped_at = state["stopped_at"][task.name]
             if self.recipe.mixing.follows_scores:
                 task.expected_steps = round(expected * factor)
+            # On other devices a plan may be rounded otherwise: the part of it that was done has to agree.
             if factor != 1 and expected:
                 factor = task.expected_steps / expected
             task.step = round(state["task_steps"][task.name] * factor)
@@ -388,6 +403,7 @@ class Training:
             self.recipe.balance.load_state_dict(state["balance"])
         self.rows = state["rows"]
         self.tokens = state["tokens"]
+        # What is attached later takes its state from here, so that it may be made before or after loading.
         self._unclaimed = dict(state["attached"])
         for name, thing in list(self._attached.items()):
             self.attach(name, thing)

@@ -34,9 +34,9 @@ def out_of_memory(
     shapes = (next(value for value in batch.values() if value.ndim > 1).shape for batch in batches)
     rows = ", ".join(f"{shape[0]} rows of up to {shape[1]} tokens" for shape in shapes)
     taken = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in sizes.items())
-    said = str(error).split("\n")[0][:200]
+    reason = str(error).split("\n")[0][:200]
     return ResourceError(
-        f"{place}: the memory of the GPU does not suffice for a step on {rows} ({said}). "
+        f"{place}: the memory of the GPU does not suffice for a step on {rows} ({reason}). "
         f"Taken so far: {taken}; the rest is what the step computes. {LESS_OF_A_GPU}"
     )
 

@@ -65,11 +65,13 @@ class StepPlan:
 
     def _total(self, expected: Sequence[int]) -> int:
         is_target = [task.is_target for task in self.primary_tasks]
+        # Tasks on shared rows come along in the steps of another, so that only those that are drawn count.
         total = self.mixing.planned_updates(expected, is_target, self.count)
         return total if self.max_steps is None else min(total, self.max_steps)
 
     def drawn(self, seed: int, step: int, primary_tasks: Sequence[TaskProgress]) -> list[str]:
         """The tasks that global step `step`, from 0, trains, given how far the primary tasks are."""
+        # By progress alone: whoever plans a run before it begins draws what the run will draw.
         chosen = {
             primary_tasks[k].name for k in self.mixing.draw_several(seed, step, primary_tasks, self.count)
         }
@@ -122,6 +124,7 @@ class StepPlan:
         """
         tasks = self.primary_tasks
         counted = next(task for task in self.tasks if task.name == (reference or self.main.name))
+        # A task on shared rows is not drawn, but has as many steps an epoch as the one whose rows they are.
         place = [task.name for task in tasks].index(counted.share_rows_with or counted.name)
         return self.expecting(lambda epochs: self.mixing.expected_steps(tasks, place, epochs), num_epochs)
 

@@ -96,6 +96,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     end may not.
     """
     tasks = _tasks_identity(recipe)
+    # A seed of its own that is the run's changes no order, and so is not another run.
     own_seeds = {t.name: t.seed for t in recipe.tasks if t.seed not in (None, recipe.seed)}
     schedule = recipe.schedule.simplest() if isinstance(recipe.schedule, Schedule) else recipe.schedule
     return {
@@ -151,6 +152,7 @@ def _task_identity(task: Task) -> dict[str, Any]:
     }
     own = {name: value for name, value in optional.items() if value}
     if task.lora is not None:
+        # With the defaults, so that leaving a setting out and writing its default down is the same run.
         own["lora"] = _plain(dict(task.lora) if FROM in task.lora else {**DEFAULTS, **task.lora})
     return {
         **own,
@@ -170,7 +172,7 @@ def _task_identity(task: Task) -> dict[str, Any]:
     }
 
 
-def described(recipe: Recipe) -> dict[str, Any]:
+def recipe_sections(recipe: Recipe) -> dict[str, Any]:
     """Return the same in the sections of a resolved configuration: `global`, `tasks` and `backbone`."""
     facts = identity(recipe)
     own = facts.pop("tasks")
@@ -207,5 +209,6 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
+    # A function has no settings to compare; its name is what two programs can agree on.
     owner = value if hasattr(value, "__qualname__") else type(value)
     return f"{owner.__module__}.{owner.__qualname__}"

@@ -57,6 +57,7 @@ def share_rows(tasks: Sequence[Task]) -> None:
         assert primary.stream is not None
         _check_same_rows(task, primary)
         # The primary task's batches and order, with labels of its own.
+        # A shallow copy: the cut into batches and the cache of orders are one object for both.
         stream = copy.copy(primary.stream)
         stream.task = task.stream.task
         stream.reader = task.stream.reader

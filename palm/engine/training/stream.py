@@ -97,6 +97,7 @@ class TaskStream:
         return RowBatches(num_rows, batch_size)
 
     def _of_tokens(self, max_tokens: int) -> TokenBatches:
+        # With `r_drop` a batch has every row twice, so its tokens count twice.
         row_tokens = self.reader.row_tokens(self.rows) * self.copies
         longest = int(np.argmax(row_tokens))
         total = int(row_tokens.sum())
@@ -114,10 +115,13 @@ class TaskStream:
 
     def rows_before(self, step: int) -> int:
         """Count the rows of all processes' batches before `step`, those of every pass."""
+        # Consecutive batches go to ranks 0, 1, 2 …, so a step ends with the batch of the last rank.
         return self._batches.places(step * self.num_ranks - 1).stop if step else 0
 
     def picks(self, step: int) -> list[tuple[int, int]]:
         """(epoch, row) of every row of this process's batch at `step`, counted from 0."""
+        # A function of the step, with nothing counted from one to the next: a resumed run takes up the chain
+        # anywhere, and reading ahead or twice changes nothing.
         places = (
             divmod(place, len(self.rows)) for place in self._batches.places(step * self.num_ranks + self.rank)
         )
@@ -127,6 +131,7 @@ class TaskStream:
         """This process's batch at `step`, counted from 0, on the CPU; `at_most` so many of its rows."""
         picks = self.picks(step)[:at_most] * self.copies
 
+        # By epoch and row, not by batch: a row is masked alike with any batch size, on any number of devices.
         def draw(k: int) -> np.random.Generator:
             return generator(self.seed, "mask", self.task, *picks[k])
 
@@ -148,8 +153,11 @@ class TaskStream:
         parts = [order[:first]]
         for start in range(first, len(order), WINDOW * size):
             window = order[start : start + WINDOW * size]
+            # Stable: rows of one length stay as they were drawn, with every version of numpy.
             window = window[np.argsort(tokens[window], kind="stable")]
             whole = len(window) // size
+            # Whole batches in an order of their own; otherwise every window would train from its shortest
+            # rows to its longest.
             parts += [window[k * size : (k + 1) * size] for k in rng.permutation(whole)]
             parts.append(window[whole * size :])
         return np.concatenate(parts)
@@ -200,10 +208,12 @@ class TokenBatches:
         self._sums = lru_cache(maxsize=2)(self._new_sums)
         self._bounds = lru_cache(maxsize=2)(self._cut)
         bounds = self._bounds(0)
+        # A last batch that needed rows of the second epoch is not counted to the first.
         self.steps_per_epoch = len(bounds) - 1 - (bounds[-1] > len(row_tokens))
 
     def places(self, number: int) -> range:
         """The places of batch `number`."""
+        # Where an epoch begins depends on how the one before it was cut.
         while self._first_numbers[-1] <= number:
             bounds = self._bounds(len(self._first_numbers) - 1)
             self._first_numbers.append(self._first_numbers[-1] + len(bounds) - 1)
@@ -222,6 +232,7 @@ class TokenBatches:
         while sums[-1] - sums[place] > self._max_tokens:
             place = _last_within(sums, sums[place] + self._max_tokens)
             bounds.append(place)
+        # The last batch is filled up with the first rows of the next epoch, so that every batch is full.
         left = self._max_tokens - (sums[-1] - sums[place])
         bounds.append(len(self._row_tokens) + _last_within(self._sums(epoch + 1), left))
         return [before + place for place in bounds]

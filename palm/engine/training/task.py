@@ -13,7 +13,7 @@ from torch import nn
 from palm.backbone.base import Backbone
 from palm.backbone.low_rank import LowRank, lora_problems
 from palm.config import DataPath
-from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core.checks import count_problems, positive_problems, raise_any, type_problems
 from palm.core.errors import TrainingError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, mismatches
@@ -125,6 +125,10 @@ class Task:
 
     def _problems(self) -> Iterator[str]:
         """Check the values of settings."""
+        yield from type_problems(
+            Reader, "an object such as palm.reader.ClassifyReader(…)", reader=self.reader
+        )
+        yield from type_problems(Head, "an object such as palm.head.Classify(…)", head=self.head)
         if self.batch_size is None and self.max_tokens_per_batch is None:
             yield NO_BATCH_SIZE
         sizes = ("batch_size", "max_tokens_per_batch", "pred_batch_size", "gradient_accumulation_steps")
@@ -220,6 +224,7 @@ class Task:
     @property
     def done(self) -> bool:
         """True if it has had its planned steps, or needs no more."""
+        # Not `==`: a finished target stays in the draw until the last one is through.
         return self.step >= self.expected_steps or self.stopped_at is not None
 
     @property
@@ -284,6 +289,8 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
     given = reader.targets_attr
     types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
     hint = f"; set label_type: {types.pop()}" if types and "label_type" in reader.settings else ""
+    if "label_probs" in given and "soft_labels" in head.settings:
+        hint = f"{hint}, or the head's soft_labels: True"
     found = [
         *mismatches("backbone", backbone.inputs_attr, "reader", reader.outputs_attr),
         *mismatches("head", head.inputs_attr, "backbone", features),

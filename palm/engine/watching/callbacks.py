@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -39,9 +41,13 @@ def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Obse
     problems = []
     for path, settings in named.items():
         try:
+            # The user's code runs here, so its errors are told with the place of the setting.
             what = imported("callback", path)
             settings = settings or {}
             callback = what(**settings) if isinstance(what, type) else partial(what, **settings)
+            with suppress(ValueError):  # compiled code may not tell what it takes
+                if callable(callback):
+                    inspect.signature(callback).bind("event")
         except (PalmError, TypeError) as error:
             problems.append(f"{place}: {path}: {error}")
             continue

@@ -60,6 +60,7 @@ class HistoryWriter:
         training.attach("history", self)
         if training.step > 0 and folder is not None:
             self.lines = self._lines_before(read_lines(folder / HISTORY_FILE), training.step)
+        # The clock goes on from the last line that tells the time, so that breaks do not count.
         earlier = next((line["seconds"] for line in reversed(self.lines) if "seconds" in line), 0.0)
         self._began = time.perf_counter() - earlier
 
@@ -68,6 +69,7 @@ class HistoryWriter:
         kept = self._kept
         if kept is None or len(lines) < kept or any(line["step"] > step for line in lines[:kept]):
             return [line for line in lines if line["step"] <= step and line["event"] != Ended.recorded_as]
+        # A checkpoint counts the lines before its own, which is written when it stands on the disk.
         saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
         return lines[:kept] + [line for line in saved if line["step"] == step]
 
@@ -97,6 +99,7 @@ class HistoryWriter:
             path = self.folder / HISTORY_FILE
             with wrap_write_errors(path):
                 make_folder(path.parent)
+                # As a whole, which cuts off what was written after the checkpoint.
                 write_lines(path, self.lines)
                 self._file = open_to_append(path)
         # A run that is killed between saving a checkpoint and writing its line would lack that line for ever.
@@ -218,6 +221,7 @@ def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
         try:
             line = parse_json(text.encode())
         except (ValueError, RecursionError):
+            # A kill may leave the last line unfinished; any other line that is no JSON is damage.
             if number == len(written):
                 return
             raise _damaged(path, number, "not JSON", text) from None

@@ -118,6 +118,7 @@ def tell_short_epochs(tasks: Sequence[Task]) -> None:
 def log_first_rows(event: Event) -> None:
     """Log some rows of every task's first batch as the model sees them, with their targets."""
     for part in event.parts if isinstance(event, Step) else ():
+        # The step has been counted already, and a resumed run has had it.
         if part.task.step == 1:
             rows = readable_rows(part.task.reader, part.batches[0], FIRST_ROWS)
             for number, row in enumerate(rows, start=1):

@@ -64,12 +64,14 @@ class Meter:
         sums = [self._sums[part.task.name] for part in step.parts]
         means = [total / weight for total, weight in sums]
         losses = [part.loss for part in step.parts]
+        # One transfer for all numbers of a step: reading them one by one would wait for a GPU as often.
         values = fetched({"values": torch.stack([step.grad_norm, *losses, *means])})
         now = self.seconds()
         training = self.training
         since, number, rows, tokens = self._last
         self._last = (now, training.step, training.rows, training.tokens)
         pace = max(now - since, 1e-9)
+        # By all of this run's time: evaluations and savings take as much of the rest.
         per_step = (now - self._first[0]) / (training.step - self._first[1])
         memory = memory_bytes(training.recipe.device)
         unread = [

@@ -90,6 +90,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     count = len(values)
     outside = 0
     tail = 2.0 * 0.5**count
+    # The chance that so few values lie on one side of the median, on either side.
     while tail <= 0.05:
         outside += 1
         tail += 2.0 * math.comb(count, outside) * 0.5**count

@@ -22,7 +22,7 @@ from palm.experiments.comparison.statistics import smallest_differences
 from palm.experiments.comparison.tuning import UPDATES, Point, said_of, tuned, tuning_problems
 from palm.experiments.comparison.variants import REFERENCE, Budget, Length, Variant
 from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result
-from palm.experiments.grid.pool import Pool, Progress
+from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, folder_of
 from palm.experiments.search.space import grid_points, space_of
 
@@ -123,13 +123,14 @@ def _compared(
     grid = pool.grid
     for name in (COMPARE_JSON, COMPARE_TABLE):
         check_replaceable(grid.path / name)
+    # The seeds are not in it: a comparison with more of them goes on in the same folder.
     tried = {"tune": [dict(point.values) for point in points]} if points else {}
     grid.open("compare", {**setup.about(), **tried}, overwrite, grows=("also", "data"))
     ways = setup.ways()
     logger.info("%s", setup.equal(ways))
     for target, rows in setup.num_rows().items():
-        said = "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown"
-        logger.info(said, target, seeds, rows, *smallest_differences(seeds, rows))
+        message = "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown"
+        logger.info(message, target, seeds, rows, *smallest_differences(seeds, rows))
     settings = setup.settings
     chosen = range(settings.random_seed, settings.random_seed + seeds)
     runs = setup.runs(ways, chosen)  # all mistakes before the first run
@@ -152,7 +153,7 @@ def _keep_earlier(folder: Path, found: Outcome) -> None:
 def _trained(pool: Pool, runs: Sequence[GridRun]) -> dict[str, Result]:
     """Train all runs; run -> its result."""
     results: dict[str, Result] = {}
-    progress = Progress({run.name: run.steps for run in runs})
+    progress = GridProgress({run.name: run.steps for run in runs})
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         if result["state"] != "done" and run.test:
@@ -199,8 +200,8 @@ def _outcome(
     found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways) + tuning)
     if tuning:
         verdicts = {
-            task: f"{said} (each way with its best settings by dev data)"
-            for task, said in found.verdicts.items()
+            task: f"{verdict} (each way with its best settings by dev data)"
+            for task, verdict in found.verdicts.items()
         }
         found = replace(found, verdicts=verdicts)
     _keep_earlier(grid.path, found)

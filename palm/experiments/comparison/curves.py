@@ -9,13 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from palm.controller.plan import TaskPlan, plan
+from palm.controller.plan import plan
 from palm.controller.saved_model import targets_of
 from palm.core.errors import ConfigError
 from palm.core.files.fs import check_replaceable, write_json, write_text
 from palm.engine.run.evaluation import aligned
 from palm.experiments.comparison.compare import compare
-from palm.experiments.comparison.outcome import Outcome, Scores
+from palm.experiments.comparison.outcome import Outcome, SeedScores
 from palm.experiments.comparison.statistics import LEVEL, t_quantile
 from palm.experiments.comparison.variants import ALONE
 from palm.experiments.grid.source import Source, folder_of
@@ -29,7 +29,7 @@ CURVES_JSON = "curves.json"
 CURVES_TABLE = "curves.txt"
 CURVES_PAGE = "curves.html"
 
-Points = Mapping[int, Scores]
+Points = Mapping[int, SeedScores]
 """Number of training rows -> the scores with them."""
 
 
@@ -60,7 +60,7 @@ class LearningCurves:
                 table.append([str(rows), *("" if own is None else _shown(own) for own in cells)])
             lines += ["", *aligned(table), *self._advice(target, sizes)]
         for asked, outcome in self.outcomes.items():
-            lines += ["", *(f"{asked} rows: {task}: {said}" for task, said in outcome.verdicts.items())]
+            lines += ["", *(f"{asked} rows: {task}: {verdict}" for task, verdict in outcome.verdicts.items())]
         return "\n".join(lines)
 
     def _advice(self, target: str, sizes: Sequence[int]) -> Iterator[str]:
@@ -127,7 +127,11 @@ def learning_curves(
     for name in (CURVES_JSON, CURVES_TABLE, CURVES_PAGE):
         check_replaceable(folder / name)
     targets = targets_of(planned.settings)
-    known = {task.name: _num_rows(task) for task in planned.tasks if task.name in targets}
+    known = {
+        task.name: sum(1 for _ in task.examples(task.task["train_file"]))
+        for task in planned.tasks
+        if task.name in targets
+    }
     outcomes = {}
     for count in counts:
         sampled = [] if count == ALL else [f"--{target}.sample={count}" for target in targets]
@@ -149,7 +153,7 @@ def curves_of(outcomes: Mapping[str, Outcome], known: Mapping[str, int]) -> Lear
         outcomes: number of rows, or `all` -> the comparison with them.
         known: target -> all its training rows.
     """
-    curves: dict[str, dict[str, dict[int, Scores]]] = {target: {} for target in known}
+    curves: dict[str, dict[str, dict[int, SeedScores]]] = {target: {} for target in known}
     metrics = {}
     for count, outcome in outcomes.items():
         for target, total in known.items():
@@ -160,23 +164,19 @@ def curves_of(outcomes: Mapping[str, Outcome], known: Mapping[str, int]) -> Lear
                     continue
                 way = ALONE if trained.variant.is_alone else trained.variant.name
                 points = curves[target].setdefault(way, {})
+                # Two variants train a target alone; the better one is its curve.
                 points[rows] = max(scores, points.get(rows, scores), key=partial(_goodness, metrics[target]))
     return LearningCurves(metrics, curves, outcomes)
 
 
-def _num_rows(task: TaskPlan) -> int:
-    cls, arguments = task.reader
-    return sum(1 for _ in cls(**arguments).read(task.task["train_file"], with_targets=True))
-
-
-def _goodness(metric: str, scores: Scores) -> float:
+def _goodness(metric: str, scores: SeedScores) -> float:
     return scores.mean if METRICS[metric].higher_is_better else -scores.mean
 
 
-def _half(scores: Scores) -> float:
+def _half(scores: SeedScores) -> float:
     """Half of the 95 % interval of the mean over seeds."""
     return t_quantile(1 - LEVEL / 2, len(scores.per_seed) - 1) * scores.standard_error
 
 
-def _shown(scores: Scores) -> str:
+def _shown(scores: SeedScores) -> str:
     return f"{scores.mean:.4f} ({scores.mean - _half(scores):.4f} to {scores.mean + _half(scores):.4f})"

@@ -51,7 +51,7 @@ class Scoring:
 
 
 @dataclass(frozen=True)
-class Scores:
+class SeedScores:
     """The scores of a variant on a task's test rows.
 
     Args:
@@ -67,7 +67,7 @@ class Scores:
     standard_error: float
 
     @classmethod
-    def of(cls, values: Floats) -> Scores:
+    def of(cls, values: Floats) -> SeedScores:
         """The scores of some seeds, float64[seeds]."""
         deviation = float(values.std(ddof=1))
         return cls(values.tolist(), float(values.mean()), deviation, deviation / len(values) ** 0.5)
@@ -87,7 +87,7 @@ class Trained:
     variant: Variant
     length: Length
     seconds: float
-    scores: Mapping[str, Scores]
+    scores: Mapping[str, SeedScores]
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Answer:
     Args:
         target: the task.
         reference: the name of the way: `together`, `staged`, or one that was asked for.
-        reference_said: how a verdict calls it.
+        reference_label: how a verdict calls it.
         variant: the name of the other variant.
-        said: how a verdict calls that one.
+        label: how a verdict calls that one.
         unit: of the difference.
         difference: reference - other variant; above 0, the reference is better.
         comparisons: the number that its interval and p-value are corrected for: its own and those planned
@@ -112,9 +112,9 @@ class Answer:
 
     target: str
     reference: str
-    reference_said: str
+    reference_label: str
     variant: str
-    said: str
+    label: str
     unit: str
     difference: Difference
     comparisons: int = 1
@@ -168,14 +168,14 @@ class Outcome:
             effect = answer.difference
             interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
             numbers = [f"{effect.mean:+.2f} {answer.unit}", interval, _p(effect.p_value)]
-            ways = [answer.reference_said, answer.said]
+            ways = [answer.reference_label, answer.label]
             compared.append([answer.target, *ways, *numbers, _p(answer.p_corrected), answer.verdict])
         tested = (
             f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
             for task, on in self.tests.items()
         )
         mean = f"Mean ± standard deviation over {len(self.seeds)} seeds."
-        verdicts = (f"{task}: {said}" for task, said in self.verdicts.items())
+        verdicts = (f"{task}: {verdict}" for task, verdict in self.verdicts.items())
         return "\n".join(
             [self.equal, *tested, "", *aligned(rows), mean, "", *aligned(compared), "", *verdicts]
         )
@@ -221,13 +221,13 @@ def outcome_of(
     Raises:
         PalmError: runs that predicted different numbers of rows.
     """
-    scores: dict[str, dict[str, Scores]] = {variant.name: {} for variant, _, _ in variants}
+    scores: dict[str, dict[str, SeedScores]] = {variant.name: {} for variant, _, _ in variants}
     answers = []
     for target, by_variant in rows.items():
         metric = METRICS[tests[target].metric]
         whole, resampled = _scored(metric, target, by_variant, resamples)
         for name, values in whole.items():
-            scores[name][target] = Scores.of(values)
+            scores[name][target] = SeedScores.of(values)
         known = [(variant, length) for variant, length, _ in variants if variant.name in by_variant]
         for pairs in _pairs(known):
             found = [_answer(target, *pair, metric, whole, resampled) for pair in pairs]
@@ -237,7 +237,7 @@ def outcome_of(
     answers = _corrected_apart(answers, asked, tests)
     trained = [Trained(*way, scores[way[0].name]) for way in variants]
     verdicts = {
-        target: "; ".join(_said(a, len(seeds)) for a in answers if a.target == target and a.judged)
+        target: "; ".join(_verdict_text(a, len(seeds)) for a in answers if a.target == target and a.judged)
         for target in rows
     }
     return Outcome(budget, equal, list(seeds), tests, trained, answers, verdicts, _helpers(variants, answers))
@@ -254,6 +254,7 @@ def _pairs(known: Sequence[tuple[Variant, Length]]) -> Iterator[list[tuple[Varia
             yield [(reference, variant)]
         if variant.is_way and alone:
             own, _ = alone[0]
+            # The one whose number of updates comes closest to that of this way.
             longer, _ = min(alone, key=lambda each: abs(each[1] - length.total))
             yield [(variant, control) for control in ((own,) if longer is own else (own, longer))]
 
@@ -267,6 +268,7 @@ def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[
     p_values = holm([answer.difference.p_value for answer in answers])
     for answer, p in zip(answers, p_values, strict=True):
         effect = answer.difference
+        # The level that Holm's order sets for this p-value, so that interval and verdict never disagree.
         level = LEVEL * effect.p_value / p if effect.p_value else LEVEL / len(answers)
         half = t_quantile(1 - level / 2, len(effect.per_seed) - 1) * effect.standard_error
         most = _largest_difference(METRICS[tests[answer.target].metric])
@@ -323,32 +325,32 @@ def _answer(
     return Answer(
         target=target,
         reference=reference.name,
-        reference_said=reference.said,
+        reference_label=reference.label,
         variant=variant.name,
-        said=variant.said,
+        label=variant.label,
         unit=unit,
         difference=found,
     )
 
 
-def _said(answer: Answer, seeds: int) -> str:
+def _verdict_text(answer: Answer, seeds: int) -> str:
     """The verdict in words: of a way beside a target alone, else of the variant beside training together."""
     found = answer.difference
-    way = answer.reference_said
-    is_alone = answer.said.startswith(ALONE)
+    way = answer.reference_label
+    is_alone = answer.label.startswith(ALONE)
     interval = f"({found.low:+.1f} to {found.high:+.1f})"
     if answer.verdict == "no difference":
-        about = f"{way} and {answer.said}" if is_alone else answer.said
+        about = f"{way} and {answer.label}" if is_alone else answer.label
         return f"{about}: no difference that {seeds} seeds can show {interval}"
     by = f"by {abs(found.mean):.1f} {answer.unit} {interval}"
     if answer.verdict.startswith("perhaps"):
         corrected = f"after correction for {answer.comparisons} comparisons (p {_p(answer.p_corrected)})"
         by += f", not certain {corrected}"
     if is_alone:
-        return f"{way} is {answer.verdict} than {answer.said} {by}"
+        return f"{way} is {answer.verdict} than {answer.label} {by}"
     opposite = {"better": "worse", "worse": "better"}
     *perhaps, word = answer.verdict.split()
-    return f"{answer.said}: {' '.join([*perhaps, opposite[word]])} {by}"
+    return f"{answer.label}: {' '.join([*perhaps, opposite[word]])} {by}"
 
 
 def _helpers(

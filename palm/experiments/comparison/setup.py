@@ -14,6 +14,7 @@ from palm.config import Config, read_config
 from palm.controller.build import build, open_data
 from palm.controller.document import Document, data_checksums, document, that_count
 from palm.controller.plan import Plan, plan
+from palm.controller.saved_model import targets_of
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import StagePlan, absolute_stages, stages_of, steps_of
 from palm.core.checks import raise_any
@@ -94,10 +95,10 @@ class Setup:
         ways = list(zip(variants, lengths, strict=True))
         own = {STAGED: self, **self.also} if self.stages else self.also
         for name, other in own.items():
-            said = "in stages" if name == STAGED else name
+            label = "in stages" if name == STAGED else name
             length, stages = other._length(whole)
             changes = {"stages": stages}
-            ways.append((Variant(name, said, names, changes, is_way=True, as_given=other.as_given), length))
+            ways.append((Variant(name, label, names, changes, is_way=True, as_given=other.as_given), length))
         return [*ways, *controls_of(ways, whole)]
 
     @property
@@ -111,11 +112,8 @@ class Setup:
 
     def num_rows(self) -> dict[str, int]:
         """Target -> the examples of its test file."""
-        readers = {task.name: task.reader for task in build(self.plan, self.config.place).tasks}
-        return {
-            name: sum(1 for _ in readers[name].read(path, with_targets=True))
-            for name, path in self.tests.items()
-        }
+        tasks = {task.name: task for task in self.plan.tasks}
+        return {name: sum(1 for _ in tasks[name].examples(path)) for name, path in self.tests.items()}
 
     def _length(self, whole: StepPlan) -> tuple[Length, list[dict[str, Any]] | None]:
         """The length of a run of all tasks by these settings, and its stages, within the budget.
@@ -129,10 +127,11 @@ class Setup:
             own = length_of(plan, epochs)
             return own if self.as_given else fitted(plan, epochs, whole, self.budget), None
         plans = list(steps_of(self.stages, self._devices).values())
+        # All stages are stretched alike, so that they keep their proportions.
         factor = 1.0 if self.as_given else self._spent(whole) / sum(map(self._spent, plans))
         plans = [planned(plan, None, _times(factor, plan.total_steps)) for plan in plans]
         limits = [{"num_epochs": None, "max_steps": plan.max_steps} for plan in plans]
-        stages = [{**said, **limit} for said, limit in zip(self._stages or (), limits, strict=True)]
+        stages = [{**stage, **limit} for stage, limit in zip(self._stages or (), limits, strict=True)]
         steps = Counter[str]()
         for plan in plans:
             steps.update(plan.expected_steps)
@@ -199,7 +198,7 @@ class Setup:
         if self.updates != 1:
             changes |= {"num_epochs": None, "max_steps": _times(self.updates, length.total)}
             stages = variant.changes.get("stages") or ()
-            longer = [{**said, "max_steps": _times(self.updates, said["max_steps"])} for said in stages]
+            longer = [{**stage, "max_steps": _times(self.updates, stage["max_steps"])} for stage in stages]
             changes["stages"] = longer or None
         source = self.also.get(variant.name, self)
         settings = document(source.config, source.plan, variant.tasks, **changes)
@@ -233,15 +232,11 @@ class Setup:
 
     def is_dev(self, target: str) -> bool:
         """Tell whether a target is compared on its dev_file."""
-        return self.tests[target] == self.dev_file(target)
+        return self.tests[target] == dev_file_of(self.plan, target)
 
-    def dev_file(self, target: str) -> Path | None:
-        """The `dev_file` of a target."""
-        return dev_file_of(self.plan, target)
-
-    def said_stages(self) -> list[dict[str, Any]]:
+    def given_stages(self) -> list[dict[str, Any]]:
         """The stages of this comparison and of further variants, as they are given."""
-        return [said for each in (self, *self.also.values()) for said in each._stages or ()]
+        return [stage for each in (self, *self.also.values()) for stage in each._stages or ()]
 
 
 def _times(factor: float, steps: int) -> int:
@@ -294,9 +289,7 @@ def setup_of(
     """
     whole = plan(config, for_train=True)
     settings = RunSettings(**whole.settings)
-    tags = settings.target_tag or [1] * len(config.tasks)
-    targets = [name for name, tag in zip(config.tasks, tags, strict=True) if tag]
-    tests = _test_files(whole, targets, test)
+    tests = _test_files(whole, targets_of(whole.settings), test)
     is_apart = all(path != dev_file_of(whole, name) for name, path in tests.items())
     which = model or ("best" if is_apart else "last")
     setup = Setup(config, whole, settings, budget, tests, which, stages_of(config, whole))

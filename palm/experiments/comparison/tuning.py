@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.core.errors import PalmError
 from palm.engine.inference.model_paths import BEST
-from palm.experiments.comparison.setup import Setup
+from palm.experiments.comparison.setup import Setup, dev_file_of
 from palm.experiments.comparison.variants import Length, Variant
 from palm.experiments.grid.folder import GridRun, Result, best_of
 
@@ -37,11 +37,11 @@ def tuning_problems(setup: Setup, points: Sequence[Point]) -> Iterator[str]:
     for target in setup.tests:
         if setup.is_dev(target):
             yield f"tune: dev data chooses the settings of {target!r}; name other rows: --test {target}=FILE"
-        elif setup.dev_file(target) is None:
+        elif dev_file_of(setup.plan, target) is None:
             yield f"tune: dev data chooses the settings, and task {target!r} has no dev_file"
     tried = {name for point in points for name in point.values}
-    for said in setup.said_stages():
-        if own := tried & said.keys():
+    for stage in setup.given_stages():
+        if own := tried & stage.keys():
             yield f"tune: a stage says {', '.join(sorted(own))} itself; take it out there to have it tuned"
 
 

@@ -30,7 +30,7 @@ class Variant:
 
     Args:
         name: of its runs.
-        said: how a verdict calls it: `alone`, `without mlm`.
+        label: how a verdict calls it: `alone`, `without mlm`.
         tasks: that it trains, in the configuration's order.
         changes: settings of the whole run in which it differs.
         is_way: whether it trains all tasks, and so is judged against every target alone.
@@ -38,7 +38,7 @@ class Variant:
     """
 
     name: str
-    said: str
+    label: str
     tasks: Sequence[str]
     changes: Mapping[str, Any] = field(default_factory=dict)
     is_way: bool = False
@@ -47,7 +47,7 @@ class Variant:
     @property
     def is_alone(self) -> bool:
         """Return True if it trains a target by itself."""
-        return not self.is_way and self.said.startswith(ALONE)
+        return not self.is_way and self.label.startswith(ALONE)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ def controls_of(ways: Sequence[tuple[Variant, Length]], whole: StepPlan) -> list
             if all(abs(own.total - length.total) > ALIKE * length.total for own in alone):
                 plan = planned(part_of(whole, [target]), None, length.total)
                 name = f"{ALONE}-{target}-{length.total}-updates"
-                said = f"{ALONE} for {length.total} updates"
-                found.append((Variant(name, said, [target]), length_of(plan, None)))
+                label = f"{ALONE} for {length.total} updates"
+                found.append((Variant(name, label, [target]), length_of(plan, None)))
     return found
 
 

@@ -135,6 +135,8 @@ class Grid:
         if file.is_file():
             saved = read_record(file, Description)
             old = saved["about"]
+            # A comparison may get more variants later. Its results stay valid as long as all that both
+            # descriptions have is equal.
             about = {**about, **{name: {**old.get(name, {}), **about[name]} for name in grows}}
             kept = {name: {key: about[name][key] for key in old.get(name, {})} for name in grows}
             lines = [

@@ -75,6 +75,7 @@ class Pool:
                 if time.monotonic() - reported > REPORT_SECONDS:
                     reported = time.monotonic()
                     logger.info("%s", "; ".join(self._how_far(run) for run, _, _ in active))
+                # A list of its own, because those that have ended leave `active`.
                 for each in [each for each in active if each[1].poll() is not None]:
                     active.remove(each)
                     free.append(each[2])
@@ -94,6 +95,7 @@ class Pool:
         logger.info("%s: training; its log is %s", run.name, folder / LOG)
         if not (folder / LOG).exists():
             write_text(folder / LOG, f"{shlex.join(words)}\n", grows=True)
+        # Lines are appended to it, so it must be palm's own file still.
         check_replaceable(folder / LOG)
         with open_to_append(folder / LOG) as log:
             # A session of its own: Ctrl-C reaches this process alone, which tells the others.
@@ -170,7 +172,7 @@ def slots_of(workers: int | None, use_gpu: bool) -> list[dict[str, str]]:
     return [{"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))} for _ in range(workers)]
 
 
-class Progress:
+class GridProgress:
     """Logs every run that ends, its scores, and the time that is left.
 
     Args:

@@ -58,6 +58,7 @@ def work(folder: Path) -> None:
     # The process that started this one holds the other end of standard input and never writes: the end of the
     # file means that it has died, and this one ends as on SIGTERM, with a checkpoint.
     threading.Thread(target=end_with_parent, daemon=True).start()
+    # A run whose parent has died may still be saving: two processes must not write into one folder.
     with within(folder), locked(folder / ".worker.lock", f"ending the run in {folder}"):
         if not (folder / RESULT).is_file():
             job = read_record(folder / JOB, Job)

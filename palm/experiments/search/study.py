@@ -37,6 +37,8 @@ class Study:
         """Return the point of the next trial: the known one, if the trial was begun before."""
         if known is not None:
             self._study.enqueue_trial(known)
+        # A sampler for each trial, seeded by its number: the state of one for all would tell how often
+        # it was asked, which a kill changes.
         self._study.sampler = self._sampler(seed=self._seed + len(self._study.trials))
         trial = self._study.ask()
         return {name: _suggested(trial, name, values) for name, values in self._space.items()}

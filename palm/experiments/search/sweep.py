@@ -19,7 +19,7 @@ from palm.core.logging import set_verbosity, show_on_console
 from palm.engine.run.evaluation import aligned
 from palm.engine.run.run_lock import only_run_in
 from palm.experiments.grid.folder import Grid, GridRun, Result, best_of
-from palm.experiments.grid.pool import Pool, Progress
+from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, folder_of
 from palm.experiments.search.space import Space, first_point, grid_points, json_of_space, space_of
 from palm.experiments.search.study import Study
@@ -172,11 +172,12 @@ def _trained(pool: Pool, source: Source, space: Space, study: Study | None, tria
     """Train a run for each point of a grid, or each trial of a study."""
     points = [] if study is not None else grid_points(space)
     names = [f"{k:04d}" for k in range(trials or len(points))]
-    progress = Progress(dict.fromkeys(names, 1))
+    progress = GridProgress(dict.fromkeys(names, 1))
     found: dict[str, Trial] = {}
 
     def runs() -> Iterator[GridRun]:
         for number, name in enumerate(names):
+            # A trial that was begun has its point on the disk; Optuna hears of it before it chooses the next.
             point = points[number] if study is None else study.next_point(pool.grid.point(name))
             yield GridRun(name, _document(source.at(point)), point=point)
 

@@ -62,7 +62,7 @@ class _Dtype(Fillable):
 
     __slots__ = ("code", "order")
 
-    def __init__(self, code: object) -> None:
+    def __init__(self, code: object, *_: object) -> None:
         if not isinstance(code, str) or code not in _DTYPES:
             shown = repr(code) if isinstance(code, str) else type(code).__name__
             raise pickle.UnpicklingError(f"arrays of {shown} are not numbers")
@@ -77,11 +77,11 @@ class _Dtype(Fillable):
 
 
 class _Array(Fillable):
-    """An array, empty until its state comes."""
+    """An array, empty until its state comes; it is always made with the same arguments."""
 
     __slots__ = ("values",)
 
-    def __init__(self) -> None:
+    def __init__(self, *_: object) -> None:
         self.values: np.ndarray[Any, Any] | None = None
 
     def fill(self, state: Any) -> None:
@@ -90,15 +90,6 @@ class _Array(Fillable):
         raw = data.encode("latin1") if isinstance(data, str) else data
         flat = np.frombuffer(raw, dtype=np.dtype(dtype.order + dtype.code))
         self.values = flat.reshape(shape, order="F" if is_fortran else "C")
-
-
-def _reconstruct(*_: object) -> _Array:
-    """Stand for numpy's function of this name; its arguments are always the same."""
-    return _Array()
-
-
-def _dtype(code: object, *_: object) -> _Dtype:
-    return _Dtype(code)
 
 
 def _encode(text: str, encoding: object) -> bytes:
@@ -110,10 +101,10 @@ def _encode(text: str, encoding: object) -> bytes:
 
 _KNOWN: dict[str, object] = {
     **COMMON,
-    "numpy.core.multiarray._reconstruct": _reconstruct,
-    "numpy._core.multiarray._reconstruct": _reconstruct,
+    "numpy.core.multiarray._reconstruct": _Array,
+    "numpy._core.multiarray._reconstruct": _Array,
     "numpy.ndarray": object(),
-    "numpy.dtype": _dtype,
+    "numpy.dtype": _Dtype,
     "_codecs.encode": _encode,
 }
 """Every name that a file of arrays needs -> what stands for it."""

@@ -79,14 +79,10 @@ def _ordered(pairs: Iterable[tuple[Any, Any]] = ()) -> Ordered:
     return Ordered({_key(key): value for key, value in pairs})
 
 
-def _tuple(items: Iterable[Any] = ()) -> tuple[Any, ...]:
-    return tuple(items)
-
-
 COMMON: dict[str, object] = {
     "collections.OrderedDict": _ordered,
-    "builtins.tuple": _tuple,
-    "__builtin__.tuple": _tuple,
+    "builtins.tuple": tuple,
+    "__builtin__.tuple": tuple,
 }
 """Names that all files of arrays need -> what stands for them."""
 

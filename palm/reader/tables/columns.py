@@ -133,11 +133,13 @@ class Columns:
         spare = [name for name in names if name not in found.values()]
         close = cut(next((name for name in spare if did_you_mean(first, [name])), ""))
         hint = ""
-        if close and missing[0] in self.named:
+        if any("\r" in name for name in names):
+            hint = "; lines end in carriage returns alone; save the file with line feeds"
+        elif close and missing[0] in self.named:
             hint = f"; did you mean {close!r}?"
         elif close:
             hint = f"; rename {close!r} to {first!r}, or set columns: {{{first}: {close}}}"
-        elif len(names) == 1 and names[0].startswith("{"):
+        elif len(names) == 1 and names[0].startswith(("{", "[")):
             hint = "; a file with a JSON object a line is named .jsonl"
         elif len(names) == 1 and any(separator in names[0] for separator in ",;\t"):
             hint = "; columns are separated by tabs, or by commas in a file that is named .csv"
@@ -147,7 +149,12 @@ class Columns:
 
 def column_problems(named: Mapping[str, str] | None, known: Sequence[str]) -> list[str]:
     """Return a line for every key of the setting `columns` that is no column of the reader."""
-    return [line for name in named or {} for line in choice_problems(known, columns=name)]
+    if not isinstance(named, Mapping | None):
+        return [f"columns should be a mapping from the reader's names to the file's, not {named!r}"]
+    given = named or {}
+    problems = [line for name in given for line in choice_problems(known, columns=name)]
+    texts = [name for name, source in given.items() if name != "label" and source == given.get("label")]
+    return [*problems, *(f"columns: {name} is {given[name]!r}, which has the labels" for name in texts)]
 
 
 def _outermost(source: str, names: Sequence[str]) -> str:

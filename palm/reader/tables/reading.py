@@ -14,7 +14,7 @@ from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import TableFormat, files_of, format_of
 from palm.reader.tables.lines import csv_records, json_records, text_rows, tsv_records
 from palm.reader.tables.record import Head, Refuse, TableRow, cut
-from palm.reader.tables.selection import chosen_of, is_selection, table_of
+from palm.reader.tables.selection import chosen_of, is_selection, read_selection, table_of
 from palm.reader.tables.squad_rows import squad_rows
 
 LookUp = Callable[[Sequence[str], str, bool], Sequence[str] | None]
@@ -70,8 +70,10 @@ def read_table(
     if is_empty:
         names = cut(", ".join(columns.names))
         after = f"the file ends after its header ({names})" if names else "the file is empty"
-        lacks = "no row of the table was chosen" if is_selection(path) else f"{after}; expected rows below it"
-        raise DataError(f"{path}: {lacks}")
+        if is_selection(path):
+            chosen = read_selection(path)
+            raise DataError(f"{chosen.table}: {dict(chosen.settings)} chooses no row; change it")
+        raise DataError(f"{path}: {after}; expected rows below it")
     columns.finish(path)
 
 

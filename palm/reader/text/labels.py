@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
-from palm.core.checks import choice_problems, count_problems, raise_any
+from palm.core.checks import choice_problems, count_problems, raise_any, type_problems
 from palm.core.differences import shortened
 from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
@@ -62,8 +63,10 @@ class Labels:
     unknown: Any = NO_LABEL
 
     def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
-        if n_classes is not None and n_classes < 1:
+        if n_classes is not None and (not isinstance(n_classes, int) or n_classes < 1):
             raise ConfigError(count_problems(least=2, n_classes=n_classes))
+        kinds = (str, Path, Mapping, NoneType)
+        raise_any(type_problems(kinds, "a file or a mapping from labels to ids", label_map=label_map))
         self._ids = {} if label_map is None else _ids_of(label_map, n_classes)
         self.names = {number: name for name, number in self._ids.items()}
         self._n_classes = n_classes
@@ -82,6 +85,8 @@ class Labels:
         if self._ids:
             known = ", ".join(shortened(list(self._ids), _SHOWN))
             hint = did_you_mean(text, self._ids)
+            if not hint and text.isdecimal():
+                hint = "; where labels are written as ids, set n_classes in place of label_map"
             raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise DataError(

@@ -92,7 +92,7 @@ class SquadFile:
         return SquadQuestion(name, cells["question"], cells["context"], self._answers(cells, place), place)
 
     def _answers(self, cells: Mapping[str, Any], place: str) -> tuple[Answer, ...]:
-        listed = _answer_list(cells.get("answers"), cells.get("answer_start"))
+        listed = _answer_list(cells.get("answers"), cells.get("answer_start"), place)
         if self.answers == "none" or listed is None:
             return ()
         answers = []
@@ -105,12 +105,14 @@ class SquadFile:
         return tuple(answers)
 
 
-def _answer_list(answers: Any, start: Any) -> Any:
+def _answer_list(answers: Any, start: Any, place: str) -> Any:
     """The answers of a row in SQuAD's form: from texts, or from a list of texts and one of positions."""
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
         texts = answers["text"]
         starts = answers.get("answer_start") or [None] * len(texts)
-        return [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=False)]
+        if not isinstance(starts, list) or len(starts) != len(texts):
+            raise DataError(f"{place}: answers has {len(texts)} texts; expected an answer_start for each")
+        return [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=True)]
     if isinstance(answers, list):
         return [{"text": answer} if isinstance(answer, str) else answer for answer in answers]
     if is_missing(answers):

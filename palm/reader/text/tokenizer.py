@@ -263,15 +263,15 @@ def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
         raise DataError(f"{path}: {len(lines)} lines; a vocabulary has at most {MAX_TOKENS}")
     for number, line in enumerate(lines):
         place = f"{path}:{number + 1}"
-        columns = line.strip("\r").split("\t")
+        columns = [column.strip() for column in line.strip("\r").split("\t")]
         if len(columns) == 1:
-            yield columns[0].strip(), number, place
-        elif len(columns) != 2 or not re.fullmatch(r"\s*[0-9]{1,9}\s*", columns[1]):
+            yield columns[0], number, place
+        elif len(columns) != 2 or not re.fullmatch("[0-9]{1,9}", columns[1]):
             raise DataError(f"{place}: expected 'token' or 'token<TAB>id', not {line.rstrip()!r}")
         elif int(columns[1]) >= MAX_ID:
-            raise DataError(f"{place}: the id {columns[1].strip()} should be below {MAX_ID}")
+            raise DataError(f"{place}: the id {columns[1]} should be below {MAX_ID}")
         else:
-            yield columns[0].strip(), int(columns[1]), place
+            yield columns[0], int(columns[1]), place
 
 
 def _encoding() -> AbstractContextManager[None]:

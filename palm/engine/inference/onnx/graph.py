@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from palm.backbone import Backbone
-from palm.backbone.encoder import Encoder
 from palm.backbone.packing import Padded
-from palm.backbone.transformers import Transformers
+from palm.backbone.token_encoder import TokenEncoder
 from palm.core.errors import PalmError
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Specs, Tensors, as_declared
@@ -137,7 +136,7 @@ class Graph(nn.Module):
 
 def padded_features(backbone: Backbone, batch: Tensors, wanted: Sequence[str]) -> Tensors:
     """Compute `backbone(batch, wanted)` with the padding left in place: packing depends on values."""
-    if isinstance(backbone, (Encoder, Transformers)):
+    if isinstance(backbone, TokenEncoder):
         return backbone.features(batch, Padded.of(batch["input_mask"]), wanted)
     features: Tensors = backbone(as_declared(batch, backbone.inputs_attr), wanted)
     return features

@@ -1,0 +1,48 @@
+"""The base of heads that give a number for each text."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from palm.core.checks import raise_any
+from palm.core.numerics.layers import init_weights
+from palm.core.tensor_specs import TensorSpec
+from palm.paradigm.base import ALIASES_2X, Head, head_problems
+
+
+class ScoreHead(Head):
+    """Dropout and one linear layer that gives a number; a subclass declares its tensors in `take`.
+
+    Args:
+        hidden_size: width of the backbone's sentence embedding.
+        dropout_prob: probability of zeroing a feature while training.
+        initializer_range: sigma of the normal that the weights start from.
+        own: settings of `take`.
+
+    Attributes:
+        feature: the backbone's output that the head reads.
+
+    Raises:
+        ConfigError: with every setting that is wrong.
+    """
+
+    aliases: ClassVar[dict[str, str]] = ALIASES_2X
+    own_settings = "take"
+    feature: ClassVar[str] = "sentence_embedding"
+
+    def __init__(
+        self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02, **own: Any
+    ) -> None:
+        super().__init__()
+        raise_any(head_problems(hidden_size, initializer_range, dropout_prob))
+        self.inputs_attr = {self.feature: TensorSpec(("batch", hidden_size), torch.float)}
+        self.dropout = nn.Dropout(dropout_prob)
+        self.out = nn.Linear(hidden_size, 1)
+        init_weights(self, initializer_range)
+        self.take(**own)
+
+    def take(self) -> None:
+        """Take the settings of one head alone; they join those above in its constructor."""
