@@ -8,8 +8,9 @@ the target, one to one, for twice `--updates`; the target alone has as many upda
 of `--rates` which is best for the target alone on dev rows with the seed `--sweep_seed`: tuned for the
 baseline, not for helpers. Every way is then trained with every seed of `--seeds` and scored on test rows;
 all ways are paired by seed, which draws the target's rows, too. `--foreign` is a text of another language.
-With `--estimate`, the estimates of the first seeds follow, and their rank correlation with the truth. One
-JSON line a run; the same command goes on where it stopped. `--table` only prints what is in the file.
+With `--estimate SEED ...`, estimates by one run of all tasks follow, `--estimate_updates` long, and their
+rank correlation with the truth. One JSON line a run; the same command goes on where it stopped. `--table`
+only prints what is in the file.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from arguments import add_training, new_parser, run_settings
 from gain import (
     Task,
@@ -41,9 +43,11 @@ from gain import (
 )
 
 import palm
+from palm.experiments.comparison.screen import estimates_of
 
 METRICS = {"slot": "entity_f1", "intent": "accuracy"}
 ALONE = "alone"
+ESTIMATES = ("fall", "look_ahead", "cosine")
 
 
 def coarse_intents(labels: list[str]) -> list[str]:
@@ -133,6 +137,31 @@ def score(args: Namespace, way: str, rate: float, seed: int, part: str) -> dict[
         return {"score": float(found[METRICS[args.target]]), "updates": training.total_steps, "cpu": seconds}
 
 
+def estimates(args: Namespace, rate: float, seed: int) -> Iterator[dict[str, Any]]:
+    """Train all tasks once, and estimate what each helper is worth."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tasks = tasks_of(args, seed, folder)
+        tasks[args.target]["dev_file"] = str(args.data / "atis" / args.target / "dev.tsv")
+        limits = {"learning_rate": rate, "max_steps": args.estimate_updates, "random_seed": seed}
+        began = time.process_time()
+        training = palm.Controller(settings_of(args, tasks, folder, **limits), argv=[]).training()
+        for _ in training.steps():
+            pass
+        for found in estimates_of(training):
+            about = {"way": found.helper, "rate": rate, "seed": seed, "part": "estimate"}
+            yield (
+                about
+                | {name: getattr(found, name) for name in ESTIMATES}
+                | {"cpu": time.process_time() - began}
+            )
+
+
+def rank_correlation(one: list[float], other: list[float]) -> float:
+    """Spearman's, of values without ties."""
+    return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
+
+
 def runs_of(args: Namespace, done: list[dict[str, Any]]) -> Iterator[tuple[str, float, int, str]]:
     """Yield way, rate, seed and part of every run; the best rate is known once the sweep is done."""
     with tempfile.TemporaryDirectory() as name:
@@ -170,9 +199,19 @@ def table(done: list[dict[str, Any]]) -> str:
     text = ["| helper | points beside alone | seeds | CPU s a run |", "|---|---|---|---|"]
     found = gains(done)
     for way in sorted(found, key=lambda own: -statistics.mean(found[own])):
-        seconds = statistics.mean(run["cpu"] for run in done if run["way"] == way)
+        seconds = statistics.mean(run["cpu"] for run in done if run["way"] == way and run["part"] == "test")
         cells = [way, mean_of(found[way]), str(len(found[way])), f"{seconds:.0f}"]
         text.append(f"| {' | '.join(cells)} |")
+    del found[ALONE]
+    truth = [statistics.mean(values) for values in found.values()]
+    for seed in sorted({run["seed"] for run in done if run["part"] == "estimate"}):
+        own = {run["way"]: run for run in done if (run["seed"], run["part"]) == (seed, "estimate")}
+        ranked = {name: rank_correlation([own[way][name] for way in found], truth) for name in ESTIMATES}
+        shown = ", ".join(f"{name} {value:+.2f}" for name, value in ranked.items())
+        seconds = max(run["cpu"] for run in own.values())
+        text.append(
+            f"rank correlation of seed {seed}'s estimates with the truth: {shown} ({seconds:.0f} CPU s)"
+        )
     return "\n".join(text)
 
 
@@ -192,6 +231,8 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=[3e-4, 1e-3])
     parser.add_argument("--sweep_seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--estimate", type=int, nargs="*", default=[])
+    parser.add_argument("--estimate_updates", type=int, default=160)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     done = [json.loads(line) for line in args.output.open(encoding="utf-8")] if args.output.exists() else []
@@ -204,6 +245,11 @@ def main() -> None:
                     line = {**about, **score(args, *run)}
                     print(json.dumps(line), file=file, flush=True)
                     done.append(line)
+            for seed in args.estimate:
+                if not any((run["seed"], run["part"]) == (seed, "estimate") for run in done):
+                    for line in estimates(args, best_rate(done), seed):
+                        print(json.dumps(line), file=file, flush=True)
+                        done.append(line)
     print(table(done))
 
 

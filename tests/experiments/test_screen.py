@@ -6,9 +6,11 @@ import json
 import math
 import random
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -21,14 +23,17 @@ from palm.core.errors import ConfigError
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.engine.training.loop import Training
 from palm.engine.training.transfer import TransferProbe
+from palm.experiments.comparison.outcome import Answer, Outcome
 from palm.experiments.comparison.screen import (
     WIDTH,
+    chosen_helpers,
     estimates_of,
     linearised,
     loss_after,
     projection,
     screened,
 )
+from palm.experiments.comparison.statistics import paired_difference
 
 
 def rows(*pairs: tuple[float, list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,15 +101,15 @@ def test_log_odds_of_a_linear_model_are_those_of_its_logits(tmp_path: Path) -> N
     (own,) = training.tasks
     sizes = [each.numel() for each in training.model.parameters()]
     odds, slopes = linearised(training, own, own.stream, 9, projection(sizes))
-    head = own.head.out
-    with torch.no_grad():
-        word = training.model.backbone.words.weight[own.stream.batch(0)["token_ids"][0, 1]]
-        logits = head.weight @ word + head.bias
-        steep = head.weight[1] - head.weight[0]
+    weights = training.model.state_dict()
+    assert own.stream is not None
+    word = weights["backbone.words.weight"][own.stream.batch(0)["token_ids"][0, 1]]
+    matrix, bias = (weights[name] for name in weights if "out." in name)
+    logits = matrix @ word + bias
+    steep = matrix[1] - matrix[0]
     assert odds.tolist() == pytest.approx([float(logits[1] - logits[0])], abs=1e-5)
     # d odds / d word, d odds / d weights (the word, for both labels) and d odds / d bias
-    with torch.no_grad():
-        square = float(steep.square().sum() + 2 * word.square().sum() + 2)
+    square = float(steep.square().sum() + 2 * word.square().sum() + 2)
     assert float(slopes[0] @ slopes[0]) == pytest.approx(square, rel=1e-4)
 
 
@@ -124,12 +129,15 @@ def with_helpers(folder: Path, **settings: Any) -> dict[str, Any]:
     }
     for name, part in files.items():
         (folder / f"{name}.tsv").write_text("\n".join([head, *part]) + "\n", encoding="utf-8")
-    made = tiny.config(folder, "cls", batch_size=8, learning_rate=5e-3, num_epochs=None, max_steps=60)
+    made: dict[str, Any] = tiny.config(
+        folder, "cls", batch_size=8, learning_rate=5e-3, num_epochs=None, max_steps=60
+    )
     task = made["tasks"]["cls"]
     helpers = {name: {**task, "train_file": str(folder / f"{name}.tsv")} for name in ("shuffled", "same")}
     target = {**task, "train_file": str(folder / "few.tsv"), "dev_file": str(folder / "dev.tsv")}
     made |= {"tasks": {"cls": target, **helpers}, "task_instance": ["cls", *helpers], **settings}
-    return made | {"target_tag": [1, 0, 0], "mix_ratio": [1, 1, 1]}
+    made |= {"target_tag": [1, 0, 0], "mix_ratio": [1, 1, 1]}
+    return made
 
 
 @pytest.fixture
@@ -174,6 +182,26 @@ def test_what_cannot_be_screened_is_refused_before_a_run(
     with pytest.raises(ConfigError) as caught:
         screened(made, **chosen)
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "mlm", "kept"),
+    [
+        ("better", "no difference", ["entities", "mlm"]),
+        ("perhaps better", "perhaps harmful", ["entities"]),
+        ("no difference", "helpful", []),
+        ("worse", "no difference", []),
+    ],
+)
+def test_helpers_are_kept_where_training_with_them_is_better_than_alone(
+    verdict: str, mlm: str, kept: list[str]
+) -> None:
+    effect = paired_difference(np.array([1.0, 1.1]), np.array([[1.0, 1.0], [1.1, 1.1]]))
+    answer = Answer("slot", "together", "together", "alone-slot", "alone", "points", effect, verdict=verdict)
+    beside = replace(answer, verdict="better", judged=False)  # the weaker of the runs alone
+    helpers = {"entities": {"slot": "helpful"}, "mlm": {"slot": mlm}}
+    found = Outcome("target", "Equal.", [1, 2], {}, [], [answer, beside], {}, helpers)
+    assert chosen_helpers(found, ["entities", "mlm"])[0] == kept
 
 
 def test_the_command_ends_with_settings_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

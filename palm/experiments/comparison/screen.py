@@ -33,7 +33,7 @@ from palm.engine.training.transfer import TransferProbe, dev_stream, undisturbed
 from palm.experiments.comparison.compare import compare
 from palm.experiments.comparison.outcome import Outcome
 from palm.experiments.comparison.setup import dev_file_of
-from palm.experiments.comparison.variants import REFERENCE
+from palm.experiments.comparison.variants import ALONE, REFERENCE
 from palm.experiments.grid.folder import word_of
 from palm.experiments.grid.source import Source, folder_of
 
@@ -144,7 +144,7 @@ def screened(
     logger.info("screen: tries %s of %d helpers", ", ".join(best), len(helpers))
     changes = [f"--{name}={word_of(value)}" for name, value in settings_with(best).items()]
     outcome = compare(config, task_dir, output=folder / "compare", argv=[*argv, *changes], **options)
-    kept, why = _chosen(outcome, best)
+    kept, why = chosen_helpers(outcome, best)
     found = Screened(estimates, outcome, settings_with(kept), why)
     write_json(folder / "screen.json", asdict(found) | {"outcome": outcome.as_json()})
     write_text(folder / "screen.txt", f"{found}\n")
@@ -165,11 +165,11 @@ def _problems(
             yield f"screen: dev rows choose the helpers of {target!r}; name other rows: --test {target}=FILE"
 
 
-def _chosen(outcome: Outcome, tried: Sequence[str]) -> tuple[list[str], str]:
+def chosen_helpers(outcome: Outcome, tried: Sequence[str]) -> tuple[list[str], str]:
     """Return the helpers to keep, and why: those that are not harmful, if training with all of them helps."""
     judged = [each for each in outcome.answers if each.reference == REFERENCE and each.judged]
-    alone = [each.verdict for each in judged if each.said.startswith("alone")]
-    if not any("better" in said for said in alone) or any("worse" in said for said in alone):
+    verdicts = " ".join(each.verdict for each in judged if each.label.startswith(ALONE))
+    if "better" not in verdicts or "worse" in verdicts:
         return [], "no helper, because training together is not shown to be better than alone."
     harmful = [
         name for name in tried if any("harmful" in said for said in outcome.helpers.get(name, {}).values())
@@ -285,5 +285,5 @@ def fitted(odds: Tensor, features: Tensor, shares: Tensor, penalty: Tensor) -> T
         total.backward()  # type: ignore[no-untyped-call]
         return total
 
-    rule.step(loss)  # type: ignore[arg-type]
+    rule.step(loss)  # type: ignore[no-untyped-call]
     return change.detach()
