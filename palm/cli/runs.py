@@ -168,6 +168,12 @@ def _train_one(options: argparse.Namespace) -> None:
             metavar="N,...,all",
             help="compare with so many training rows of the targets each time, and draw score against rows",
         ),
+        cli.option(
+            "--screen",
+            type=int,
+            metavar="N",
+            help="estimate first what each auxiliary does, and compare with the best N of them only",
+        ),
         cli.repeated(
             "--tune",
             "NAME=V1,V2",
@@ -204,6 +210,13 @@ def compare_tasks(options: argparse.Namespace) -> None:
         "tune": grid_words(options.tune, "--tune"),
         "argv": options.settings,
     }
+    if options.screen is not None:
+        from palm.experiments.comparison.screen import screened
+
+        if options.rows is not None:
+            raise PalmError("--screen chooses helpers, --rows draws curves; give one of them at a time")
+        cli.write_line(screened(options.config, options.task_dir, keep=options.screen, **chosen))
+        return
     if options.rows is None:
         cli.write_line(compare(options.config, options.task_dir, **chosen))
         return

@@ -211,8 +211,11 @@ def test_a_run_too_short_for_a_verdict_says_so(folder: Path, caplog: pytest.LogC
 
 def test_how_often_it_is_done_by_itself_follows_from_its_passes(folder: Path) -> None:
     training = Controller(config(folder), argv=[]).training()
-    assert [num_batches(task) for task in training.tasks] == [10, 10]  # an epoch; 16 would have 64 rows
-    assert automatic_period(training) == math.ceil((3 + 2) * 20 / (0.02 * 3))
+    assert [num_batches(task.stream) for task in training.tasks] == [
+        10,
+        10,
+    ]  # an epoch; 16 would have 64 rows
+    assert automatic_period(training, {}) == math.ceil((3 + 2) * 20 / (0.02 * 3))
     assert TransferProbe(training, "auto").every == 1667
     alone = Controller(tiny.config(folder, "cls", transfer_every_n_steps=5), argv=[])
     with pytest.raises(palm.ConfigError, match=r"transfer_every_n_steps.*one"):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, count, islice
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -23,8 +23,10 @@ from palm.engine.training.device_transfer import placed
 from palm.engine.training.events import Event, Transferred
 from palm.engine.training.loop import Step, Training
 from palm.engine.training.model import restored_modes
-from palm.engine.training.task import Task
+from palm.engine.training.stream import TaskStream
+from palm.engine.training.task import PREDICTION_ROWS, Task
 from palm.engine.training.train_step import TaskBatches, gramian, sum_of_losses, taken_gradients
+from palm.reader.cache import training_rows
 
 ROWS = 64
 """The rows of a task, at least, that one comparison takes: gradients of 16 rows point anywhere."""
@@ -43,14 +45,18 @@ FP32_COST = 4
 
 
 class TransferProbe:
-    """Compares all tasks every so many global steps, on the rows that they train on next.
+    """Compares all tasks every so many global steps.
+
+    A step is on rows that a task trains on next, and is judged on dev rows of each task that has some: those
+    that are trained on are soon known by heart.
 
     Gradients are those of the shared encoder, without dropout, in fp32, averaged over all devices. It takes
-    memory for one gradient of the encoder per task, and a copy of the encoder.
+    memory for one gradient of the encoder per task, two where it has dev rows, and a copy of the encoder.
 
     Args:
         training: the run.
         every: how often; auto for a number of steps that makes it cost some 2 % of the time.
+        judged: the tasks for which all are judged; each task where None.
 
     Raises:
         ConfigError: there is only one task; or the layers have no parameters in fp32 while they compute.
@@ -58,7 +64,12 @@ class TransferProbe:
     Source: look-ahead affinity: Fifty et al., 2021, arXiv:2109.04617, equation 1, with steps of equal effect.
     """
 
-    def __init__(self, training: Training, every: int | Literal["auto"]) -> None:
+    def __init__(
+        self,
+        training: Training,
+        every: int | Literal["auto"],
+        judged: Collection[str] | None = None,
+    ) -> None:
         if len(training.tasks) < 2:
             raise ConfigError("transfer_every_n_steps compares tasks, and there is one; leave it out")
         if training.replica.gathers_in_bf16:
@@ -68,7 +79,10 @@ class TransferProbe:
                 "bf16 layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
             )
         self.training = training
-        self.every = automatic_period(training) if every == "auto" else every
+        self.judged = [task.name for task in training.tasks if judged is None or task.name in judged]
+        streams = {task.name: dev_stream(task) for task in training.tasks}
+        self.dev = {name: stream for name, stream in streams.items() if stream is not None}
+        self.every = automatic_period(training, self.dev) if every == "auto" else every
 
     @classmethod
     def wanted(cls, training: Training, every: int | Literal["auto"]) -> list[TransferProbe]:
@@ -88,38 +102,45 @@ class TransferProbe:
             k for k, (name, _) in enumerate(training.model.named_parameters()) if name.startswith("backbone.")
         ]
         with undisturbed(training):
-            batches = self._next_batches()
+            rows = [(task.name, self._batches(task, task.stream)) for task in training.tasks]
+            rows += [(task.name, self._batches(task, self.dev.get(task.name))) for task in training.tasks]
+            rows = [(name, parts) for name, parts in rows if parts]
+            # Where a task has dev rows, they come later, and it is judged on them.
+            places = {name: place for place, (name, _) in enumerate(rows)}
+            judged = {name: places[name] for name in self.judged}
             losses = []
             gradients = []
-            for name, parts in batches.items():
+            for name, parts in rows:
                 losses.append(sum_of_losses(training.replica, [TaskBatches(name, parts)]).item())
                 gradients.append(taken_gradients(training.replica))
             products = gramian([[own[k] for k in encoder] for own in gradients])
             norms = products.diagonal().sqrt().tolist()
+            targets = [(place, *rows[place]) for place in judged.values()]
             changes = [
-                self._changes(own, gradient, losses, norms, batches) for own, gradient in enumerate(gradients)
+                self._changes(own, gradients[own], losses, norms, targets) for own in range(len(names))
             ]
+        angles = cosines(products)
         return Transferred(
             training.step,
-            cosine=_pairs(names, cosines(products)),
-            look_ahead=_pairs(names, changes),
+            cosine=_pairs(
+                names, judged, [[row[at] for at in judged.values()] for row in angles[: len(names)]]
+            ),
+            look_ahead=_pairs(names, judged, changes),
             took=round(time.perf_counter() - began, 3),
         )
 
-    def _next_batches(self) -> dict[str, list[tuple[Tensors, float]]]:
-        """Task -> the batches of its next steps, placed, each with the factor of its loss."""
+    def _batches(self, task: Task, stream: TaskStream | None) -> list[tuple[Tensors, float]]:
+        """Place the batches of a task's next steps, each with the factor of its loss."""
+        if stream is None:
+            return []
         training = self.training
-        device = training.recipe.device
-        found = {}
-        for task in training.tasks:
-            parts = list(islice(_upcoming(task), num_batches(task)))
-            counts = [task.head.num_terms(part) for part in parts]
-            (factors,), _ = training.replica.loss_factors([counts])
-            found[task.name] = [
-                (placed(part, device, training.model.backbone), own)
-                for part, own in zip(parts, factors, strict=True)
-            ]
-        return found
+        first = task.step * task.gradient_accumulation_steps
+        parts = [stream.batch(first + k) for k in range(num_batches(stream))]
+        (factors,), _ = training.replica.loss_factors([[task.head.num_terms(part) for part in parts]])
+        return [
+            (placed(part, training.recipe.device, training.model.backbone), own)
+            for part, own in zip(parts, factors, strict=True)
+        ]
 
     def _changes(
         self,
@@ -127,7 +148,7 @@ class TransferProbe:
         gradient: Sequence[Tensor | None],
         losses: Sequence[float],
         norms: Sequence[float],
-        batches: Mapping[str, Sequence[tuple[Tensors, float]]],
+        targets: Sequence[tuple[int, str, Sequence[tuple[Tensors, float]]]],
     ) -> list[float]:
         """Compare a step of the encoder on one task with one of the same length on each task itself.
 
@@ -137,9 +158,9 @@ class TransferProbe:
         Args:
             own: the number of the task.
             gradient: of the task.
-            losses: of all tasks.
+            losses: of all tasks, then of their dev rows.
             norms: of their gradients.
-            batches: of all tasks.
+            targets: of each task the number of the rows that it is judged on, its name, and these rows.
         """
         model = self.training.model
         moved = [
@@ -150,7 +171,7 @@ class TransferProbe:
         weights = [parameter for parameter, _ in moved]
         before = [weight.clone() for weight in weights]
         found = []
-        for k, (name, parts) in enumerate(batches.items()):
+        for k, name, parts in targets:
             lengths = [LOOK_AHEAD * losses[task] / norms[task] if norms[task] else 0.0 for task in (own, k)]
             length = min(lengths)
             torch._foreach_add_(weights, [grad for _, grad in moved], alpha=-length / (norms[own] or 1.0))
@@ -195,22 +216,34 @@ def undisturbed(training: Training) -> Iterator[None]:
             parameter.grad = gradient
 
 
-def num_batches(task: Task) -> int:
+def num_batches(stream: TaskStream) -> int:
     """Return how many batches of a task one comparison takes, on each device: two or more, of `ROWS` rows."""
+    per_epoch = stream.steps_per_epoch
+    return min(per_epoch, max(2, math.ceil(ROWS * per_epoch / len(stream.rows))))
+
+
+def dev_stream(task: Task, batch_size: int | None = None) -> TaskStream | None:
+    """Return batches of a task's dev rows, those of its training where no size is given.
+
+    Returns:
+        None if it has no dev_file, or not a row for each device.
+    """
     assert task.stream is not None
-    per_epoch = task.stream.steps_per_epoch
-    return min(per_epoch, max(2, math.ceil(ROWS * per_epoch / len(task.stream.rows))))
+    if task.dev_file is None:
+        return None
+    rows = training_rows(task.reader, task.dev_file, None)
+    size = min(batch_size or task.batch_size or PREDICTION_ROWS, len(rows) // task.stream.num_ranks)
+    return replace(task.stream, rows=rows, batch_size=size, max_tokens_per_batch=None) if size else None
 
 
-def _upcoming(task: Task) -> Iterator[Tensors]:
-    """Yield the batches of the next steps of a task."""
-    return chain.from_iterable(map(task.batches, count(task.step)))
-
-
-def automatic_period(training: Training) -> int:
+def automatic_period(training: Training, dev: Mapping[str, TaskStream]) -> int:
     """After how many steps of a run a comparison costs some 2 % of their time, by the number of passes."""
-    # A backward pass is two forward ones; every batch has both, and a forward pass after a step on each task.
-    passes = (3 + len(training.tasks)) * sum(map(num_batches, training.tasks))
+    # A backward pass is two forward ones; every batch has both, and those that judge a forward pass after a
+    # step on each task.
+    own = {task.name: num_batches(task.stream) for task in training.tasks if task.stream is not None}
+    of_dev = {name: num_batches(stream) for name, stream in dev.items()}
+    passes = 3 * (sum(own.values()) + sum(of_dev.values()))
+    passes += len(training.tasks) * sum((own | of_dev).values())
     dearer = FP32_COST if training.model.precision == "bf16" else 1
     parts = max(task.gradient_accumulation_steps for task in training.tasks)
     every = math.ceil(passes * dearer / (SHARE * 3 * training.plan.count * parts))
@@ -235,8 +268,10 @@ def cosines(products: Tensor) -> list[list[float]]:
     return found
 
 
-def _pairs(names: Sequence[str], values: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
+def _pairs(
+    names: Sequence[str], others: Iterable[str], values: Sequence[Sequence[float]]
+) -> dict[str, dict[str, float]]:
     return {
-        name: {other: round(value, 6) for other, value in zip(names, row, strict=True)}
+        name: {other: round(value, 6) for other, value in zip(others, row, strict=True)}
         for name, row in zip(names, values, strict=True)
     }

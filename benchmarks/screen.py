@@ -1,0 +1,257 @@
+"""How well does `palm compare --screen` rank candidate helpers, beside trying each of them?
+
+    python benchmarks/screen.py --model MINILM --data DATA --foreign TEXT --output FILE.jsonl --target slot
+
+The target is ATIS's slots or intents with `--rows` rows of the first half of its training file; the
+helpers' sentences are those of the second half, if they are of ATIS. The truth: each helper is drawn with
+the target, one to one, for twice `--updates`; the target alone has as many updates in all. The rate is that
+of `--rates` which is best for the target alone on dev rows with the seed `--sweep_seed`: tuned for the
+baseline, not for helpers. Every way is then trained with every seed of `--seeds` and scored on test rows;
+all ways are paired by seed, which draws the target's rows, too. `--foreign` is a text of another language.
+With `--estimate SEED ...`, estimates by one run of all tasks follow, `--estimate_updates` long, and their
+rank correlation with the truth. One JSON line a run; the same command goes on where it stopped. `--table`
+only prints what is in the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from arguments import add_training, new_parser, run_settings
+from gain import (
+    Task,
+    atis,
+    drawn,
+    exchanged,
+    labelled,
+    lines_of,
+    misplaced,
+    mlm,
+    relabelled,
+    texts_of,
+    without_roles,
+    written,
+)
+
+import palm
+from palm.experiments.comparison.screen import estimates_of
+
+METRICS = {"slot": "entity_f1", "intent": "accuracy"}
+ALONE = "alone"
+ESTIMATES = ("fall", "look_ahead", "cosine")
+
+
+def coarse_intents(labels: list[str]) -> list[str]:
+    """Is it about flights or not? Label 0 of ATIS is `flight`."""
+    return [str(int(label != "0")) for label in labels]
+
+
+def with_labels_of(file: Path, task: Task, folder: Path) -> Task:
+    """The task with the labels that its file has."""
+    place = lines_of(file)[0].rstrip("\n").split("\t").index("label")
+    found = {tag for line in lines_of(file)[1] for tag in line.rstrip("\n").split("\t")[place].split()}
+    labels = folder / f"{file.stem}.json"
+    labels.write_text(json.dumps({tag: at for at, tag in enumerate(sorted(found))}), encoding="utf-8")
+    return {**task, "train_file": str(file), "label_map": str(labels), "n_classes": len(found)}
+
+
+def tasks_of(args: Namespace, seed: int, folder: Path) -> dict[str, Task]:
+    """The target, which is the first, and the helpers with known worth."""
+    data = args.data / "atis"
+    other = {"slot": "intent", "intent": "slot"}[args.target]
+    few, rest = drawn(Namespace(rows=args.rows, sample=seed), data / args.target / "train.tsv", folder)
+    _, others = drawn(Namespace(rows=args.rows, sample=seed), data / other / "train.tsv", folder / other)
+    folder.joinpath("foreign.tsv").write_text(
+        "text_a\n" + "\n".join(foreign_rows(args.foreign)) + "\n", encoding="utf-8"
+    )
+    found = {args.target: atis(args, args.target, few), "same": atis(args, args.target, rest)}
+    if args.target == "slot":
+        coarse = relabelled(rest, folder / "coarse.tsv", without_roles)
+        shuffled = relabelled(rest, folder / "shuffled.tsv", misplaced)
+    else:
+        coarse = relabelled(rest, folder / "coarse.tsv", coarse_intents)
+        shuffled = relabelled(rest, folder / "shuffled.tsv", exchanged)
+    other_shuffled = relabelled(others, folder / f"{other}_shuffled.tsv", exchanged)
+    return found | {
+        "coarse": with_labels_of(coarse, found["same"], folder)
+        if args.target == "slot"
+        else labelled(coarse),
+        "shuffled": with_labels_of(shuffled, found["same"], folder)
+        if args.target == "slot"
+        else atis(args, args.target, shuffled),
+        other: atis(args, other, others),
+        f"{other}_shuffled": atis(args, other, other_shuffled),
+        "texts": mlm(texts_of(rest, folder / "texts.tsv")),
+        "sst2": labelled(args.data / "sst2" / "train.tsv"),
+        "foreign": mlm(folder / "foreign.tsv"),
+    }
+
+
+def foreign_rows(file: Path) -> list[str]:
+    """Sentences of a text."""
+    parts = re.split(r"[\n。!?]", file.read_text(encoding="utf-8"))
+    return [part.strip().replace("\t", " ") for part in parts if len(part.strip()) > 10]
+
+
+def settings_of(args: Namespace, tasks: dict[str, Task], folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "task_instance": list(tasks),
+        "target_tag": [1] + [0] * (len(tasks) - 1),
+        "mix_ratio": [1.0] * len(tasks),
+        "tasks": tasks,
+        **run_settings(args),
+        "num_epochs": None,
+        "freeze": args.freeze,
+        "save_path": str(folder / "out"),
+        **changes,
+    }
+
+
+def score(args: Namespace, way: str, rate: float, seed: int, part: str) -> dict[str, Any]:
+    """Train once, and score the last model on dev or test rows."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tasks = tasks_of(args, seed, folder)
+        tasks = {task: tasks[task] for task in (args.target, *([] if way == ALONE else [way]))}
+        head, lines = lines_of(args.data / "atis" / args.target / f"{part}.tsv")
+        tasks[args.target]["dev_file"] = str(written(folder / f"{part}.tsv", head, lines[: args.test_rows]))
+        tasks[args.target]["metrics"] = [METRICS[args.target]]
+        config = settings_of(
+            args, tasks, folder, learning_rate=rate, max_steps=2 * args.updates, random_seed=seed
+        )
+        began = time.process_time()
+        training = palm.Controller(config, argv=[]).training()
+        for _ in training.steps():
+            pass
+        seconds = time.process_time() - began
+        found = palm.Evaluator(training).evaluate().scores[args.target]
+        return {"score": float(found[METRICS[args.target]]), "updates": training.total_steps, "cpu": seconds}
+
+
+def estimates(args: Namespace, rate: float, seed: int) -> Iterator[dict[str, Any]]:
+    """Train all tasks once, and estimate what each helper is worth."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tasks = tasks_of(args, seed, folder)
+        tasks[args.target]["dev_file"] = str(args.data / "atis" / args.target / "dev.tsv")
+        limits = {"learning_rate": rate, "max_steps": args.estimate_updates, "random_seed": seed}
+        began = time.process_time()
+        training = palm.Controller(settings_of(args, tasks, folder, **limits), argv=[]).training()
+        for _ in training.steps():
+            pass
+        for found in estimates_of(training):
+            about = {"way": found.helper, "rate": rate, "seed": seed, "part": "estimate"}
+            yield (
+                about
+                | {name: getattr(found, name) for name in ESTIMATES}
+                | {"cpu": time.process_time() - began}
+            )
+
+
+def rank_correlation(one: list[float], other: list[float]) -> float:
+    """Spearman's, of values without ties."""
+    return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
+
+
+def runs_of(args: Namespace, done: list[dict[str, Any]]) -> Iterator[tuple[str, float, int, str]]:
+    """Yield way, rate, seed and part of every run; the best rate is known once the sweep is done."""
+    with tempfile.TemporaryDirectory() as name:
+        ways = [ALONE, *list(tasks_of(args, 0, Path(name)))[1:]]
+    for rate in args.rates:
+        yield ALONE, rate, args.sweep_seed, "dev"
+    for seed in args.seeds:
+        for way in ways:
+            yield way, best_rate(done), seed, "test"
+
+
+def best_rate(done: list[dict[str, Any]]) -> float:
+    tried = [run for run in done if run["part"] == "dev"]
+    return cast(float, max(tried, key=lambda run: run["score"])["rate"])
+
+
+def gains(done: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Way -> its points above the target alone, for each seed."""
+    by_way: dict[str, dict[int, float]] = {}
+    for run in done:
+        if run["part"] == "test":
+            by_way.setdefault(run["way"], {})[run["seed"]] = 100 * run["score"]
+    base = by_way[ALONE]
+    return {way: [own[seed] - base[seed] for seed in own if seed in base] for way, own in by_way.items()}
+
+
+def mean_of(values: list[float]) -> str:
+    """Return a mean and its standard error."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):+.1f} ± {error:.1f}".replace("-", "−")
+
+
+def table(done: list[dict[str, Any]]) -> str:
+    """The truth, the best helper first."""
+    text = ["| helper | points beside alone | seeds | CPU s a run |", "|---|---|---|---|"]
+    found = gains(done)
+    for way in sorted(found, key=lambda own: -statistics.mean(found[own])):
+        seconds = statistics.mean(run["cpu"] for run in done if run["way"] == way and run["part"] == "test")
+        cells = [way, mean_of(found[way]), str(len(found[way])), f"{seconds:.0f}"]
+        text.append(f"| {' | '.join(cells)} |")
+    del found[ALONE]
+    truth = [statistics.mean(values) for values in found.values()]
+    for seed in sorted({run["seed"] for run in done if run["part"] == "estimate"}):
+        own = {run["way"]: run for run in done if (run["seed"], run["part"]) == (seed, "estimate")}
+        ranked = {name: rank_correlation([own[way][name] for way in found], truth) for name in ESTIMATES}
+        shown = ", ".join(f"{name} {value:+.2f}" for name, value in ranked.items())
+        seconds = max(run["cpu"] for run in own.values())
+        text.append(
+            f"rank correlation of seed {seed}'s estimates with the truth: {shown} ({seconds:.0f} CPU s)"
+        )
+    return "\n".join(text)
+
+
+def main() -> None:
+    parser = new_parser(__doc__)
+    add_training(parser, batch_size=8, max_seq_len=64, precision="bf16")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--foreign", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--target", choices=list(METRICS), default="slot")
+    parser.add_argument("--rows", type=int, default=100)
+    parser.add_argument("--test_rows", type=int, default=400, help="the first ones, also of dev rows")
+    parser.add_argument("--updates", type=int, default=80)
+    parser.add_argument(
+        "--freeze", default="4", help="the setting; 4 layers that do not train make runs cheap"
+    )
+    parser.add_argument("--rates", type=float, nargs="+", default=[3e-4, 1e-3])
+    parser.add_argument("--sweep_seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--estimate", type=int, nargs="*", default=[])
+    parser.add_argument("--estimate_updates", type=int, default=160)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    done = [json.loads(line) for line in args.output.open(encoding="utf-8")] if args.output.exists() else []
+    if not args.table:
+        known = {(run["way"], run["rate"], run["seed"], run["part"]) for run in done}
+        with args.output.open("a", encoding="utf-8") as file:
+            for run in runs_of(args, done):
+                if run not in known:
+                    about = dict(zip(("way", "rate", "seed", "part"), run, strict=True))
+                    line = {**about, **score(args, *run)}
+                    print(json.dumps(line), file=file, flush=True)
+                    done.append(line)
+            for seed in args.estimate:
+                if not any((run["seed"], run["part"]) == (seed, "estimate") for run in done):
+                    for line in estimates(args, best_rate(done), seed):
+                        print(json.dumps(line), file=file, flush=True)
+                        done.append(line)
+    print(table(done))
+
+
+if __name__ == "__main__":
+    main()
