@@ -12,15 +12,17 @@ processes that collate, sdpa or FlashAttention 2, rows grouped by length, and to
 
 MFU is the share of the card's peak by its maker (dense bf16; `--peak` for cards that are not known), and of
 the best of the encoder's own matrix products in the same run, that the layers need for the real tokens. The
-host's time is that of enqueueing a step on an idle device; idle is the share of a step in which none of the
-profiler's kernels runs. Each case is a process with an end of its own, and each variant may fail by itself:
-its error stands in the table.
+host's time is that of making a batch and enqueueing its step on an idle device (on a CPU, that of the whole
+step); idle is the share of a step in which none of the profiler's kernels runs. Each case is a process with
+an end of its own, before which what it has measured is written; each variant may fail by itself: its error
+stands in the table.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -94,6 +96,26 @@ def batches_of(args: argparse.Namespace, kind: str, tokens: int) -> Case:
     return made_up(kind, realistic_lengths(longest, mean, rows * count), rows)
 
 
+class OutOfTime(BaseException):
+    """A case has had its part of the time; no handler of errors takes it for one."""
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Leave the context after so many seconds, in the midst of a turn if need be."""
+
+    def stop(*_: object) -> None:
+        raise OutOfTime
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+    try:
+        with suppress(OutOfTime):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
 class Variant:
     """One of those that take turns: its times, and what went wrong.
 
@@ -108,10 +130,13 @@ class Variant:
         self.turns: list[float] = []
         self.error: str | None = None
         self.memory = 0.0
+        self.host = ""
+        self.idle = ""
+        self.longest: list[str] = []
         self.runner: Any = None
 
     def measure(self, verb: str, steps: int) -> None:
-        """Take a turn; the first one does not count."""
+        """Take a turn; before the first one, some steps that do not count."""
         if self.error is not None:
             return
         try:
@@ -119,10 +144,9 @@ class Variant:
                 free()
                 before = torch.cuda.memory_allocated() if self.device.type == "cuda" else 0
                 self.runner = self._make()
-                getattr(self.runner, verb)(steps)
+                getattr(self.runner, verb)(max(steps // 2, 1))
                 self.memory = peak_memory(self.device) - before / 2**20
-            else:
-                self.turns.append(getattr(self.runner, verb)(steps))
+            self.turns.append(getattr(self.runner, verb)(steps))
         except Exception as error:  # whatever it is, the others go on
             self.error = short(error)
             self.runner = None
@@ -134,19 +158,30 @@ class Variant:
         tokens = sum(int(batch["input_mask"].sum()) for batch in batches)
         return [seconds * len(batches) / tokens for seconds in self.turns] if tokens else []
 
+    def explain(self, steps: int, name: str, seconds: float) -> None:
+        """Find the host's time, the idle share and the longest kernels, as far as the seconds suffice."""
+        with at_most(seconds):
+            try:
+                self.host = f"{1e3 * self.runner.host(steps):.1f}"
+                busy, self.longest = self.busy(min(steps, 3), name)
+                self.idle = f"{max(0.0, 1 - busy / median(self.turns)):.0%}"
+            except Exception as error:  # a profiler may not be allowed
+                self.idle = short(error)
+
     def busy(self, steps: int, name: str) -> tuple[float, list[str]]:
         """Seconds of a step in which the device computes, and lines with its longest kernels."""
         on_gpu = self.device.type == "cuda"
         with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as seen:
             self.runner.train(steps)
         kind = DeviceType.CUDA if on_gpu else DeviceType.CPU
-        events = [event for event in seen.events() if event.device_type == kind]
+        every = (event for event in seen.events() if event.device_type == kind)
+        events = [event for event in every if not event.is_user_annotation]  # a range spans what is idle
         total, end = 0.0, 0.0
         by_name: Counter[str] = Counter()
         for event in sorted(events, key=lambda event: event.time_range.start):
             total += max(0.0, event.time_range.end - max(event.time_range.start, end))
             end = max(end, event.time_range.end)
-            by_name[event.name] += event.time_range.elapsed_us()
+            by_name[event.name] += event.time_range.elapsed_us() if on_gpu else event.self_cpu_time_total
         each = 1e3 * (steps + 1)  # train makes a step that it does not count
         top = [
             line(name, kernel[:80], f"{us / each:.3f}", f"{us / total:.1%}")
@@ -157,6 +192,7 @@ class Variant:
 
 def shares(shape: Shape, device: torch.device, args: argparse.Namespace) -> Callable[[float], list[str]]:
     """Return a function that tells both MFUs of FLOP/s."""
+    free()
     gemm = gemm_rate(shape, device, torch.bfloat16, 256 if args.quick else 16384)
     name = torch.cuda.get_device_name() if device.type == "cuda" else ""
     known = args.peak or next((value for part, value in PEAKS.items() if part in name), None)
@@ -175,14 +211,12 @@ def take_turns(
     The first variant is the one that others are compared with.
     """
     report(args, header(*COLUMNS))
+    mfu = shares(shape, device, args)
     variants = {name: Variant(make, device) for name, make in makers.items()}
-    soft = time.monotonic() + 0.6 * args.seconds
-    for turn in range(args.turns + 1):
-        if turn < 2 or time.monotonic() < soft:
+    with at_most(args.end - time.monotonic() - 0.35 * args.seconds):
+        for _ in range(args.turns):
             for variant in variants.values():
                 variant.measure(verb, args.steps)
-    mfu = shares(shape, device, args)
-    longest: dict[str, list[str]] = {}
     first = next(iter(variants.values()))
     for name, variant in variants.items():
         if variant.error is not None or not variant.turns:
@@ -192,21 +226,14 @@ def take_turns(
         spread = f"{median(ahead):.2f} ({min(ahead):.2f}–{max(ahead):.2f})" if ahead else ""
         batches = variant.runner.case.batches
         flops = (3 if verb == "train" else 1) * sum(map(shape.flops, batches)) / len(batches)
-        host = idle = ""
         if verb == "train":
-            try:
-                host = f"{1e3 * variant.runner.host(args.steps):.1f}"
-                busy, longest[name] = variant.busy(min(args.steps, 3), name)
-                idle = f"{max(0.0, 1 - busy / median(variant.turns)):.0%}"
-            except Exception as error:  # a profiler may not be allowed
-                idle = short(error)
+            variant.explain(args.steps, name, args.end - time.monotonic() - 0.1 * args.seconds)
         rate = f"{1 / median(variant.seconds_per_token):.0f}"
-        cells = [name, rate, spread, *mfu(flops / median(variant.turns)), host, idle]
+        cells = [name, rate, spread, *mfu(flops / median(variant.turns)), variant.host, variant.idle]
         report(args, line(*cells, f"{variant.memory:.0f}"))
-    peers = sorted(
-        (name for name in longest if name.startswith("HF")), key=lambda n: median(variants[n].turns)
-    )
-    top = [cells for name in (next(iter(variants)), *peers[:1]) for cells in longest.get(name, [])]
+    hf = [each for name, each in variants.items() if name.startswith("HF") and each.longest]
+    best = sorted(hf, key=lambda each: median(each.turns))[:1]
+    top = [cells for variant in (first, *best) for cells in variant.longest]
     if top:
         report(args, "\n" + "\n".join([header("", "kernel", "ms a step", "of all kernels"), *top]))
 
@@ -449,12 +476,13 @@ def correctness(args: argparse.Namespace, device: torch.device) -> None:
         for first_only in (False, True):
             which = "first tokens" if first_only else "all tokens"
             tell(f"attention, {dtype}, {which}", partial(kernels, shape, dtype, first_only, device), 2)
-    columns = ("first step: loss", "gradient", "20 steps: loss", "gradient")
+    steps = 2 if args.quick else 20
+    columns = ("first step: loss", "gradient", f"{steps} steps: loss", "gradient")
     report(args, "\n" + header("beside a CPU in fp32, without dropout", *columns))
     cases = {kind: made_up(kind, realistic_lengths(128, 80, 8 * 20), 8) for kind in ("match", "mrc", "crf")}
     for kind, case in {**cases, "mlm": masked(cases["match"])}.items():
         try:
-            for name, found in followed(case, shape, device, 2 if args.quick else 20):
+            for name, found in followed(case, shape, device, steps):
                 report(args, line(f"{kind}, {name}", *found))
         except Exception as error:
             report(args, line(kind, short(error), "", "", ""))
@@ -485,15 +513,16 @@ def cases_of(args: argparse.Namespace) -> Iterator[tuple[str, int, Act]]:
     names = ["tiny"] if args.quick else ["base", "large"]
     yield "machine", 60, environment
     yield "correctness", 90, correctness
-    for name in names:
-        yield f"{name}, pairs ≤ 128, {SIZES[name][0]} tokens", 60, partial(throughput, name, "match", 0)
+    for size in (0, 1):
+        for name in names:
+            title = f"{name}, pairs ≤ 128, {SIZES[name][size]} tokens"
+            yield title, 60 - 15 * size, partial(throughput, name, "match", size)
     yield f"{names[0]}, pairs ≤ 128, torch.compile", 90, partial(compiled, names[0])
-    yield f"{names[0]}, ways to train", 60, partial(modes, names[0])
-    for name in names:
-        yield f"{name}, length 384, {SIZES[name][0]} tokens", 45, partial(throughput, name, "mrc", 0)
-        yield f"{name}, pairs ≤ 128, {SIZES[name][1]} tokens", 45, partial(throughput, name, "match", 1)
+    yield f"{names[0]}, ways to train", 90, partial(modes, names[0])
     yield f"{names[0]}, prediction", 30, partial(prediction, names[0])
     yield "host: 12 layers, width 16", 30, host
+    for name in names:
+        yield f"{name}, length 384, {SIZES[name][0]} tokens", 45, partial(throughput, name, "mrc", 0)
     if len(names) > 1:
         yield f"{names[1]}, pairs ≤ 128, torch.compile", 90, partial(compiled, names[1])
 
@@ -536,6 +565,7 @@ def main() -> None:
             continue
         # A CPU may do other work besides.
         args.seconds = max(0.0, min(4 * seconds if args.quick else seconds, end - time.monotonic()))
+        args.end = time.monotonic() + args.seconds
         report(args, f"\n### {name}\n")
         process = context.Process(target=run_case, args=(args, act))
         process.start()

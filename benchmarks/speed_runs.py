@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from speed_cases import VOCABULARY, Case, Shape
+from speed_cases import DATA, VOCABULARY, Case, Shape
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,19 +29,22 @@ from palm.mixing import MixRatio
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours
+from palm.reader import ClassifyReader
 
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01
 
 
-def clock(device: torch.device, wall: bool = False) -> float:
-    """Seconds, when the device is done: of this process on one thread of a CPU, which others hardly disturb.
+def now(device: torch.device) -> float:
+    """Seconds: of this process on one thread of a CPU, which others hardly disturb; otherwise of the wall."""
+    one_thread = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time() if one_thread else time.perf_counter()
 
-    Otherwise of the wall, and always if `wall`.
-    """
+
+def clock(device: torch.device) -> float:
+    """The same, when the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize()
-    one_thread = device.type == "cpu" and torch.get_num_threads() == 1
-    return time.process_time() if one_thread and not wall else time.perf_counter()
+    return now(device)
 
 
 def peak_memory(device: torch.device) -> float:
@@ -98,9 +101,10 @@ class Ready:
 
 
 def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0, dropout: float = 0.1) -> Task:
-    """A task without a reader, on the batches of a case."""
+    """A task on the batches of a case; its reader reads nothing."""
     head = head_of(case, shape.hidden_size, dropout)
-    task = Task(name, None, head, batch_size=case.rows, mix_ratio=mix_ratio)  # type: ignore[arg-type]
+    reader = ClassifyReader(DATA / "vocab.txt", 16, n_classes=2)
+    task = Task(name, reader, head, batch_size=case.rows, mix_ratio=mix_ratio)
     task.stream = Ready(case)  # type: ignore[assignment]
     return task
 
@@ -161,9 +165,9 @@ class Palm:
         """Seconds that the host takes to enqueue a step, for a device that has nothing else to do."""
         seconds = []
         for _ in range(count):
-            started = clock(self.device, wall=True)
+            started = clock(self.device)
             self.training.next_step()
-            seconds.append(time.perf_counter() - started)
+            seconds.append(now(self.device) - started)
         return median(seconds)
 
     @torch.inference_mode()
@@ -285,15 +289,15 @@ class HuggingFace:
 
     def train(self, count: int) -> float:
         """Seconds of a step: of `count` after one that is not counted, with one wait at their end."""
-        timer = _timer(self.device)
+        timer = _timer(self.device, {1, count + 1})
         self._trainer([*self._rows(1), *self._rows(count)], [timer], count + 1).train()
-        return (clock(self.device) - timer.first_end) / count
+        return (timer.begins[-1] - timer.begins[0]) / count
 
     def host(self, count: int) -> float:
         """Seconds that the host takes to enqueue a step, for a device that has nothing else to do."""
-        timer = _timer(self.device, waits=True)
+        timer = _timer(self.device, set(range(1, count + 2)))
         self._trainer(self._rows(count + 1), [timer], count + 1).train()
-        return median(timer.host[1:])
+        return median(end - begin for begin, end in zip(timer.begins, timer.ends[1:], strict=False))
 
     def predict(self, count: int) -> float:
         """Seconds of a batch among the next `count`."""
@@ -337,22 +341,23 @@ class HuggingFace:
         return trainer
 
 
-def _timer(device: torch.device, waits: bool = False) -> Any:
-    """A callback that times a Trainer's steps; for the host's time, it waits for the device before each."""
+def _timer(device: torch.device, waits_after: set[int]) -> Any:
+    """A callback that waits for the device after some of a Trainer's steps, counted from 1.
+
+    It keeps the seconds at the steps' ends, before and after such a wait: from wait to end, rows are collated
+    and sent, and a step is enqueued.
+    """
     import transformers
 
     class Timer(transformers.TrainerCallback):  # type: ignore[misc]
         def __init__(self) -> None:
-            self.host: list[float] = []
-            self.first_end = self._begin = 0.0
-
-        def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self._begin = clock(device, wall=True) if waits else time.perf_counter()
+            self.ends: list[float] = []
+            self.begins: list[float] = []
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.host.append(time.perf_counter() - self._begin)
-            if len(self.host) == 1:
-                self.first_end = clock(device)
+            self.ends.append(now(device))
+            if len(self.ends) in waits_after:
+                self.begins.append(clock(device))
 
     return Timer()
 

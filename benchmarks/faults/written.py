@@ -25,7 +25,7 @@ from samples import Sample
 
 import palm
 from palm.check import check
-from palm.check.page import write_page
+from palm.check.page import write_findings
 from palm.config import read_config
 from palm.controller.controller import Controller
 from palm.core.files.cache import Cache
@@ -210,7 +210,8 @@ def _run(folder: Path, data: Path) -> Written:
     shutil.copytree(out, folder / "other")
     palm.write_report(out)
     palm.plot(out)
-    write_page(check(folder / "run.yaml", measure=False), out / "check.html")
+    for name in ("check.html", "check.json"):
+        write_findings(check(folder / "run.yaml", measure=False), out / name)
 
     newest = newest_checkpoint(out)
 

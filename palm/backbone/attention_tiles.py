@@ -98,10 +98,12 @@ def blocks_of(scope: Scope) -> list[Block]:
     key_row, key_place = _places(scope.keys)
     blocks = []
     for q, k, is_one in _divided(scope):
+        # Only where as many tokens follow in the batch: keys beyond its end cannot be read.
         end = k.start + math.ceil((k.stop - k.start) / MULTIPLE) * MULTIPLE
         end = end if end <= tokens else k.stop
         masked = None
         if not is_one or window is not None:
+            # -1 is the number of no row, so that keys which only fill up are seen by no query.
             masked = query_row[q, None] != F.pad(key_row[k], (0, end - k.stop), value=-1)
         if masked is not None and window is not None:
             distance = query_place[q, None] - F.pad(key_place[k], (0, end - k.stop))

@@ -58,6 +58,7 @@ class LowRank(nn.Module):
         for name, (down, up) in self.factors().items():
             shared = backbone.get_submodule(name).weight
             assert isinstance(shared, Tensor)
+            # One product and one sum; its result is as large as W, and lives until the backward pass.
             weights[f"{name}.weight"] = torch.addmm(shared, up, down, alpha=self.alpha / len(down))
         return with_parameters(backbone, weights)
 
@@ -102,11 +103,9 @@ def lora_problems(lora: Any) -> list[str]:
     if not isinstance(lora, Mapping):
         return type_problems(Mapping, "a mapping as {rank: 8, alpha: 16, targets: [query, value]}", lora=lora)
     known = [*DEFAULTS, FROM]
-    problems = [
-        f"lora: nothing uses {name!r}{did_you_mean(str(name), known) or f'; it takes {known}'}"
-        for name in lora
-        if name not in known
-    ]
+    unknown = [name for name in lora if name not in known]
+    hints = [did_you_mean(str(name), known) or f"; it takes {', '.join(known)}" for name in unknown]
+    problems = [f"lora: nothing uses {name!r}{hint}" for name, hint in zip(unknown, hints, strict=True)]
     if others := [name for name in lora if name in DEFAULTS and FROM in lora]:
         problems.append(f"lora: the directory of `from` says what {', '.join(others)} is; leave it out")
     given = {**DEFAULTS, **lora}
@@ -131,6 +130,7 @@ def new_adapters(backbone: Backbone, lora: Mapping[str, Any], seed: int) -> LowR
     """
     given = {**DEFAULTS, **lora}
     layers = linear_layers(backbone)
+    # A target may be the end of a dotted name: `query` for all, `0.attention.query` for one layer's.
     called = {target: {n for n in layers if f".{n}".endswith(f".{target}")} for target in given["targets"]}
     ends = sorted({name.rpartition(".")[2] for name in layers})
     raise_any(

@@ -39,7 +39,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob
 
 def attend_padded(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
     """Compute `attend` on sequences padded to one length, where no kernel for packed ones fits."""
-    places, real = scope.queries.padded()
+    places, _ = scope.queries.padded()
     key_places, mask = scope.keys.padded()
     q = query[places].transpose(1, 2)  # [sequences, heads, queries, head_dim]
     k = key[key_places].transpose(1, 2)
@@ -50,7 +50,8 @@ def attend_padded(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropo
         distance = (columns[: q.shape[2], None] - columns).abs()
         # Padding sees itself: the softmax over no key at all is not a number, and the next layer spreads it.
         visible = (distance <= scope.window) & (visible | (distance == 0))
-    return F.scaled_dot_product_attention(q, k, v, visible, dropout_prob).transpose(1, 2)[real]
+    attended = F.scaled_dot_product_attention(q, k, v, visible, dropout_prob).transpose(1, 2)
+    return attended.flatten(0, 1).index_select(0, scope.queries.padded_places(len(query)))
 
 
 def attend_in_graph(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, window: int | None) -> Tensor:

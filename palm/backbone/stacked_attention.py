@@ -142,6 +142,7 @@ def _rows_and_places(members: Sequence[slice], length: int, num_heads: int) -> t
     rows = []
     places = []
     for number, member in enumerate(members):
+        # Places that fill up repeat the member's last token; its scores there are hidden by `bias`.
         tokens = (member.start + columns).clamp(max=member.stop - 1)
         rows.append((tokens * num_heads + heads[:, None]).flatten())
         first = (number * num_heads + heads) * length

@@ -47,6 +47,7 @@ class GradientBalance(Balance):
         if len(nonzero) > 1:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(draws.integers(2**63)))
+                # Of torch's own generator, which the context gives back as it was: dropout is not disturbed.
                 weights = self._weighting(gramian[nonzero][:, nonzero]).tolist()
             for k, weight in zip(nonzero, weights, strict=True):
                 factors[k] = weight

@@ -198,9 +198,7 @@ def _wiring(training: Training) -> Iterator[Wiring]:
             paradigm=HEADS.name_of(type(task.head)),
             reads={name: str(spec) for name, spec in task.head.inputs_attr.items()},
             targets={name: str(spec) for name, spec in task.head.targets_attr.items()},
-            shares_head_with=[
-                other.name for other in training.tasks if other is not task and other.head is task.head
-            ],
+            shares_head_with=[t.name for t in training.tasks if t is not task and t.head is task.head],
             metrics=list(task.metric_names) if task.dev_file is not None else [],
         )
 
@@ -225,7 +223,5 @@ def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:
     if settings.early_stopping_patience > 0:
         yield Problem("note", "early_stopping", "", "the run may end before its steps: early stopping is on")
     if plan.total_drawn is None:
-        finding = (
-            "draws depend on dev scores, or the run is long: the steps of auxiliary tasks are expected ones"
-        )
+        finding = "draws depend on dev scores, or there are many: steps of auxiliary tasks are expected ones"
         yield Problem("note", "draws", "", finding)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from palm.check.result import Check
 from palm.check.text import labels_of, size, verdict
 from palm.core.durations import duration
-from palm.core.files.fs import write_text
+from palm.core.files.fs import write_json, write_text
 from palm.report.charts import Chart, Line
 from palm.report.curves import Curve
 from palm.report.page import environment
@@ -24,8 +23,7 @@ def write_findings(check: Check, file: Path) -> None:
     if file.suffix == ".html":
         write_text(file, page(check), kind="check.html")
     else:
-        text = json.dumps(check.as_json(), ensure_ascii=False, indent=2, allow_nan=False)
-        write_text(file, f"{text}\n", kind="check.json")
+        write_json(file, check.as_json(), kind="check.json")
 
 
 def page(check: Check) -> str:

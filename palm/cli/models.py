@@ -91,8 +91,7 @@ def predict(options: argparse.Namespace) -> None:
         return
     controller = _open_controller(options)
     for task in _chosen(options, controller, "pred_file"):
-        place = options.inference_model_dir
-        controller.pred(task, place, resume=options.resume, output=options.output)
+        controller.pred(task, options.inference_model_dir, resume=options.resume, output=options.output)
 
 
 @cli.command(

@@ -18,12 +18,14 @@ from palm.config.layers import SettingsLayer
 from palm.config.values import Plain, Setting, shown
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
+from palm.core.limits import explain_limits
 from palm.core.registry import did_you_mean
 
 Settings = dict[str, Setting]
 Directory = Callable[[Path | str], Mapping[str, Any]]
 
 
+@explain_limits()
 def read_config(
     config: str | Path | Mapping[str, Any],
     task_dir: str | Path = ".",
@@ -166,8 +168,7 @@ class _Sources:
             gap,
             self.cached_vocab,
         )
-        # Both have been used here, though no component asks for them.
-        config.value("task_instance")
+        config.value("task_instance")  # used here, though no component asks for it
         config.value("backbone_config_path")
         return config
 

@@ -80,6 +80,7 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     aliases: dict[str, str] = getattr(consumer, "aliases", {})
     docs = _docs(consumer)
     fields = dataclasses.fields(consumer) if dataclasses.is_dataclass(consumer) else ()
+    # A default that is made anew for every instance, such as a list, is not in the signature.
     made = {
         field.name: field.default_factory()
         for field in fields

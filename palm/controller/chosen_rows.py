@@ -135,7 +135,7 @@ def _choose(tasks: Sequence[Any], folder: Path | None, records: dict[Path, str])
 
 
 def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[Numbers, list[RowKeys]]:
-    """Read a table once, for all its tasks: the numbers of the wanted rows, and the keys of each task."""
+    """Read a table once, for all its tasks: the numbers of the wanted rows, and each task's own keys."""
     kind, arguments = tasks[0].reader
     columns = [Columns((), task.reader[0].known_columns, task.reader[1].get("columns")) for task in tasks]
     keys = [RowKeys(settings.seed) for _ in tasks]
@@ -151,7 +151,6 @@ def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[N
     for number, row in enumerate(rows):
         if settings.wants(row):
             numbers.append(number)
-            # Tasks may call different columns of one table their label, so the keys are each task's own.
             for task, own, of_task in zip(tasks, columns, keys, strict=True):
                 cells = own.row(row).cells
                 label = next((cells[name] for name in TARGETS if name in cells), None)

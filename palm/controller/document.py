@@ -41,6 +41,7 @@ def document(config: Config, plan: Plan, tasks: Sequence[str], **changes: Any) -
         for name, value in settings.items()
         if name in kept and kept[name] != value
     }
+    # Paths are absolute by now, so that it may be read from any folder.
     whole: Document = json_ready({"global": kept | single, "tasks": found, "backbone": plan.backbone[1]})
     return whole
 

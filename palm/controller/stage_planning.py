@@ -76,9 +76,7 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         return []
     place = place_of(config, "stages")
     problems = list(_of_all(planned, place))
-    kind: Any = planned.backbone[0]
-    encoder = (name for name in settings_of(kind) if "dropout" not in name)
-    of_whole_run = {*marked(OF_WHOLE_RUN), *encoder}
+    of_whole_run = _settings_of_whole_run(planned)
     found: list[StagePlan] = []
     for number, entry in enumerate(given, start=1):
         tasks, name = _tasks_and_name(entry, config.tasks)
@@ -100,6 +98,12 @@ def stages_of(config: Config, planned: Plan) -> list[StagePlan]:
         )
     raise_any(problems)
     return found
+
+
+def _settings_of_whole_run(planned: Plan) -> set[str]:
+    kind: Any = planned.backbone[0]
+    encoder = (name for name in settings_of(kind) if "dropout" not in name)
+    return {*marked(OF_WHOLE_RUN), *encoder}
 
 
 def _tasks_and_name(entry: Mapping[str, Any], known: Sequence[str]) -> tuple[Any, str]:

@@ -58,6 +58,7 @@ def train_stages(
     """
     directory = StagedDirectory(run, {stage.label: stage.about() for stage in stages})
     restarted = lost_a_process()
+    # A target that several stages train has its model from the last of them.
     last = {task: stage.label for stage in stages for task in stage.tasks}
     with only_run_in(directory.path) if is_first() else nullcontext():
         from_first(lambda: directory.open(launch_id(), restarted))

@@ -44,8 +44,20 @@ def _of_run(settings: dict[str, Any], is_evaluated: bool) -> Iterator[tuple[str,
 
 
 def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
-    reader = task.reader[1]
+    yield from _of_components(task)
     own = task.task
+    for name, value in (("metrics", own.get("metrics")), ("calibrate", task.head[1].get("calibrate"))):
+        if value and own.get("dev_file") is None:
+            yield name, f"has no effect: task {task.name!r} has no dev_file; give one, or leave it out"
+    if own.get("pred_output_path") is not None and own.get("pred_file") is None:
+        yield "pred_output_path", f"has no effect: task {task.name!r} has no pred_file; give one"
+    if own.get("pred_file") is not None and not is_data(own["pred_file"]):
+        yield "pred_file", f"is not there: {own['pred_file']}; training does not need it, prediction will"
+    yield from _of_labels(task)
+
+
+def _of_components(task: TaskPlan) -> Iterator[tuple[str, str]]:
+    reader = task.reader[1]
     if reader.get("label_type") in ("real", "count") and "n_classes" in reader:
         yield "n_classes", f"has no effect: labels of task {task.name!r} are numbers; leave it out"
     if task.reader[0] is EmbeddingReader and task.head[1].get("learning_strategy") != "similarity":
@@ -56,17 +68,6 @@ def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
     head = task.head[1]
     if head.get("crf_learning_rate_factor", 1) != 1 and not head.get("use_crf"):
         yield "crf_learning_rate_factor", "has no effect: use_crf is off; set use_crf: True, or leave it out"
-    for name, value in (("metrics", own.get("metrics")), ("calibrate", head.get("calibrate"))):
-        if value and own.get("dev_file") is None:
-            yield name, f"has no effect: task {task.name!r} has no dev_file; give one, or leave it out"
-    if own.get("pred_output_path") is not None and own.get("pred_file") is None:
-        yield (
-            "pred_output_path",
-            f"has no effect: task {task.name!r} has no pred_file; give one",
-        )
-    if own.get("pred_file") is not None and not is_data(own["pred_file"]):
-        yield "pred_file", f"is not there: {own['pred_file']}; training does not need it, prediction will"
-    yield from _of_labels(task)
 
 
 def _of_pairs(task: TaskPlan) -> Iterator[tuple[str, str]]:

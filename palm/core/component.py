@@ -137,8 +137,7 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
                 bound.arguments[name] = kind(bound.arguments[name])
         if outermost:
             raise_any(_type_problems(original, bound.arguments))
-            others = type(self).defaults_2x(bound.arguments.keys())
-            bound.arguments.update(others | dict(bound.arguments))
+            bound.arguments.update(type(self).defaults_2x(bound.arguments.keys()) | dict(bound.arguments))
         original(*bound.args, **bound.kwargs)
         if outermost:
             bound.apply_defaults()

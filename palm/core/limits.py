@@ -31,7 +31,7 @@ def explain_limits(of_a_gpu: str = LESS_OF_A_GPU) -> Iterator[None]:
 
     Raises:
         ResourceError: in place of `MemoryError`, PyTorch's errors for the memory of host and GPU, and what
-            the system says of too many open files.
+            the system says of too many open files and of paths that are too long.
     """
     try:
         yield
@@ -51,4 +51,6 @@ def _limit(error: BaseException, of_a_gpu: str) -> str | None:
         return f"the memory is used up; {_LESS}, end other programs, or raise the limit (ulimit -v)"
     if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or "Too many open files" in text:
         return "too many open files; raise the limit of this process (ulimit -n)"
+    if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+        return f"{str(getattr(error, 'filename', ''))[:80]}… is no path: it is too long; give a shorter one"
     return None

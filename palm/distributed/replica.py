@@ -91,10 +91,11 @@ class Replica:
             Per task `count / total * ranks` for each, where `total` is that of all ranks, 0 where no rank has
             a term; and the sums of the other counts over all ranks.
         """
+        # One exchange for all counts, on the CPU, so that no device is waited for.
         totals = all_reduce_sum(torch.tensor([*map(sum, counts), *others])).tolist()
         # Longer than `counts`: the totals of the others come last.
         factors = [
-            [count * num_ranks() / max(total, 1) for count in own]
+            [count * num_ranks() / max(total, 1) for count in own]  # gradients are averaged over ranks
             for own, total in zip(counts, totals, strict=False)
         ]
         return factors, totals[len(counts) :]

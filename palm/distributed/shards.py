@@ -26,6 +26,7 @@ def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if full is tensor:
             whole[name] = tensor
         elif is_first():
+            # To the host at once: the next tensor needs the room on the device.
             whole[name] = full.cpu()
     return whole
 

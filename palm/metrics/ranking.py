@@ -34,6 +34,7 @@ def ranking_scores(relevance: npt.ArrayLike, scores: npt.ArrayLike) -> dict[str,
     scores".
     """
     gains = np.asarray(relevance, dtype=np.float64)
+    # Equal scores are one group, and each of its members has the last place of the group.
     values, which, counts = np.unique(-np.asarray(scores), return_inverse=True, return_counts=True)
     if not gains.any():
         return dict.fromkeys(("mrr", "ndcg_at_10", "recall_at_1", "recall_at_10"), 0.0)
@@ -96,6 +97,7 @@ class RetrievalScores(Metric):
         places = {text: place for place, text in enumerate(self._texts)}
         texts = np.stack([*self._texts.values()])
         queries = [*self._queries]
+        # Some queries at a time: all similarities together grow with the square of the rows.
         for start in range(0, len(queries), QUERIES):
             some = queries[start : start + QUERIES]
             for query, scores in zip(some, np.stack([self._queries[q] for q in some]) @ texts.T, strict=True):

@@ -90,6 +90,7 @@ class Mixing(Component, ABC):
         """The index of the task that global step `step` (from 0) trains."""
         weights: Sequence[float] = self.weights(tasks)
         if self.mixing_draws == "planned" and any(left := keep_target_for_last(tasks, self.left(tasks))):
+            # Tasks of weight 0 may be all that the plan has left; then what is left decides.
             chances = self.chances(weights, left)
             weights = chances if any(chances) else left
         return draw_task(seed, step, weights)

@@ -12,6 +12,7 @@ from palm.core.numerics.rng import generator
 def draw_task(seed: int, step: int, weights: Sequence[float]) -> int:
     """The index of the task that global step `step` (from 0) trains, drawn in proportion to `weights`."""
     bounds = np.cumsum(weights)
+    # A generator for each step: what is drawn at step 1,000 does not depend on whether 1 to 999 were.
     point = generator(seed, "mix", step).random() * bounds[-1]
     return int(np.searchsorted(bounds, point, side="right"))
 
@@ -31,6 +32,7 @@ def inclusion_probabilities(weights: Sequence[float], count: float) -> list[floa
     left = min(count, len(open_tasks))
     while open_tasks:
         total = sum(weights[k] for k in open_tasks)
+        # Those that would exceed 1 are settled, and what is left is shared out among the others once more.
         full = [k for k in open_tasks if left * weights[k] >= total]
         for k in full or open_tasks:
             chances[k] = 1.0 if full else left * weights[k] / total

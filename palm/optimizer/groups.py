@@ -104,6 +104,7 @@ class ParameterGroups(Component):
             by_rate: dict[float, list[int]] = {}
             for place, parameter in enumerate(group["params"]):
                 name = names[parameter]
+                # What an optimizer made of the base rate for a layer, it makes of any other rate.
                 part = group["lr"] / learning_rate * factors.get(name, 1.0)
                 by_rate.setdefault(self._rate(name, part, learning_rate, head_rates), []).append(place)
             lists = {name: group[name] for name in ("params", "param_names") if name in group}

@@ -145,6 +145,7 @@ class MomentRule(LightOptimizer):
                 if parameter.grad is not None:
                     state = self.state[parameter]
                     if not state:
+                        # A tensor, as torch's own optimizers keep it: checkpoints hold tensors alone.
                         state["step"] = torch.tensor(0.0)
                         state["exp_avg"] = torch.zeros_like(parameter)
                         state["exp_avg_sq"] = torch.zeros_like(parameter)

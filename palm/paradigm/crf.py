@@ -50,6 +50,7 @@ class LinearChainCRF(nn.Module):
         log_partition: Tensor = LogPartition.apply(  # type: ignore[no-untyped-call]
             emissions, start, end, transitions, mask
         )
+        # Texts end at different words, and the weight of an end belongs to the last real one.
         last = labels.gather(1, mask.sum(1, keepdim=True) - 1).squeeze(1)
         emitted = emissions.gather(2, labels[:, :, None]).squeeze(2) * mask
         moved = transitions[labels[:, :-1], labels[:, 1:]] * mask[:, 1:]
@@ -74,7 +75,7 @@ class LinearChainCRF(nn.Module):
         for emission, real in _following(emissions, mask):
             best, came_from = (score[:, :, None] + transitions).max(1)
             score = torch.where(real, best + emission.float(), score)
-            steps.append(torch.where(real, came_from, stay))
+            steps.append(torch.where(real, came_from, stay))  # behind its end, a text stays at its label
         labels = [(score + end).argmax(1, keepdim=True)]
         for came_from in reversed(steps):
             labels.append(came_from.gather(1, labels[-1]))
@@ -129,6 +130,7 @@ def scanned(arriving: Tensor, likely: Tensor, moves: Tensor, size: int) -> list[
     if size >= words:
         return [torch.stack(steps, 2) for steps in _word_by_word(arriving, likely, moves)]
     blocks = -(-words // size)
+    # Filled up with factors of 1, which change no probability, and cut off at the end.
     padded = F.pad(likely, (0, 0, 0, blocks * size - words), value=1.0)
     parts = padded.reshape(2, batch * blocks, size, n_classes)
     # From each label alone through each block: the ways through all of them follow, block by block.
@@ -140,6 +142,7 @@ def scanned(arriving: Tensor, likely: Tensor, moves: Tensor, size: int) -> list[
     starts = []
     for end, height in zip(ends, heights, strict=True):
         starts.append(arriving)
+        # Each label's way through the block was scaled by itself; the sums of that weigh the labels again.
         way = (arriving.log() + height).softmax(2)
         arriving = (way[:, :, None] @ end)[:, :, 0] @ moves
     steps = _word_by_word(torch.stack(starts, 2).flatten(1, 2), parts, moves)
@@ -179,9 +182,11 @@ class LogPartition(Function):
     ) -> Tensor:
         """Return float32 [batch]; the arguments are those of the likelihood, and its weights in fp32."""
         lengths = mask.sum(1)
+        # Each word's factors are divided by its highest one, so that no exponential overflows.
         highest = emissions.amax(2)
         likely = (emissions.double() - highest[:, :, None]).clamp(min=LOWEST).exp()
         words = torch.arange(mask.shape[1], device=mask.device)
+        # Place of each word counted from its text's end: the backward pass is the forward pass of this order.
         from_end = (lengths[:, None] - 1 - words).clamp(min=0)[:, :, None].expand_as(likely)
         edges = torch.stack([start, end]).double()
         moves = torch.stack([transitions, transitions.T]).double()
@@ -195,6 +200,7 @@ class LogPartition(Function):
         forwards = after[0]  # [batch, words, n_classes]
         backwards = after[1].gather(1, from_end)
         following = before[1].gather(1, from_end)
+        # The same at every word but for scaling; divided by it, products below are probabilities.
         joint = (forwards * following).sum(2)
         last = joint.gather(1, lengths[:, None] - 1)[:, 0]
         found = ((scale[0, :, :, 0].log() + highest) * mask).sum(1) + last.log() + constant

@@ -69,6 +69,7 @@ class Embedding(Head):
             return F.mse_loss((vectors[:, 0] * vectors[:, 1]).sum(-1), targets["label_values"])
         is_text = outputs["group_rows"] >= 0
         if self.training:
+            # As in one process with all rows, the texts of other ranks are negatives, too.
             vectors = all_rows(vectors)
             is_text = all_rows(is_text)
         # First the text that belongs to each example, and behind all of these the negatives.

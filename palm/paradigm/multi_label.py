@@ -62,6 +62,7 @@ class MultiLabel(ClassHead):
         self.is_asymmetric = loss == "asymmetric"
         self.targets_attr = {"label_set": self.outputs_attr["probs"]}
         self.register_buffer("thresholds", torch.full((self.n_classes,), 0.5))
+        self._copied = (self.thresholds, self.thresholds._version, self.thresholds)
         if self.is_calibrated:
             self.temperature = torch.ones(self.n_classes)
 
@@ -101,12 +102,20 @@ class MultiLabel(ClassHead):
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `labels`, those that reach their threshold, `logits` and `probs` of all labels."""
-        given = outputs["probs"] >= self.thresholds.to(outputs["probs"].device)
+        given = outputs["probs"] >= self._thresholds_on_host().to(outputs["probs"].device)
         rows = zip(given, outputs["logits"].tolist(), outputs["probs"].tolist(), strict=True)
         return [
             {"labels": row.nonzero()[:, 0].tolist(), "logits": logits, "probs": probs}
             for row, logits, probs in rows
         ]
+
+    def _thresholds_on_host(self) -> Tensor:
+        """The thresholds on the host; a GPU would be waited for if each batch copied them."""
+        original, version, copy = self._copied
+        if original is not self.thresholds or version != self.thresholds._version:
+            copy = self.thresholds.cpu()
+            self._copied = (self.thresholds, self.thresholds._version, copy)
+        return copy
 
     def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
         """Fit the temperatures, if they are wanted, and set the thresholds to those with the highest F1."""

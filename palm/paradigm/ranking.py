@@ -55,6 +55,7 @@ class Ranking(ScoreHead):
             apart = scores[:, :, None] - scores[:, None, :]
             wanted = _is_above(relevance)
             return (F.softplus(-apart) * wanted).sum() / wanted.sum().clamp(min=1)
+        # Behind the last candidate both softmaxes are 0.
         wanted = relevance.masked_fill(relevance == NO_LABEL, PADDING_LOGIT).softmax(-1)
         return -(wanted * scores.log_softmax(-1)).sum(-1).mean()
 

@@ -110,6 +110,7 @@ class Relation(PairHead):
             own = {name: outputs[name][number : number + 1] for name in ("first_logits", "last_logits")}
             starts, ends = torch.tensor(spans, dtype=torch.long).reshape(1, -1, 2).unbind(-1)
             probs = pair_logits(own, starts, ends)[0].detach().sigmoid()
+            # No span is related to itself.
             probs.diagonal().zero_()
             found = probs >= 0.5
             scored = zip(found.nonzero().tolist(), probs[found].tolist(), strict=True)

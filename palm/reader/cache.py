@@ -136,6 +136,7 @@ def _encode_into(part: Path, reader: Reader, path: Path, key: str) -> None:
     bad = BadRows(path, reader.on_bad_row)
     with collected_warnings() as warnings:
         write_rows(part, _with_progress(training_parts(reader, path, bad), path), warnings, bad)
+    # The entry would be found under the key of other bytes than those that were encoded.
     if key_of(reader, path) != key:
         raise DataError(f"{path}: the file has changed while it was read; start again")
 

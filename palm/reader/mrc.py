@@ -144,6 +144,7 @@ class MRCReader(TokenizingReader):
 
     def encode(self, examples: Sequence[SquadQuestion], with_targets: bool) -> Rows:
         queries = self.tokenizer.encode([example.question for example in examples])
+        # A passage of SQuAD has nearly five questions; it is tokenized once for all of them.
         contexts = list(dict.fromkeys(example.context for example in examples))
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
         if self.facts is not None:

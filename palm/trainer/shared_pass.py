@@ -55,6 +55,7 @@ class SharedPass(Backbone):
         if not all(value is self._inputs.get(name) for name, value in given.items()):
             # What all heads read, not only this one: the next head finds it here.
             self._outputs = self.encoder(given, self._wanted)
+            # The tensors themselves, compared by identity: comparing numbers would wait for a GPU.
             self._inputs = given
         return {name: self._outputs[name] for name in (self._wanted if wanted is None else wanted)}
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import palm.cli
+import palm.config
 from palm.core.errors import ResourceError
 from palm.core.invocation import START
 from palm.core.limits import explain_limits
@@ -57,6 +59,17 @@ def test_a_command_for_which_there_is_no_memory_says_so(tmp_path: Path) -> None:
 def test_the_memory_of_a_gpu_has_a_remedy() -> None:
     with pytest.raises(ResourceError, match="max_tokens_per_batch"), explain_limits():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 has")
+
+
+@pytest.mark.parametrize("command", ["inspect", "report", "plot"])
+def test_a_path_that_is_too_long_has_a_remedy(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert palm.cli.main([command, "9" * 5000]) == 2
+    assert f"error: {'9' * 80}… is no path" in capsys.readouterr().err
+
+
+def test_a_task_whose_name_is_too_long_for_a_file_has_a_remedy() -> None:
+    with pytest.raises(ResourceError, match=r"x{10}… is no path"):
+        palm.config.read_config({"task_instance": "x" * 5000}, argv=[])
 
 
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ def test_dev_data_is_shared_out_and_every_row_counts_once(one: Path, two: Path, 
     alone, together = recorded(one, parallel)["evaluations"], recorded(two, parallel)["evaluations"]
     assert len(together) > 3
     assert together == alone
+    assert seen(two)["dev_loss"] == pytest.approx(seen(one)["dev_loss"], rel=1e-5)
 
 
 def test_a_checkpoint_of_two_goes_on_in_one_and_of_one_in_two(

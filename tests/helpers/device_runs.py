@@ -2,7 +2,7 @@
 
 `python device_runs.py FOLDER FILE pretend` takes a pretend device, with `gpu` the machine's own. It writes
 JSON: for each of `MODES` the losses, the waits of the host and the operators of every step; for each task the
-scores of an evaluation, and its waits; and what whole runs give, of a configuration and of components.
+scores of an evaluation, and its waits; and what whole runs give, of configurations and of components.
 """
 
 # ruff: noqa: E402
@@ -39,26 +39,33 @@ from safetensors.torch import load_file
 
 import palm
 from helpers import tiny
-from helpers.device_modes import MODES
+from helpers.device_modes import FILES, FIRST, MODES, OTHERS, RUNS, SEQ_LABEL
 from palm.backbone import layer
 from palm.cli import main
 from palm.controller.controller import Controller
 from palm.engine.inference.inference import InferenceModel
 
 STEPS = 6
-SEQ_LABEL = {"reader": "seq_label", "paradigm": "seq_label", "n_classes": 2, "label_map": {"O": 0, "B": 1}}
 
 
 def config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Seven tasks without dropout, whose draws would differ from a CPU's."""
-    tasks = ("cls", "match", "mlm", "mrc", "span", "relation")
+    """Tasks without dropout, whose draws would differ from a CPU's."""
     own = {"learning_rate": 5e-3, "dropout_prob": 0.0, "precision": "fp32", **settings}
     crf = own.pop("crf", False)
     shared_rows = own.pop("shared_rows", False)
+    heads = own.pop("heads", "first")
+    if own.get("backbone") == "transformers":
+        own["backbone_config_path"] = str(folder / "modernbert.json")
     made = tiny.config(
-        folder, *tasks, **{**own, "device": device, "save_path": str(folder / f"out-{device}")}
+        folder, *FIRST[:-1], **{**own, "device": device, "save_path": str(folder / f"out-{device}")}
     )
     made["tasks"]["tags"] = {**SEQ_LABEL, "train_file": str(folder / "tags.tsv"), "use_crf": crf}
+    if heads == "other":
+        made["tasks"] = {
+            name: {**task, "train_file": str(folder / FILES.get(name, "cls.tsv"))}
+            for name, task in OTHERS.items()
+        }
+        made["tasks"]["labels"]["train_file"] = str(folder / "labels.tsv")
     if shared_rows:
         made["tasks"]["again"] = {**made["tasks"]["cls"], "share_rows_with": "cls"}
     made["task_instance"] = list(made["tasks"])
@@ -70,10 +77,33 @@ def write_files(folder: Path) -> None:
     tiny.write_files(folder)
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
-    rows = [line.split("\t")[1].split() for line in (folder / "cls.tsv").read_text("utf-8").splitlines()[1:]]
+    modernbert = json.loads(Path(__file__).with_name("tiny_modernbert.json").read_text("utf-8"))
+    sizes = {"vocab_size": tiny.BACKBONE["vocab_size"], "max_position_embeddings": 40}
+    (folder / "modernbert.json").write_text(json.dumps({**modernbert, **sizes}), encoding="utf-8")
+    cells = [line.split("\t") for line in (folder / "cls.tsv").read_text("utf-8").splitlines()[1:]]
+    rows = [text.split() for _, text in cells]
     tagged = [(words, ["B" if word in tiny.COLOURS else "O" for word in words]) for words in rows]
     lines = ["\x02".join(words) + "\t" + "\x02".join(tags) for words, tags in tagged]
     (folder / "tags.tsv").write_text("\n".join(["text_a\tlabel", *lines]) + "\n", encoding="utf-8")
+    some = [f"{text}\t{', '.join(tiny.COLOURS[: int(label)])}" for label, text in cells]
+    (folder / "labels.tsv").write_text("\n".join(["text_a\tlabel", *some]) + "\n", encoding="utf-8")
+    numbers = [(int(label), text) for label, text in cells]
+    several = {
+        "choices": [
+            {"text_a": t, "choices": tiny.COLOURS[: 2 + k % 3], "label": min(n, 1)}
+            for k, (n, t) in enumerate(numbers)
+        ],
+        "ranks": [
+            {"text_a": t, "candidates": tiny.COLOURS, "label": [abs(n - k) for k in range(4)]}
+            for n, t in numbers
+        ],
+        "pairs": [
+            {"text_a": t, "text_b": tiny.COLOURS[n], "negatives": tiny.THINGS[: n % 3]} for n, t in numbers
+        ],
+    }
+    for name, records in several.items():
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -147,20 +177,19 @@ def logged_waits(folder: Path) -> float:
     return (counts[1] - counts[0]) / 8
 
 
-def predict(folder: Path, task: str) -> dict[str, Any]:
-    """Predict and evaluate a task's rows by a model that was trained for a step; return waits per batch."""
+def evaluate(folder: Path, device: str, heads: str) -> dict[str, Any]:
+    """Evaluate the tasks' rows by a model that was not trained: the scores of each, and the waits."""
+    given = config(folder, device, {"heads": heads})
     seen = {}
-    for device in ("cpu", "cuda"):
-        with on(device):
-            training = Controller(config(folder, device, {}), argv=[]).training()
-            trained = next(one for one in training.tasks if one.name == task)
+    with on(device):
+        training = Controller(given, argv=[]).training()
+        for task in training.tasks:
             model = InferenceModel(
-                task, trained.reader, training.model.backbone, trained.head, batch_size=8, precision="fp32"
+                task.name, task.reader, training.model.backbone, task.head, batch_size=8, precision="fp32"
             )
             WAITS.clear()
-            file = Path(config(folder, device, {})["tasks"][task]["train_file"])
-            scores = model.evaluate(file)
-            seen[device] = {"scores": scores, "waits": dict(WAITS)}
+            scores = model.evaluate(Path(given["tasks"][task.name]["train_file"]))
+            seen[task.name] = {"scores": scores, "waits": dict(WAITS)}
     return seen
 
 
@@ -176,40 +205,55 @@ def lines_of(folder: Path) -> list[tuple[str, int]]:
     return [(line["event"], line["step"]) for line in lines]
 
 
-def run(folder: Path, device: str) -> dict[str, Any]:
-    """Everything that a configuration does: stages, checkpoints, resuming, evaluation, prediction, export."""
-    settings = {"num_epochs": 0.2, "print_every_n_steps": 1, "save_every_n_steps": 4}
+def whole_config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """A configuration whose tasks also have dev and prediction data, and whose run keeps checkpoints."""
     # A resumed run repeats a straight one's bits where kernels add in a fixed order.
-    given = config(folder, device, {**settings, "deterministic": True})
+    usual = {"num_epochs": 0.2, "print_every_n_steps": 1, "save_every_n_steps": 4, "deterministic": True}
+    given = config(folder, device, {**usual, **settings})
     for task in given["tasks"].values():
         task |= {"dev_file": task["train_file"], "pred_file": task["train_file"]}
+    return given
+
+
+def run(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """A run with checkpoints, evaluations and predictions of all tasks, resumed from its fourth step."""
+    given = whole_config(folder, device, settings)
     out = Path(given["save_path"])
     with on(device):
         controller = Controller(given, argv=[])
         result = controller.train()
-        records = {task: list(controller.pred(task)) for task in ("cls", "mlm", "tags")}
+        records = {task: list(controller.pred(task)) for task in given["tasks"]}
         again = {**given, "save_path": str(folder / f"resumed-{device}"), "resume": str(out / "step_4")}
         Controller(again, argv=[]).train()
-        staged = {**given, "save_path": str(folder / f"staged-{device}")}
-        stages = [
-            {"tasks": ["mlm"], "num_epochs": 0.1},
-            {"name": "all", "tasks_per_step": 2, "num_epochs": 0.1},
-        ]
-        Controller({**staged, "stages": stages}, argv=[]).train()
-        model = palm.load_model(out / "cls" / "infer_model", precision="fp32").to(torch.device(device))
-        [one] = model.predict(["anna has a red door ."])
-        exported = folder / f"exported-{device}"
-        assert (
-            main(["export", str(out / "cls" / "infer_model"), "--output", str(exported), "--to", "hf"]) == 0
-        )
-        [weights] = exported.glob("*.safetensors")
-    return {
+    found = {
         "losses": losses_of(out),
         "resumed": losses_of(folder / f"resumed-{device}"),
         "lines": [lines_of(folder / name) for name in (out.name, f"resumed-{device}")],
-        "staged": losses_of(folder / f"staged-{device}"),
         "scores": {task: dict(best.scores) for task, best in result.best.items()},
         "records": records,
+    }
+    return (
+        found if settings else {**found, **staged_and_exported(folder, device, out / "cls" / "infer_model")}
+    )
+
+
+def staged_and_exported(folder: Path, device: str, saved: Path) -> dict[str, Any]:
+    """The losses of a run with stages, and what a saved model predicts and is exported as."""
+    stages = [
+        {"tasks": ["mlm"], "num_epochs": 0.1},
+        {"name": "all", "tasks_per_step": 2, "num_epochs": 0.1},
+    ]
+    out = folder / f"staged-{device}"
+    given = {**whole_config(folder, device, {}), "save_path": str(out), "stages": stages}
+    with on(device):
+        Controller(given, argv=[]).train()
+        model = palm.load_model(saved, precision="fp32").to(torch.device(device))
+        [one] = model.predict(["anna has a red door ."])
+        exported = folder / f"exported-{device}"
+        assert main(["export", str(saved), "--output", str(exported), "--to", "hf"]) == 0
+        [weights] = exported.glob("*.safetensors")
+    return {
+        "staged": losses_of(out),
         "one": one["probs"],
         # The gradient of a key's bias is zero but for rounding, which Adam makes as large as any.
         "exported": {n: float(v.norm()) for n, v in load_file(weights).items() if "key.bias" not in n},
@@ -265,18 +309,24 @@ def components(folder: Path, device: str) -> dict[str, Any]:
 def try_all() -> None:
     folder = Path(sys.argv[1])
     write_files(folder)
-    modes = {
-        name: {device: train(folder, device, settings) for device in ("cpu", "cuda")}
-        for name, settings in MODES.items()
+    devices = ("cpu", "cuda")
+    found: dict[str, Any] = {
+        "modes": {
+            name: {device: train(folder, device, settings) for device in devices}
+            for name, settings in MODES.items()
+        },
+        "evaluations": {
+            device: {**evaluate(folder, device, "first"), **evaluate(folder, device, "other")}
+            for device in devices
+        },
+        "runs": {
+            name: {device: run(folder, device, settings) for device in devices}
+            for name, settings in RUNS.items()
+        },
     }
-    predictions = {
-        task: predict(folder, task) for task in ("cls", "match", "mlm", "mrc", "span", "relation", "tags")
-    }
-    found: dict[str, Any] = {"modes": modes, "predictions": predictions}
     found["layer operators"] = layer_operators(folder)
     found["logged waits"] = logged_waits(folder)
-    for name, act in (("run", run), ("components", components)):
-        found[name] = {device: act(folder, device) for device in ("cpu", "cuda")}
+    found["components"] = {device: components(folder, device) for device in devices}
     Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")
 
 

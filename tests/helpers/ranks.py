@@ -53,6 +53,7 @@ def write_files(folder: Path) -> None:
         "\n".join(["text_a\ttext_b\tnegatives", *pairs]) + "\n", encoding="utf-8"
     )
     (folder / "one.tsv").write_text("\n".join(lines[:2]) + "\n", encoding="utf-8")
+    (folder / "seven.tsv").write_text("\n".join(lines[:8]) + "\n", encoding="utf-8")
 
 
 def config(folder: Path, out: str, processes: int, **settings: Any) -> dict[str, Any]:
@@ -209,6 +210,9 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
         made = config(folder, name, processes, parallel="fsdp", precision="bf16", **halves)
         record_gathers(folder / f"{name}.pt", name == "gathers_bf16", made)
     Controller(config(folder, "staged", processes, stages=STAGES), argv=[]).train()
+    # Three batches, of which two ranks have two each.
+    model = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
+    seen["dev_loss"] = model.evaluate_with_loss(folder / "seven.tsv")[1]
     seen["exchanged"] = exchanged() if processes > 1 else []
     return {**seen, "exchanges": exchanges, "compared": compared, "trainer": train_by_trainer(folder)}
 

@@ -86,7 +86,7 @@ CASES = {
     "options with hyphens and with underscores": (
         "test_hyphens_are_underscores_in_names_but_not_in_tasks_or_values"
     ),
-    "figures of new projects": "test_what_a_project_trains_can_be_learnt",
+    "figures of new projects": "test_the_promised_scores_are_those_that_the_program_measures",
     "an error of inspect or diff waits for torch": (
         "test_commands_that_read_declarations_and_records_do_not_wait_for_torch"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from palm.report.analysis import Analysis, analyses_of
 from palm.report.page import page
 from palm.report.run import read_run
 from palm.starter.project import KINDS, TEMPLATES, tasks_of, write_project
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("tasks", [[kind] for kind in KINDS] + [list(KINDS)], ids=",".join)
@@ -64,11 +67,27 @@ def test_the_script_of_a_project_with_a_helper_runs_to_its_end(
     assert written == {"intent", "slots"}
 
 
+def floors() -> dict[str, tuple[str, float]]:
+    """Kind -> its metric, and the score that every project is promised."""
+    found: dict[str, tuple[str, float]] = runpy.run_path(str(ROOT / "benchmarks" / "starter.py"))["FLOORS"]
+    return found
+
+
 def test_what_a_project_trains_can_be_learnt(tmp_path: Path) -> None:
     write_project(tmp_path / "project", {"intent": "cls", "slots": "seq_label"})
     result = palm.Controller(tmp_path / "project" / "config.yaml", argv=[]).train()
+    promised = floors()
+    for name, kind in (("intent", "cls"), ("slots", "seq_label")):
+        metric, floor = promised[kind]
+        assert result.best[name].scores[metric] >= floor
     assert result.best["intent"].scores["accuracy"] >= 15 / 16  # one of 16 dev rows turns with the rounding
-    assert result.best["slots"].scores["entity_f1"] > 0.9
+
+
+def test_the_promised_scores_are_those_that_the_program_measures() -> None:
+    page = (ROOT / "docs" / "starting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+)[^|]*\| (?:at most )?([0-9.]+) \|", page, re.MULTILINE)
+    assert {kind: (metric, float(floor)) for kind, metric, floor in rows} == floors()
+    assert [*floors()] == [*KINDS]
 
 
 def test_the_files_of_a_project_are_these_and_say_what_they_are(tmp_path: Path) -> None:
@@ -164,7 +183,7 @@ def test_on_a_terminal_it_asks_and_on_a_pipe_it_does_not(
 
 
 def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
-    program = Path(__file__).resolve().parents[2] / "scripts" / "make_starter_data.py"
+    program = ROOT / "scripts" / "make_starter_data.py"
     runpy.run_path(str(program))["main"](tmp_path)
     files = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     data = TEMPLATES / "data"

@@ -83,6 +83,11 @@ def test_a_report_opens_no_file_that_a_foreign_configuration_names(foreign: Path
     assert ("--dev_file" in text) == (setting == "dev_file")
 
 
+def test_a_name_that_is_too_long_for_the_system_is_that_of_no_file(foreign: Path) -> None:
+    names(foreign, "dev_file", "x" * 5000)
+    assert palm.write_report(foreign) == foreign / "report.html"
+
+
 def test_the_users_own_argument_names_any_file(foreign: Path) -> None:
     mine = foreign.parent / "mine.tsv"
     names(foreign, "dev_file", str(mine))

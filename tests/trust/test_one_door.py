@@ -44,7 +44,6 @@ REASONS = {
     ("downloader/archives.py", "extractall"): "a library, into a new folder of palm's",
     ("downloader/hub.py", "snapshot_download"): "Hugging Face's own cache",
     ("engine/watching/trackers/tensorboard.py", "SummaryWriter"): "a tracker, in its own folder",
-    ("reader/rows/stored.py", "memmap"): "for reading",
 }
 """What stays outside, and why nothing of the user's is at risk there."""
 
@@ -58,6 +57,12 @@ def name_of(call: ast.Call) -> str:
         return ""
     name = call.func.attr
     owner = call.func.value.id if isinstance(call.func.value, ast.Name) else ""
+    if name == "memmap":  # its own default is a file that may be written
+        return (
+            ""
+            if any(word.arg == "mode" and ast.unparse(word.value) == "'r'" for word in call.keywords)
+            else name
+        )
     if owner in MODULES:
         return name if name in MODULES[owner] else ""
     if name == "replace":  # of a path; a text's takes two, and what else has one takes names
@@ -93,6 +98,7 @@ def test_the_disk_is_changed_in_one_place() -> None:
     [
         *("path.unlink()", "Path('a').replace(b)", "os.replace(a, b)", "shutil.rmtree(a)", "open(a, 'w')"),
         *("path.open('ab')", "path.open(mode='x')", "path.write_text('')", "tempfile.mkdtemp()"),
+        *("np.memmap(a, kind)", "np.memmap(a, kind, mode='r+')"),
     ],
 )
 def test_a_change_of_the_disk_is_found(line: str) -> None:
@@ -101,7 +107,11 @@ def test_a_change_of_the_disk_is_found(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["text.replace('a', 'b')", "path.open()", "open(a)", "path.open('rb')", "replace(a, b=1)"]
+    "line",
+    [
+        *("text.replace('a', 'b')", "path.open()", "open(a)", "path.open('rb')", "replace(a, b=1)"),
+        "np.memmap(a, kind, mode='r')",
+    ],
 )
 def test_reading_is_no_change(line: str) -> None:
     assert not any(name_of(node) for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call))

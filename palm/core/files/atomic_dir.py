@@ -51,6 +51,7 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
         door.make_folder(part.parent)
         with _unfinished(part):
             yield part
+            # The manifest is written last: where it is, all that it lists is whole and on the disk.
             seal(part)
             check_target(path, overwrite)  # hours may lie between
             door.remove(part / UNFINISHED)

@@ -78,6 +78,7 @@ class Cache:
         with suppress(StorageError):
             if entry.is_dir():
                 return _used(entry, read)
+        # Nearly every call has ended above, without a lock: an entry does not change once it is there.
         make_folder(self.folder)
         with locked(self.folder / f"{key}.lock", f"preparing {what}"):
             try:
@@ -87,6 +88,7 @@ class Cache:
                 logger.warning("%s: its cached copy is damaged, so it is made again: %s", what, error)
                 move_foreign_aside(entry)
                 remove_directory(entry)
+            # Here, since whoever makes an entry waits anyway, and a cache that is only read does not grow.
             forget_unused(self.folder)
             try:
                 with new_directory(entry) as part:

@@ -24,6 +24,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _BYTES = getattr(os, "O_BINARY", 0)
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 
+# A list, because blocks for one folder may lie within one another.
 _named: list[Path] = []
 
 
@@ -58,6 +59,8 @@ def _parent(path: Path) -> Iterator[tuple[int | None, str]]:
         return
     folder = os.open(root, _FOLDER)
     try:
+        # One name at a time, each in the folder that is open: whoever puts a link in the place of a folder
+        # meanwhile meets O_NOFOLLOW, where a whole path would follow it.
         for step in way:
             below = _entered(folder, step, path)
             os.close(folder)
@@ -72,6 +75,7 @@ def _entered(folder: int, name: str, path: Path) -> int:
         below = os.open(name, _FOLDER | _NO_LINK, dir_fd=folder)
     except NotADirectoryError as error:
         raise OSError(error.errno, f"{name} is a link or a file", str(path)) from error
+    # Removing an old run must not empty a disk that somebody has mounted in its folder.
     if os.fstat(below).st_dev != os.fstat(folder).st_dev:
         os.close(below)
         raise OSError(errno.EXDEV, f"another disk is mounted at {name}", str(path))
@@ -126,6 +130,7 @@ def new_file(path: Path) -> BinaryIO:
         OSError: the name is taken, or the folder cannot be written.
     """
     with _parent(path) as (parent, name):
+        # O_EXCL refuses a link, too, wherever it leads.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BYTES
         return os.fdopen(os.open(name, flags, 0o666, dir_fd=parent), "wb")
 

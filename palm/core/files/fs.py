@@ -172,6 +172,7 @@ def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterato
                     remove(stale)
             if not os.path.lexists(part):
                 mark_written(part)
+        # Beside the target, since a file can only be renamed, in one moment, within a file system.
         with new_file(part) as file:
             try:
                 yield file
@@ -194,9 +195,9 @@ def write_text(path: Path, text: str, grows: bool = False, kind: str = "") -> No
         file.write(text.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented UTF-8 JSON."""
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+def write_json(path: Path, value: Any, kind: str = "") -> None:
+    """Write a value as indented UTF-8 JSON; `kind` as in `write_text`."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", kind=kind)
 
 
 def temporary_name(path: Path) -> Path:
@@ -245,6 +246,7 @@ def replace_directory(new: Path, path: Path) -> Path | None:
     else:
         old = aside_name(path)
         mark_written(old)
+        # Between the two a reader may find no `path`, and put the old folder back: then it is tried again.
         for last in (False, False, True):
             rename(path, old)
             try:

@@ -98,6 +98,7 @@ def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
     if path.exists() and not path.is_file():
         raise ValueError("it is no plain file")
     with path.open("rb") as file:
+        # One byte more tells that there are more; the size that the system gives may change meanwhile.
         data = file.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"it is larger than {limit >> 20} MiB, more than any such file has")
@@ -113,6 +114,7 @@ def parse_json(data: bytes, unique: bool = False) -> Any:
         ValueError: it is something else, has a number of more than `MAX_DIGITS` digits or half a character.
         RecursionError: it is nested deeper than Python's stack.
     """
+    # Editors on Windows put a byte-order mark in front, which the standard's parser refuses.
     text = data.decode("utf-8-sig")
     value = json.loads(text, parse_int=_integer, object_pairs_hook=unique_keys if unique else None)
     if "\\u" in text:  # an escaped half of a surrogate pair could be read, but never written or printed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -40,8 +41,7 @@ def cast(parameter: Tensor, dtype: torch.dtype) -> Tensor:
     """A parameter in a dtype, from `cast_together` if it is active."""
     if parameter.dtype == dtype:
         return parameter
-    copies = _COPIES.get()
-    copy = None if copies is None else copies.get(id(parameter))
+    copy = _COPIES.get().get(id(parameter))
     return parameter.to(dtype) if copy is None or copy.dtype != dtype else copy
 
 
@@ -69,4 +69,4 @@ def _copied(tensors: Iterable[Tensor], dtypes: Iterable[torch.dtype]) -> tuple[T
     return tuple(made)
 
 
-_COPIES: ContextVar[Mapping[int, Tensor] | None] = ContextVar("cast_weights", default=None)
+_COPIES: ContextVar[Mapping[int, Tensor]] = ContextVar("cast_weights", default=MappingProxyType({}))

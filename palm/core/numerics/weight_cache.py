@@ -78,6 +78,7 @@ def cached_product(layers: Sequence[nn.Linear], dtype: torch.dtype) -> Product |
 
 
 def _product(layers: Sequence[nn.Linear], dtype: torch.dtype) -> Product:
+    # Layers of one input are one product, with their outputs side by side.
     weight = torch.cat([layer.weight.detach().to(dtype) for layer in layers])
     biases = [layer.bias.detach().to(dtype) for layer in layers if layer.bias is not None]
     bias = torch.cat(biases) if biases else None

@@ -187,6 +187,7 @@ class InferenceModel:
         examples = islice(self.reader.read(file, with_targets=False), done, None)
         steps = self.steps(examples, together=True, first=done)
         if is_first():
+            # What a stopped prediction has left is given out first, then what is computed now.
             steps = chain(log.chunks(), log.logged(steps))
         records = chain.from_iterable(steps)
         hidden = None if is_first() else True
@@ -281,9 +282,7 @@ class InferenceModel:
             )
             for fitted in self.head.buffers() if tune else ():
                 fitted.copy_(from_first(fitted.cpu))
-            weighted = [value for part in gather_objects(losses) for value in part.values()]
-        terms = sum(count for _, count in weighted)
-        return scores, math.fsum(loss * count for loss, count in weighted) / terms if terms else None
+            return scores, mean_loss(gather_objects(losses))
 
     def steps(
         self,
@@ -304,7 +303,9 @@ class InferenceModel:
         """
         for chunk in chunks_of(examples, CHUNK_EXAMPLES):
             rows = self.reader.encode(chunk, with_targets=False)
+            # Encoded twice, since a reader may leave rows out, or make others, where it wants labels.
             labelled = None if losses is None else self._labelled(chunk, rows)
+            # Sorted by length within the chunk only, so that memory stays bounded and records come in order.
             batches = even_batches(rows.lengths, self.batch_size)
             decoded: dict[int, dict[str, Any]] = {}
             # A batch is read when the next one is on its way, so that a GPU does not wait for the host.
@@ -348,6 +349,7 @@ class InferenceModel:
         """Compute a batch; return a function that waits for it, and fills `decoded` and `losses`."""
         batch = self._batch(rows, indices, first)
         outputs = self._outputs(batch)
+        # Begun before the loss is computed, so that a GPU copies beside it.
         computed = fetched(outputs)
         targets = {} if labelled is None else self._batch(labelled, indices, first)
         terms = self.head.num_terms(targets) if targets else 0  # 0 where no row has a word to guess
@@ -370,6 +372,7 @@ class InferenceModel:
         """Collate some rows; what is masked in them depends on the chunk's first example, and on the row."""
 
         def draw(k: int) -> np.random.Generator:
+            # As in training a function of the row's place: a prediction that is resumed masks the same words.
             return generator(0, "mask", self.task, "predict", first, indices[k])
 
         return self.reader.collate(rows, indices, draw)
@@ -437,6 +440,14 @@ class InferenceModel:
         write_json(part / DESCRIPTION, description)
         example = example_input(self.reader, HEADS.name_of(type(self.head)))
         write_text(part / CARD, model_card(description, label_names(self.reader, self.head), example))
+
+
+def mean_loss(parts: Iterable[Losses]) -> float | None:
+    """Average the losses of batches over their terms; None where there are none."""
+    # Where batches do not go round evenly, several ranks have computed the last one, which counts once.
+    losses = {place: value for part in parts for place, value in part.items()}.values()
+    terms = sum(count for _, count in losses)
+    return math.fsum(loss * count for loss, count in losses) / terms if terms else None
 
 
 def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:

@@ -125,7 +125,6 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
-    # Files have whole tensors; with fsdp a rank has a part of each.
     placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
     with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
         training.model.load_state_dict(placed)

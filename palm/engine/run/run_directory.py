@@ -215,6 +215,7 @@ class RunDirectory:
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
             return RunStart((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
+        # By the id, not by the place: a folder may hold checkpoints of a run that was replaced.
         run_id = self._run_here()
         newest = None if run_id is None else newest_checkpoint(self.path, run_id)
         if run_id is None or newest is None:

@@ -48,6 +48,7 @@ class ExponentialMovingAverage:
             refuses: 1 on the device where that step was refused, and the averages stay as they are.
         """
         self.num_updates += 1
+        # Bias-corrected in place: the first average is the first value, not a fraction of it.
         weight = (1 - self.decay) / (1 - self.decay**self.num_updates)
         if refuses is None:
             torch._foreach_lerp_(self._values, self._parameters, weight)
@@ -60,6 +61,7 @@ class ExponentialMovingAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Within it the model has the averages; after it, its own values again, bit for bit."""
+        # Copied, not exchanged: optimizers and fsdp hold the parameters' memory.
         own = [parameter.clone() for parameter in self._parameters]
         torch._foreach_copy_(self._parameters, self._values)
         try:

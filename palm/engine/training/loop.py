@@ -275,6 +275,7 @@ class Training:
         here = [rows, tokens, int(self._is_asked_to_stop())]
         factors, (rows, tokens, stops) = self.replica.loss_factors(counts, here)
         self._counts = (rows, tokens)
+        # All ranks end after the same step, or those that go on would wait for ever.
         self._ranks_stop = stops > 0
         made = []
         for (task, own), of_task in zip(drawn, factors, strict=True):

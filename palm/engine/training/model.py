@@ -122,6 +122,7 @@ class MultiTaskModel(nn.Module):
         """Compute the mean loss of each task on its batch, [tasks]; predictions are made by `outputs_of`."""
         heads = [self.head(name) for name in tasks]
         sources = [self._rows_of[name] for name in tasks]
+        # The number of the first task with the same rows: the encoder computes these once.
         rows_of = [sources.index(source) for source in sources]
         encoders = [self.encoder(name, merged=False) for name in tasks]
         outputs = joint_outputs(encoders, heads, batches, rows_of, self.precision)
@@ -159,6 +160,7 @@ def share_parameters(source: nn.Module, target: nn.Module) -> None:
             f"they differ in {', '.join(strange[:6])}"
         )
     for module, trained in zip(target.modules(), source.modules(), strict=True):
+        # The tensors themselves, so that later steps reach both; `load_state_dict` would copy numbers.
         module._parameters.update(trained._parameters)
         module._buffers.update(trained._buffers)
 

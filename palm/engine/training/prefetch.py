@@ -48,6 +48,7 @@ class Prefetcher:
         Raises:
             Exception: what making them raised.
         """
+        # A score has changed the draw, or the run was resumed: what was made ahead belongs to no step.
         if self._coming.keys() != {(task.name, task.step) for task in tasks}:
             self.begin(tasks)
         return [self._coming[task.name, task.step].result() for task in tasks]

@@ -287,6 +287,7 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
     features = {**reader.outputs_attr, **backbone.outputs_attr}
     wanted = head.targets_attr if for_train else {}
     given = reader.targets_attr
+    # The loss wants labels of another kind: the setting that makes them is named.
     types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
     hint = f"; set label_type: {types.pop()}" if types and "label_type" in reader.settings else ""
     if "label_probs" in given and "soft_labels" in head.settings:

@@ -131,6 +131,7 @@ def balanced_gradients(
         losses.append(sum_of_losses(replica, [each]))
         gradients.append(taken_gradients(replica))
     by_parameter = list(zip(*gradients, strict=True))
+    # Only what two tasks or more have a gradient for can be in conflict.
     shared = [k for k, own in enumerate(by_parameter) if sum(grad is not None for grad in own) > 1]
     weights = factors(gramian([[own[k] for k in shared] for own in gradients]))
     for k in shared:

@@ -176,6 +176,7 @@ class Setup:
             for variant, length in ways
         ]
         problems: list[str] = []
+        # Seeds change nothing that could be wrong, so the runs of one are built.
         for run in runs[: len(ways)]:
             config = read_config(run.settings, argv=[])
             try:

@@ -68,6 +68,8 @@ def paired_difference(per_seed: Floats, resampled: Floats) -> Difference:
     of_seeds = float(per_seed.var(ddof=1)) / seeds
     together = float(resampled.mean(axis=1).var(ddof=1))
     apart = float(resampled.var(axis=0, ddof=1).mean())
+    # Of a single seed the variance is that of all together plus its own, of the mean over S seeds the
+    # former plus own / S: the difference of the two is (S - 1) times own / S.
     own = max(0.0, (apart - together) / (seeds - 1))
     of_rows = max(0.0, together - own)
     error = math.sqrt(of_seeds + of_rows)

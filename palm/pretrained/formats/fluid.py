@@ -72,6 +72,7 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
     found = {}
     others = []
     with wrap_read_errors(archive), gzip.open(archive) as raw:
+        # gzip does not tell how much there will be, so it is counted while it comes.
         unpacked = Limited(raw, most_unpacked(archive.stat().st_size))
         with tarfile.open(fileobj=io.BufferedReader(unpacked, 1 << 16), mode="r|") as tar:
             for number, member in enumerate(tar):

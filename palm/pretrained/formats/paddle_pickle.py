@@ -87,6 +87,7 @@ class _Array(Fillable):
     def fill(self, state: Any) -> None:
         """Take shape, type and numbers."""
         _, shape, dtype, is_fortran, data = state
+        # Python 2 wrote bytes as text; each character is a byte then.
         raw = data.encode("latin1") if isinstance(data, str) else data
         flat = np.frombuffer(raw, dtype=np.dtype(dtype.order + dtype.code))
         self.values = flat.reshape(shape, order="F" if is_fortran else "C")

@@ -114,6 +114,7 @@ class _Reader(pickle._Unpickler):
         super().__init__(stream, encoding="latin1")
         self.known = known
         self.stored = stored
+        # Of this reader alone: the table of the class is that of every pickle in the process.
         self.dispatch = _Operations(_TABLE)  # type: ignore[misc]
 
     def find_class(self, module: str, name: str) -> Any:
@@ -146,6 +147,7 @@ class _Operations(dict[int, Callable[[Any], None]]):
 
 
 def _key(key: object) -> Any:
+    # By type: a subclass could have a hash of its own, and tuples hash for as long as they are deep.
     if type(key) not in (str, int):
         raise pickle.UnpicklingError(f"a key of the type {type(key).__name__}; arrays have names")
     return key

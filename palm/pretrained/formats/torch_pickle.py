@@ -74,6 +74,7 @@ class _View:
         numbers = [self.offset, *self.shape, *self.strides]
         if len(self.shape) != len(self.strides) or not all(type(n) is int and n >= 0 for n in numbers):
             raise ValueError("a tensor has no sensible shape")
+        # Strides come from the file: without this a tensor could read memory behind its numbers.
         size = math.prod(self.shape)
         last = self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True))
         if size > self.storage.count or (size and last >= self.storage.count):
@@ -112,6 +113,7 @@ def read_torch(file: Path, headers: bool = False) -> dict[str, Tensor]:
             views = _views(load_pickle(stream, _KNOWN, _stored), file)
             storages = {view.storage.key: view.storage for view in views.values()}
             found: dict[str, Tensor] = {}
+            # In the order in which the numbers lie in the file, which is not that of the tensors.
             for key in [] if headers else load_pickle(stream, COMMON):
                 count = int.from_bytes(stream.read(8), "little")
                 if key not in storages or count != storages[key].count:
@@ -164,6 +166,7 @@ def _checked(file: Path, entry: zipfile.ZipInfo) -> Any:
 def _views(content: object, file: Path) -> Views:
     if not (isinstance(content, dict) and all(isinstance(value, _View) for value in content.values())):
         raise StorageError(f"{file} is not a plain dictionary of tensors, as `state_dict()` gives it")
+    # Views cost nothing while they are views; copied, a file of 1 kB could ask for all memory.
     if sum(view.nbytes for view in content.values()) > MAX_SHARING * file.stat().st_size:
         raise ValueError("its tensors have far more numbers than it holds")
     return content

@@ -40,9 +40,11 @@ def padded_batch(rows: Rows, indices: Sequence[int], pad_id: int, task_id: int) 
     columns = np.arange(lengths.max())
     mask: npt.NDArray[np.bool_] = columns < lengths[:, None]  # [batch, seq]
     token_ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    # A mask is filled row by row from the left, which is the order of the tokens put one after another.
     token_ids[mask] = np.concatenate(tokens)
     return {
         "token_ids": torch.from_numpy(token_ids),
+        # 0 in padding, which every table of positions has.
         "position_ids": torch.from_numpy(columns * mask),
         "segment_ids": torch.from_numpy(((columns >= first_segment[:, None]) & mask).astype(np.int64)),
         "task_ids": torch.from_numpy(task_id * mask.astype(np.int64)),

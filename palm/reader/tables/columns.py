@@ -132,19 +132,23 @@ class Columns:
         first = self._said(missing[0])
         spare = [name for name in names if name not in found.values()]
         close = cut(next((name for name in spare if did_you_mean(first, [name])), ""))
-        hint = ""
-        if any("\r" in name for name in names):
-            hint = "; lines end in carriage returns alone; save the file with line feeds"
-        elif close and missing[0] in self.named:
-            hint = f"; did you mean {close!r}?"
-        elif close:
+        hint = _form_hint(names)
+        if close and not any("\r" in name for name in names):
             hint = f"; rename {close!r} to {first!r}, or set columns: {{{first}: {close}}}"
-        elif len(names) == 1 and names[0].startswith(("{", "[")):
-            hint = "; a file with a JSON object a line is named .jsonl"
-        elif len(names) == 1 and any(separator in names[0] for separator in ",;\t"):
-            hint = "; columns are separated by tabs, or by commas in a file that is named .csv"
+            hint = f"; did you mean {close!r}?" if missing[0] in self.named else hint
         lacks = ", ".join(repr(self._said(name)) for name in missing)
         return f"the header lacks {lacks}; it names {cut(', '.join(names))}{hint}"
+
+
+def _form_hint(names: Sequence[str]) -> str:
+    """Guess from a header which other form its file has, if any."""
+    if any("\r" in name for name in names):
+        return "; lines end in carriage returns alone; save the file with line feeds"
+    if len(names) == 1 and names[0].startswith(("{", "[")):
+        return "; a file with a JSON object a line is named .jsonl"
+    if len(names) == 1 and any(separator in names[0] for separator in ",;\t"):
+        return "; columns are separated by tabs, or by commas in a file that is named .csv"
+    return ""
 
 
 def column_problems(named: Mapping[str, str] | None, known: Sequence[str]) -> list[str]:

@@ -93,7 +93,7 @@ def is_data(path: Path) -> bool:
     """Tell whether a path leads to a table, or to any other data file; an address is not asked."""
     try:
         return is_address(path) or bool(files_of(path))
-    except DataError:
+    except (DataError, OSError):  # such as a name that is too long
         return False
 
 

@@ -22,6 +22,8 @@ from palm.reader.tables.record import cell_text, cut
 
 _SHOWN = 10
 
+IDS = "; where labels are written as ids, set n_classes in place of label_map"
+
 SUM_TOLERANCE = 1e-3
 """The rounding that probabilities of a row may have."""
 
@@ -84,9 +86,7 @@ class Labels:
             return cell
         if self._ids:
             known = ", ".join(shortened(list(self._ids), _SHOWN))
-            hint = did_you_mean(text, self._ids)
-            if not hint and text.isdecimal():
-                hint = "; where labels are written as ids, set n_classes in place of label_map"
+            hint = did_you_mean(text, self._ids) or (IDS if text.isdecimal() else "")
             raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise DataError(

@@ -108,11 +108,7 @@ class SquadFile:
 def _answer_list(answers: Any, start: Any, place: str) -> Any:
     """The answers of a row in SQuAD's form: from texts, or from a list of texts and one of positions."""
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
-        texts = answers["text"]
-        starts = answers.get("answer_start") or [None] * len(texts)
-        if not isinstance(starts, list) or len(starts) != len(texts):
-            raise DataError(f"{place}: answers has {len(texts)} texts; expected an answer_start for each")
-        return [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=True)]
+        return _paired(answers["text"], answers.get("answer_start"), place)
     if isinstance(answers, list):
         return [{"text": answer} if isinstance(answer, str) else answer for answer in answers]
     if is_missing(answers):
@@ -121,6 +117,13 @@ def _answer_list(answers: Any, start: Any, place: str) -> Any:
         return answers
     at = int(start) if isinstance(start, str) and start.isdecimal() else start
     return [{"text": answers, "answer_start": at}]
+
+
+def _paired(texts: list[Any], starts: Any, place: str) -> list[dict[str, Any]]:
+    starts = starts or [None] * len(texts)
+    if not isinstance(starts, list) or len(starts) != len(texts):
+        raise DataError(f"{place}: answers has {len(texts)} texts; expected an answer_start for each")
+    return [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=True)]
 
 
 def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
