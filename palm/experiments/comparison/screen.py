@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from palm.config import Config
 from palm.controller.controller import Controller
 from palm.controller.document import document
 from palm.controller.plan import Plan, plan
@@ -130,25 +131,28 @@ def screened(
     for name in ("screen.json", "screen.txt"):
         check_replaceable(folder / name)
 
-    def settings_with(chosen: Sequence[str]) -> dict[str, Any]:
-        names = [name for name in whole.tasks if name in targets or name in chosen]
-        run = document(whole, planned, names)["global"]
-        kept = ("task_instance", *marked(PER_TASK), "best_by", "mixing_references")
-        return {name: run[name] for name in kept if name in run}
-
     training = Controller(config, task_dir, argv=argv).training()
     for _ in training.steps():
         pass
     estimates = estimates_of(training)
     best = [each.helper for each in estimates[:keep]]
     logger.info("screen: tries %s of %d helpers", ", ".join(best), len(helpers))
-    changes = [f"--{name}={word_of(value)}" for name, value in settings_with(best).items()]
+    changes = [
+        f"--{name}={word_of(value)}" for name, value in settings_of(whole, planned, [*targets, *best]).items()
+    ]
     outcome = compare(config, task_dir, output=folder / "compare", argv=[*argv, *changes], **options)
     kept, why = chosen_helpers(outcome, best)
-    found = Screened(estimates, outcome, settings_with(kept), why)
+    found = Screened(estimates, outcome, settings_of(whole, planned, [*targets, *kept]), why)
     write_json(folder / "screen.json", asdict(found) | {"outcome": outcome.as_json()})
     write_text(folder / "screen.txt", f"{found}\n")
     return found
+
+
+def settings_of(config: Config, planned: Plan, tasks: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that a configuration needs for some of its tasks, in its order."""
+    run = document(config, planned, [name for name in config.tasks if name in tasks])["global"]
+    kept = ("task_instance", *marked(PER_TASK), "best_by", "mixing_references")
+    return {name: run[name] for name in kept if name in run}
 
 
 def _problems(
