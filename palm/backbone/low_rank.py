@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -104,8 +104,7 @@ def lora_problems(lora: Any) -> list[str]:
         return type_problems(Mapping, "a mapping as {rank: 8, alpha: 16, targets: [query, value]}", lora=lora)
     known = [*DEFAULTS, FROM]
     unknown = [name for name in lora if name not in known]
-    hints = [did_you_mean(str(name), known) or f"; it takes {', '.join(known)}" for name in unknown]
-    problems = [f"lora: nothing uses {name!r}{hint}" for name, hint in zip(unknown, hints, strict=True)]
+    problems = [f"lora: nothing uses {name!r}{_hint(str(name), known)}" for name in unknown]
     if others := [name for name in lora if name in DEFAULTS and FROM in lora]:
         problems.append(f"lora: the directory of `from` says what {', '.join(others)} is; leave it out")
     given = {**DEFAULTS, **lora}
@@ -120,6 +119,10 @@ def lora_problems(lora: Any) -> list[str]:
     if not (isinstance(targets, list | tuple) and targets and all(isinstance(t, str) for t in targets)):
         problems.append(f"lora: targets should be a list of names of linear layers, not {targets!r}")
     return problems
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    return did_you_mean(name, known) or f"; it takes {', '.join(known)}"
 
 
 def new_adapters(backbone: Backbone, lora: Mapping[str, Any], seed: int) -> LowRank:

@@ -102,10 +102,7 @@ class TransferProbe:
             k for k, (name, _) in enumerate(training.model.named_parameters()) if name.startswith("backbone.")
         ]
         with undisturbed(training):
-            rows = [(task.name, self._batches(task, task.stream)) for task in training.tasks]
-            rows += [(task.name, self._batches(task, self.dev.get(task.name))) for task in training.tasks]
-            rows = [(name, parts) for name, parts in rows if parts]
-            # Where a task has dev rows, they come later, and it is judged on them.
+            rows = self._rows()
             places = {name: place for place, (name, _) in enumerate(rows)}
             judged = {name: places[name] for name in self.judged}
             losses = []
@@ -128,6 +125,13 @@ class TransferProbe:
             look_ahead=_pairs(names, judged, changes),
             took=round(time.perf_counter() - began, 3),
         )
+
+    def _rows(self) -> list[tuple[str, list[tuple[Tensors, float]]]]:
+        """Return every task with its next batches, then those that have dev rows with batches of these."""
+        tasks = self.training.tasks
+        own = [(task.name, self._batches(task, task.stream)) for task in tasks]
+        of_dev = [(task.name, self._batches(task, self.dev.get(task.name))) for task in tasks]
+        return [(name, parts) for name, parts in (*own, *of_dev) if parts]
 
     def _batches(self, task: Task, stream: TaskStream | None) -> list[tuple[Tensors, float]]:
         """Place the batches of a task's next steps, each with the factor of its loss."""
