@@ -87,6 +87,26 @@ def test_an_overconfident_model_gets_a_third_of_its_error_on_other_data_and_the_
     assert 0.2 < len(kept) / len(records) < 0.9
 
 
+def test_a_run_on_few_rows_with_wrong_labels_is_made_to_mean_its_probabilities(tmp_path: Path) -> None:
+    folder = tiny.write_files(tmp_path)
+    rng = RNG(0)
+    words = tiny.COLOURS + tiny.THINGS + tiny.NAMES
+    for name, rows in (("train", 64), ("dev", 300), ("test", 600)):
+        texts = [rng.choice(words, 6).tolist() for _ in range(rows)]
+        labels = [bool({*text} & {"red", "anna", "door"}) ^ (rng.random() < 0.25) for text in texts]
+        lines = [f"{label:d}\t{' '.join(text)}" for label, text in zip(labels, texts, strict=True)]
+        (folder / f"{name}.tsv").write_text("\n".join(["label\ttext_a", *lines, ""]), encoding="utf-8")
+    files = {f"cls.{name}_file": str(folder / f"{name}.tsv") for name in ("train", "dev")}
+    settings = {"num_epochs": 16, "learning_rate": 3e-3, "cls.calibrate": True, "cls.n_classes": 2, **files}
+    palm.Controller(tiny.config(folder, "cls", **settings), argv=[]).train()
+    model = palm.load_model(folder / "out" / "cls" / "infer_model")
+    scores = model.evaluate(folder / "test.tsv", ["accuracy", "ece"])
+    assert scores["ece_before"] > 0.2
+    assert scores["ece"] < scores["ece_before"] / 3
+    model.head.temperature.fill_(1.0)
+    assert model.evaluate(folder / "test.tsv", ["accuracy"])["accuracy"] == scores["accuracy"]
+
+
 def test_each_label_of_several_has_a_temperature_of_its_own() -> None:
     rng = RNG(5)
     plain = 2 * rng.standard_normal((100_000, 2))
