@@ -39,7 +39,6 @@ REASONS = {
     ("engine/inference/onnx/computing.py", "TemporaryDirectory"): "a new folder of the system's",
     ("engine/inference/onnx/computing.py", "quantize_dynamic"): "a library, into a new folder of palm's",
     ("pretrained/library.py", "save_pretrained"): "a library, into a new folder of palm's",
-    ("export/hugging_face.py", "save_pretrained"): "a library, into a new folder of palm's",
     ("experiments/search/study.py", "create_study"): "a study in memory",
     ("downloader/archives.py", "extractall"): "a library, into a new folder of palm's",
     ("downloader/hub.py", "snapshot_download"): "Hugging Face's own cache",
