@@ -314,10 +314,12 @@ def _adapted(folder: Path, data: Path) -> Iterator[Written]:
     (folder / "adapted.yaml").write_text(json.dumps(settings), encoding="utf-8")
     Controller(folder / "adapted.yaml", argv=[]).train()
     small = out / "colour" / "infer_model" / "lora"
+    # Found before anything is damaged: with a damaged one, the newest that is whole would be an older one.
+    newest = str(newest_checkpoint(out))
     readings = {
         "load": functools.partial(_weights, small.parent),
         "load lora": functools.partial(_weights, small),
-        "resume": lambda: _checkpointed(folder / "adapted.yaml", str(newest_checkpoint(out))),
+        "resume": lambda: _checkpointed(folder / "adapted.yaml", newest),
         "report": lambda: page(read_run(out), analyses_of(read_run(out), predict=False)),
     }
     yield Written("train with adapters", out, readings)
