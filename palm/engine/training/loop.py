@@ -257,9 +257,8 @@ class Training:
         """Make dropout a function of position: a resumed run repeats it, and nothing else disturbs it."""
         place = (self.step, rank()) if rank() else (self.step,)
         seed = int(generator(self.recipe.seed, "dropout", *place).integers(2**63))
-        torch.default_generator.manual_seed(
-            seed
-        )  # `torch.manual_seed` takes 0.5 ms for devices that are absent
+        # `torch.manual_seed` takes 0.5 ms for devices that are absent.
+        torch.default_generator.manual_seed(seed)
         if self.recipe.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 

@@ -256,9 +256,8 @@ def linearised(
         if task.head.num_terms(batch):
             parts = [(placed(batch, training.recipe.device, training.model.backbone), 1.0)]
             loss = sum_of_losses(training.replica, [TaskBatches(task.name, parts)]).item()
-            loss = min(
-                max(loss, 1e-6), 700.0
-            )  # that of a part known by heart is 0; exp(709) is the last number
+            # The loss of a part known by heart is 0, which has no log-odds; exp(709) is the last number.
+            loss = min(max(loss, 1e-6), 700.0)
             odds.append(-math.log(math.expm1(loss)))
             slopes.append(project(taken_gradients(training.replica)) / math.expm1(-loss))
     return torch.tensor(odds, dtype=torch.float64), torch.stack(slopes)
