@@ -637,7 +637,7 @@ def controllers() -> Iterator[Mistake]:
         told = ("config should be", f"not {value!r}")
         yield called(f"Controller({value!r})", lambda _, v=value: Controller(v, argv=[]), *told)
     yield called("Controller('')", lambda _: Controller("", argv=[]), "cannot be read")
-    yield called("a folder", lambda f: Controller(f, argv=[]), "cannot be read: it is no plain file")
+    yield called("a folder", lambda f: Controller(f, argv=[]), "cannot be read")
     yield called("{}", lambda _: Controller({}, argv=[]), "config: task_instance is missing (the names of")
     yield called(
         "task_dir=None", lambda f: Controller(tiny.config(f), None, argv=[]), "task_dir should be a folder"

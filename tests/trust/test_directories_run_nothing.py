@@ -212,13 +212,13 @@ def test_attributes_of_modules_are_not_computed(folder: Path) -> None:
         ({"max_seq_len": 8}, "missing a required argument: 'vocab_path'"),
         ({"max_seq_len": [8], "vocab_path": {"file": "vocab.txt"}}, "the reader that .* describes"),
         ({"max_seq_len": 8, "vocab_path": 7}, "the reader that .* describes"),
-        ({"max_seq_len": 8, "vocab_path": "vocab.txt"}, "should be a file of the directory, not 'vocab.txt'"),
+        ({"max_seq_len": 8, "vocab_path": "vocab.txt"}, "should be a file .* 'vocab.txt'"),
         (
             {"max_seq_len": 8, "vocab_path": {"file": "vocab.txt"}, "label_map": "/etc/passwd"},
             "should be a file",
         ),
         ({"max_seq_len": 8, "vocab_path": {"file": "lost.txt"}}, "lost.txt is missing"),
-        ({"max_seq_len": 8, "vocab_path": {"file": 7}}, "names the file 7, which would lie outside of it"),
+        ({"max_seq_len": 8, "vocab_path": {"file": 7}}, "the file 7, .* outside"),
     ],
 )
 def test_settings_are_data_too(folder: Path, settings: Any, message: str) -> None:
