@@ -123,7 +123,7 @@ def test_a_json_member_that_occurs_twice_is_reported() -> None:
     ("text", "message"),
     [
         ('{"a": 1,\n "b" 2}', "c.json:2:6: not JSON: Expecting ':' delimiter"),
-        ("[1]", "c.json: should hold a JSON object, {...}"),
+        ("[1]", "c.json: should contain a JSON object, {...}"),
         ("", "c.json:1:1: not JSON: Expecting value"),
     ],
 )

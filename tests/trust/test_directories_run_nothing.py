@@ -185,7 +185,7 @@ def test_trust_in_a_module_is_trust_in_its_components_only(folder: Path, name: s
 def test_a_component_of_another_kind_is_refused_before_it_is_built(folder: Path) -> None:
     with pytest.raises(PalmError, match=r"'os\.system'"):
         READERS["os.system"]
-    with pytest.raises(PalmError, match="the reader 'palm.paradigm.Classify'"):
+    with pytest.raises(PalmError, match=r"the reader 'palm\.paradigm\.Classify'"):
         READERS["palm.paradigm.Classify"]
     model = saved.forge(saved.model(folder), "config.json", named("reader", "palm.paradigm.cls.Classify"))
     with pytest.raises(StorageError, match="names the reader '"):

@@ -20,8 +20,8 @@ def keep_freed_memory() -> bool:
     Only the time at which memory returns to the system changes, never a result. Steps on short rows are 10 to
     18 % faster (Zen 4, bf16).
     """
-    # Otherwise every step gets the memory for a gradient of 47 MB (MiniLM's word table) from the system, which
-    # clears its pages one by one: 15,000 of them in a step on rows of 14 tokens, a fifth of its time.
+    # Otherwise every step gets the memory for a gradient of 47 MB (MiniLM's word table) from the system,
+    # which clears its pages one by one: 15,000 in a step on rows of 14 tokens, a fifth of its time.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         return False
