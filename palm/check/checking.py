@@ -22,7 +22,7 @@ from palm.controller.controller import Controller
 from palm.controller.plan import TaskPlan, place_of
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of
-from palm.controller.startup import configured
+from palm.controller.startup import read_program_config
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError
 from palm.core.limits import explain_limits
@@ -109,7 +109,7 @@ def _devices(
     config: str | Path | Mapping[str, Any], task_dir: str | Path, argv: Sequence[str], needs_tasks: bool
 ) -> int:
     """The number of devices that the run would use."""
-    given = configured(config, task_dir, argv, for_train=True, needs_tasks=needs_tasks)
+    given = read_program_config(config, task_dir, argv, for_train=True, needs_tasks=needs_tasks)
     settings = given.arguments(RunSettings, None, required=False)
     device = device_of(settings.get("use_gpu", True), settings.get("device", "auto"))
     return count_devices(device, settings.get("num_devices", "auto"))

@@ -197,12 +197,12 @@ def ranges() -> Iterator[Mistake]:
         ({"mix_ratio": [0]}, "mix_ratio of task 'cls' should be above 0 for a target task, not 0.0"),
         ({"mix_ratio": [-1]}, "mix_ratio of task 'cls' should be above 0 for a target task, not -1.0"),
         ({"mix_ratio": [".nan"]}, "mix_ratio should be a list of numbers"),
-        ({"target_tag": [0]}, "target_tag marks no target task; give at least one task the tag 1"),
+        ({"target_tag": [0]}, "target_tag has no target task; give at least one task the tag 1"),
         ({"target_tag": [2]}, "target_tag should be 1 (target) or 0 (auxiliary) for each task, not [2]"),
         ({"target_tag": [1, 0]}, "target_tag has 2 entries for 1 tasks (cls)"),
         ({"task_reuse_tag": ["a", "b"]}, "task_reuse_tag has 2 entries for 1 tasks (cls)"),
         ({"best_by": ["cls"]}, "best_by names cls; tasks with a dev_file: none"),
-        ({"mixing": "dev_score"}, "mixing: dev_score follows dev scores; give a task a dev_file"),
+        ({"mixing": "dev_score"}, "mixing: dev_score uses dev scores; give a task a dev_file"),
         ({"dropout_prob": 1}, "dropout_prob: 1.0 should be a probability, from 0 to below 1"),
         ({"dropout_prob": -1}, "dropout_prob: -1.0 should be a probability, from 0 to below 1"),
         ({"hidden_dropout_prob": 2}, "hidden_dropout_prob: 2.0 should be a probability, from 0 to below 1"),
@@ -550,7 +550,7 @@ def shell() -> Iterator[Mistake]:
         "cls.tsv: Not a directory",
         "give a folder that can be written",
     )
-    yield said(["predict", *run, "--task", "clss"], "no task is called 'clss'; there are cls")
+    yield said(["predict", *run, "--task", "clss"], "no task is called 'clss'; known: cls")
     yield said(
         ["predict", *run, "--task", "cls"], "task 'cls' has no model at", "it is not trained yet; train first"
     )
@@ -574,7 +574,7 @@ def shell() -> Iterator[Mistake]:
     yield said(["predict", "--modle", "x"], "palm predict needs CONFIG", "unknown: --modle=x")
     yield said(["evaluate", *run], "no target has a dev_file; name the data")
     yield said(["evaluate", *run, "--task", "cls"], "task 'cls' needs a dev_file; it has none")
-    yield said(["evaluate", *run, "--task", "clss"], "no task is called 'clss'; there are cls")
+    yield said(["evaluate", *run, "--task", "clss"], "no task is called 'clss'; known: cls")
     yield said(["evaluate"], "palm evaluate needs CONFIG, or --model and --input; missing: --model, --input")
     yield said(["evaluate", "--model", "x"], "missing: --input")
     yield said(["evaluate", "--model", "x", "--input", "y"], "x is not a directory that palm saved")
@@ -669,7 +669,7 @@ def calls_of_controllers() -> Iterator[Mistake]:
         "train() to predict", lambda f: predicting(f).train(), "for_train=False", "for_train=True to train"
     )
     yield called(
-        "pred() of no task", lambda f: predicting(f).pred("clss"), "no task is called 'clss'; there are cls"
+        "pred() of no task", lambda f: predicting(f).pred("clss"), "no task is called 'clss'; known: cls"
     )
     yield called("pred() untrained", lambda f: predicting(f).pred("cls"), "is not trained yet; train first")
     yield called(
