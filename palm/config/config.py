@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from palm.config.conversion import Mismatch, complaint, convert_value
+from palm.config.conversion import Mismatch, convert_value, describe_mismatch
 from palm.config.foreign import FOREIGN
 from palm.config.layers import SettingsLayer, json_ready
 from palm.config.printing import printed
@@ -300,7 +300,7 @@ class Config:
             value = convert_value(winner.setting, annotation)
         except Mismatch as error:
             if required or error.missing is None:
-                self.problem(complaint(winner.name, winner.setting, annotation, error))
+                self.problem(describe_mismatch(winner.name, winner.setting, annotation, error))
                 return
             value = error.missing
         result[parameter.name] = value

@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from palm.config.files import parsed_yaml
+from palm.config.files import parse_yaml
 from palm.config.model_names import names_model
 from palm.config.schema import MAY_BE_FILE
 from palm.config.values import (
@@ -59,12 +59,12 @@ def convert_value(setting: Setting, annotation: Any) -> Any:
     """Convert a value to its annotated type; relative paths refer to `setting.base`.
 
     Raises:
-        Mismatch: it does not fit; `complaint` makes the message.
+        Mismatch: it does not fit; `describe_mismatch` makes the message.
     """
-    return _converted(setting.value, annotation, setting.base)
+    return _convert(setting.value, annotation, setting.base)
 
 
-def complaint(name: str, setting: Setting, annotation: Any, error: Mismatch) -> str:
+def describe_mismatch(name: str, setting: Setting, annotation: Any, error: Mismatch) -> str:
     """Return the line for the report about a value that does not fit."""
     place = setting.place(name)
     if error.missing is not None:
@@ -101,12 +101,12 @@ def _values_of(kind: Any, args: Sequence[Any]) -> str:
     )
 
 
-def _marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:
+def _convert_marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:
     if MAY_BE_TABLE in marks:
         return _data_path(value, base)
     if MAY_BE_NAME in marks:
         return str(value) if names_model(str(value), base) else _path(value, Path, base)
-    result = _converted(value, kind, base)
+    result = _convert(value, kind, base)
     if MAY_BE_FILE in marks and isinstance(result, str) and result:
         path = base / Path(result).expanduser()
         return path.absolute() if path.is_file() else result
@@ -115,11 +115,11 @@ def _marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:
     return result
 
 
-def _converted(value: Any, annotation: Any, base: Path) -> Any:
+def _convert(value: Any, annotation: Any, base: Path) -> Any:
     whole = get_origin(annotation) or annotation
     if whole is Annotated:
         kind, *marks = get_args(annotation)
-        return _marked(value, kind, marks, base)
+        return _convert_marked(value, kind, marks, base)
     if whole in _CONVERTERS:
         return _CONVERTERS[whole](value, annotation, base)
     # In Python 3.10, `Callable[[str], bool]` is an instance of `type` too.
@@ -201,11 +201,11 @@ def _data_path(value: Any, base: Path) -> Path:
 
 def _mapping(value: Any, annotation: Any, base: Path) -> Any:
     if isinstance(value, str) and value.startswith("{"):
-        value = parsed_yaml(value)
+        value = parse_yaml(value)
     if not isinstance(value, Mapping):
         raise Mismatch
     key_kind, item_kind = get_args(annotation) or (Any, Any)
-    return {_converted(k, key_kind, base): _converted(v, item_kind, base) for k, v in value.items()}
+    return {_convert(k, key_kind, base): _convert(v, item_kind, base) for k, v in value.items()}
 
 
 def _sequence(value: Any, annotation: Any, base: Path) -> Any:
@@ -217,14 +217,14 @@ def _sequence(value: Any, annotation: Any, base: Path) -> Any:
         kinds = (*kinds[:1], Any)[:1] * len(parts)
     if len(parts) != len(kinds):
         raise Mismatch
-    items = [_converted(part, kind, base) for part, kind in zip(parts, kinds, strict=True)]
+    items = [_convert(part, kind, base) for part, kind in zip(parts, kinds, strict=True)]
     return tuple(items) if whole is tuple else items
 
 
 def _parts(value: Any) -> list[Any]:
     """Return the items of a list, PALM's comma string or `[a, b]` on the command line; else the one value."""
     if isinstance(value, str) and value.startswith("["):
-        value = parsed_yaml(value)
+        value = parse_yaml(value)
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, str):
@@ -241,7 +241,7 @@ def _literal(value: Any, annotation: Any, base: Path) -> Any:
     for choice in get_args(annotation):
         try:
             # By the type of each choice: `1` on the command line may be a number or a string.
-            if _converted(value, type(choice), base) == choice:
+            if _convert(value, type(choice), base) == choice:
                 return choice
         except Mismatch:
             continue
@@ -261,7 +261,7 @@ def _union(value: Any, annotation: Any, base: Path) -> Any:
     ranked = zip((_LENIENCY.get(kind, 0) for kind in kinds), members, strict=True)
     for _, member in sorted(ranked, key=itemgetter(0)):
         try:
-            return _converted(value, member, base)
+            return _convert(value, member, base)
         except Mismatch as error:
             failure = error if error.missing is not None else failure
     raise failure

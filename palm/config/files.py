@@ -134,7 +134,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def displayed(path: Path) -> str:
+def display_path(path: Path) -> str:
     """Return a path as the user knows it: relative to the working directory if it is inside."""
     path = path.absolute()
     return (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
@@ -153,7 +153,7 @@ def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None)
     if not origins:
         return text
     lines = text.split("\n")
-    _add_comments(lines, _built(text, "text", []), data, origins)
+    _add_comments(lines, _load(text, "text", []), data, origins)
     return "\n".join(lines)
 
 
@@ -181,18 +181,18 @@ def read_yaml(path: Path, problems: list[str]) -> Lines:
     Raises:
         ConfigError: the file cannot be read, is not YAML, or is not a mapping.
     """
-    data = _built(_text(path), displayed(path), problems)
+    data = _load(_text(path), display_path(path), problems)
     if data is None:
         return Lines()
     if not isinstance(data, Lines):
-        raise ConfigError(f"{displayed(path)}: should contain lines of the form 'name: value'")
+        raise ConfigError(f"{display_path(path)}: should contain lines of the form 'name: value'")
     return data
 
 
-def parsed_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Parse a YAML text such as `[1, 2]`; None if it is not YAML."""
     try:
-        return _built(text, "text", [])
+        return _load(text, "text", [])
     except ConfigError:
         return None
 
@@ -200,7 +200,7 @@ def parsed_yaml(text: str) -> Any:
 def read_json(path: Path, problems: list[str]) -> Lines:
     """Read the object in a JSON file; errors and reports as in `read_yaml`."""
     text = _text(path)
-    shown = displayed(path)
+    shown = display_path(path)
     try:
         data = parse_json(text.encode())
     except json.JSONDecodeError as error:
@@ -236,10 +236,10 @@ def _text(path: Path) -> str:
         return read_bytes(path, MAX_FILE).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{displayed(path)}:{line}: not UTF-8 text; save the file as UTF-8") from None
+        raise ConfigError(f"{display_path(path)}:{line}: not UTF-8 text; save the file as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{displayed(path)}: cannot be read: {reason}") from None
+        raise ConfigError(f"{display_path(path)}: cannot be read: {reason}") from None
 
 
 def _next(text: str, at: int) -> int:
@@ -249,7 +249,7 @@ def _next(text: str, at: int) -> int:
     return at
 
 
-def _built(text: str, shown: str, problems: list[str]) -> Any:
+def _load(text: str, shown: str, problems: list[str]) -> Any:
     """Return the value of a YAML text; see `_Loader` for the arguments."""
     try:
         loader = _Loader(text, shown, problems)

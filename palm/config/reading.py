@@ -12,8 +12,8 @@ from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
 from palm.config.config import AUTO, Config
-from palm.config.conversion import FilePath, Mismatch, ModelPath, complaint, convert_value
-from palm.config.files import Lines, displayed, read_json, read_yaml
+from palm.config.conversion import FilePath, Mismatch, ModelPath, convert_value, describe_mismatch
+from palm.config.files import Lines, display_path, read_json, read_yaml
 from palm.config.layers import SettingsLayer
 from palm.config.values import Plain, Setting, shown
 from palm.core.checks import raise_any, type_problems
@@ -64,7 +64,7 @@ def read_config(
     sources = _Sources(options, problems, needs_tasks, cached, resolves_auto)
     sources.expand_pretrain()
     sources.open(config)
-    return sources.joined(sources.folder(Path(task_dir)))
+    return sources.merged(sources.folder(Path(task_dir)))
 
 
 @dataclass
@@ -108,14 +108,14 @@ class _Sources:
         content = config
         if not isinstance(content, Mapping):
             path = Path(os.path.abspath(content))  # noqa: PTH100 - resolve() would follow links
-            self.title = displayed(path)
+            self.title = display_path(path)
             self.base = path.parent
             content = self._read(read_yaml, path)
             if self.failed:
                 raise_any(self.problems)
         self.everything = self._settings(content, self.title)
         sections = {
-            name: (content[name], _inside(self.title, content, name))
+            name: (content[name], _section_title(self.title, content, name))
             for name in ("global", "tasks", "backbone")
             if isinstance(content.get(name), Mapping)
         }
@@ -132,7 +132,7 @@ class _Sources:
                 place = _place(title, section, name)
                 self._fail(f"{place}: {name} should be a mapping, not {shown(settings)}")
                 settings = None
-            self.inline[str(name)] = self._settings(settings or {}, _inside(title, section, name))
+            self.inline[str(name)] = self._settings(settings or {}, _section_title(title, section, name))
 
     def _settings(self, content: Mapping[str, Any], title: str) -> Settings:
         return {
@@ -149,7 +149,7 @@ class _Sources:
         beside = self.base / task_dir
         return beside if beside.is_dir() else Path.cwd() / task_dir
 
-    def joined(self, folder: Path) -> Config:
+    def merged(self, folder: Path) -> Config:
         """Return the configuration of all layers."""
         tasks = {task: self._task(task, folder) for task in self._task_names()}
         found = self._directory_settings()
@@ -172,22 +172,22 @@ class _Sources:
         config.value("backbone_config_path")
         return config
 
-    def _own(self, name: str) -> Setting | None:
+    def _run_setting(self, name: str) -> Setting | None:
         return self.options.get(name) or self.everything.get(name)
 
     def _task_names(self) -> list[str]:
-        setting = self._own("task_instance")
+        setting = self._run_setting("task_instance")
         if setting is None and self.inline:
             setting = self.everything["task_instance"] = Setting(list(self.inline), self.title, self.base)
         if setting is None and not self.needs_tasks:
             return []
         if setting is None or setting.value is None:
-            self._fail(*self._nameless())
+            self._fail(*self._missing_task_problems())
             return []
         try:
             names: list[str] = convert_value(setting, list[str])
         except Mismatch as error:
-            self._fail(complaint("task_instance", setting, list[str], error))
+            self._fail(describe_mismatch("task_instance", setting, list[str], error))
             return []
         place = setting.place("task_instance")
         problems = [f"{place} names {name!r} twice" for name in sorted({*names}) if names.count(name) > 1]
@@ -198,7 +198,7 @@ class _Sources:
         self._fail(*problems)
         return list(dict.fromkeys(names))
 
-    def _nameless(self) -> list[str]:
+    def _missing_task_problems(self) -> list[str]:
         """Report that no task is named, and every setting with a name similar to `task_instance`."""
         similar = [
             f"{setting.origin}: nothing uses {name!r}{hint}"
@@ -212,9 +212,9 @@ class _Sources:
         if task in self.inline:
             return next((s.origin for s in self.inline[task].values()), self.title), self.inline[task]
         path = folder / f"{task}.yaml"
-        title = displayed(path)
+        title = display_path(path)
         if not path.is_file():
-            setting = self._own("task_instance")
+            setting = self._run_setting("task_instance")
             assert setting is not None
             known = [*self.inline, *(path.stem for path in sorted(folder.glob("*.yaml")))]
             named = f"{setting.place('task_instance')} names {task!r}"
@@ -224,28 +224,28 @@ class _Sources:
 
     def _backbone(self) -> tuple[str, Settings, str | None]:
         """Return the title and settings of the backbone, and the problem if its file is missing."""
-        setting = self._own("backbone_config_path")
+        setting = self._run_setting("backbone_config_path")
         if self.backbone is not None or setting is None:
             return self.title, self.backbone or {}, None
         try:
             path = convert_value(setting, FilePath | None)
         except Mismatch as error:
-            return self.title, {}, complaint("backbone_config_path", setting, Path, error)
+            return self.title, {}, describe_mismatch("backbone_config_path", setting, Path, error)
         if path is None:
             return self.title, {}, None
-        title = displayed(path)
+        title = display_path(path)
         settings = self._settings(self._read(read_json, path), title)
-        backbone = self._own("backbone")
+        backbone = self._run_setting("backbone")
         if backbone is not None and backbone.value == "transformers":
             settings["encoder_config_path"] = setting  # this backbone reads the whole file itself
         return title, settings, None
 
     def _directory_settings(self) -> Settings:
         """Return the settings in the directory of pretrained weights, if `backbone` is 'auto'."""
-        setting = self._own("backbone")
+        setting = self._run_setting("backbone")
         if not (self.directory and self.resolves_auto) or setting is None or setting.value != AUTO:
             return {}
-        where = self._own("pretrain_path")
+        where = self._run_setting("pretrain_path")
         if where is None:
             self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the encoder's directory")
             return {}
@@ -254,7 +254,7 @@ class _Sources:
             return {}
         self._replace("backbone", setting, found.pop("backbone"))
         path = convert_value(where, ModelPath)
-        title = path if isinstance(path, str) else displayed(path)
+        title = path if isinstance(path, str) else display_path(path)
         if "pretrain_path" in found:
             title = found.pop("pretrain_path")
             self._replace("pretrain_path", where, title)
@@ -272,7 +272,7 @@ class _Sources:
         try:
             return dict(self.directory(convert_value(where, ModelPath)))
         except Mismatch as error:
-            self._fail(complaint(name, where, ModelPath, error))
+            self._fail(describe_mismatch(name, where, ModelPath, error))
         except PalmError as error:
             self._fail(*(f"{where.place(name)}: {line}" for line in str(error).splitlines()))
         return {}
@@ -304,6 +304,6 @@ def _place(title: str, content: Mapping[str, Any], name: str) -> str:
     return f"{title}:{content.lines[name]}" if isinstance(content, Lines) else title
 
 
-def _inside(title: str, content: Mapping[str, Any], name: str) -> str:
+def _section_title(title: str, content: Mapping[str, Any], name: str) -> str:
     """Return the title of a section: the file itself, or `config['tasks']`."""
     return title if isinstance(content, Lines) else f"{title}[{name!r}]"

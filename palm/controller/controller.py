@@ -110,7 +110,7 @@ class Controller:
             for line in ineffective_settings(self.config, self.plan.settings, self.plan.tasks):
                 logger.warning("%s", line)
         self._pretrained: str | Path | None = None
-        self._begun = False
+        self._has_begun = False
         self._resumes = False
 
     def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
@@ -124,12 +124,12 @@ class Controller:
             ConfigError: neither is given.
             StorageError: there are no weights, or some do not fit; lists them.
         """
-        parts = self._fresh()
+        parts = self._fresh_parts()
         path = pretrain_path or parts.settings.pretrain_path
         if path is None:
             raise ConfigError("load_pretrain needs a directory: give it as the argument or as pretrain_path")
         logger.info("Loading pretraining parameters from %s...", path)
-        folder = Path(pretrained_directory(self._found(path)))
+        folder = Path(pretrained_directory(self._resolve(path)))
         # Heads are loaded too if the directory has one of the same kind.
         heads = [(task.name, task.head, label_names(task.reader, task.head)) for task in parts.tasks]
         load_pretrain(parts.backbone, folder, heads)
@@ -158,7 +158,7 @@ class Controller:
             Stopped: a signal ended the run.
         """
         raise_any(callback_problems(callbacks))
-        settings = self._fresh().settings
+        settings = self._fresh_parts().settings
         directory = self._directory()
         if self.stages:
             # Problems of later stages are reported before the first one trains.
@@ -192,7 +192,7 @@ class Controller:
 
     def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
         """Create the run with its initial weights, and its evaluator; record it in its folder."""
-        settings = self._trainable().settings
+        settings = self._training_parts().settings
         self._resumes = begin.checkpoint is not None
         training = self.training()
         self._resumes = False
@@ -218,7 +218,7 @@ class Controller:
         watch: Watch,
     ) -> TrainingResult:
         """Train, save and stop according to the settings."""
-        settings = self._trainable().settings
+        settings = self._training_parts().settings
         resolved = self.config.resolved()
         path = directory.path
         keep = settings.keep_last_n
@@ -239,13 +239,13 @@ class Controller:
         return result
 
     def _directory(self) -> RunDirectory:
-        parts = self._trainable()
+        parts = self._training_parts()
         resume = parts.settings.resume
         return RunDirectory(
             parts.settings.save_path,
             [task.name for task in parts.tasks],
             [task.name for task in parts.tasks if task.is_target],
-            resume if resume in (None, "auto") else str(self._found(resume).absolute()),
+            resume if resume in (None, "auto") else str(self._resolve(resume).absolute()),
             parts.settings.overwrite,
             [
                 file
@@ -314,7 +314,7 @@ class Controller:
         return predictions
 
     def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
-        path = plan.task.get(setting) if given is None else self._found(given)
+        path = plan.task.get(setting) if given is None else self._resolve(given)
         if path is None or not is_data(path):
             found = "it has none" if path is None else f"{absence(path)}: {path}"
             raise ConfigError(f"task {plan.name!r} needs a {setting}; {found}")
@@ -322,21 +322,21 @@ class Controller:
         return path
 
     def _model(self, task: TaskPlan, given: str | Path | None) -> InferenceModel:
-        return saved_model(self.plan, task, None if given is None else self._found(given)).to(self._device)
+        return saved_model(self.plan, task, None if given is None else self._resolve(given)).to(self._device)
 
-    def _trainable(self) -> Parts:
+    def _training_parts(self) -> Parts:
         if self._parts is None:
             raise PalmError(
                 "this Controller was created with for_train=False; create one with for_train=True to train"
             )
         return self._parts
 
-    def _fresh(self) -> Parts:
+    def _fresh_parts(self) -> Parts:
         """Return untrained components; they are built again if a run has begun."""
-        parts = self._trainable()
-        if self._begun:
+        parts = self._training_parts()
+        if self._has_begun:
             parts = self._parts = build(self.plan, self.config.place)
-            self._begun = False
+            self._has_begun = False
             if self._pretrained is not None:
                 self.load_pretrain(self._pretrained)
         return parts
@@ -347,7 +347,7 @@ class Controller:
             raise ConfigError(f"no task is called {task!r}; known: {', '.join(plans)}")
         return plans[task]
 
-    def _found(self, path: str | Path) -> Path:
+    def _resolve(self, path: str | Path) -> Path:
         """Resolve a path given in Python: in the working directory, else in the configuration's folder."""
         raise_any(path_problems(path=path))
         beside = self.config.base / path
@@ -363,14 +363,14 @@ class Controller:
                 the number of processes.
         """
         raise_any(type_problems((int, NoneType), "a whole number", devices=devices))
-        parts = self._fresh()
+        parts = self._fresh_parts()
         settings = parts.settings
         if not self._resumes and settings.start_from is not None:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif not self._resumes and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
         # Weights may change from now on, so the next call builds all parts again.
-        self._begun = True
+        self._has_begun = True
         total = open_data(parts, devices).total_steps
         rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
         # Settings and components are named as in the recipe; components take precedence.
