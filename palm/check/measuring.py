@@ -76,12 +76,8 @@ class Cost:
 def measured(training: Training, plan: RunPlan, saving: Saving, every: int, every_epoch: bool) -> Cost:
     """Train a few steps of each task, predict some of its dev rows, and save a model.
 
-    Args:
-        training: a run before its first step; it cannot be used afterwards.
-        plan: its plan.
-        saving: the files that it writes.
-        every: steps between evaluations; none if 0 or less.
-        every_epoch: evaluate at the end of every epoch of the main task.
+    `training` has not begun, and cannot be used afterwards. It is evaluated `every` so many steps (not if
+    0 or less) and, with `every_epoch`, at the end of every epoch of the main task.
 
     Raises:
         DataError: dev data cannot be used; with file and line.

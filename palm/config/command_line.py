@@ -44,7 +44,7 @@ def read_arguments(words: Sequence[str], problems: list[str]) -> dict[str, Setti
 def separated(
     words: Sequence[str], own: Collection[str], flags: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """Split the words after a command into its options and positional arguments, and settings.
+    """Split words into a command's options and positional arguments, and all others, which are settings.
 
     A value stays with its option, so `--batch_size 8 config.yaml` names one file.
 
@@ -52,9 +52,6 @@ def separated(
         words: all words after the command.
         own: names of the command's options.
         flags: those of them without a value, so that the next word is not taken for it.
-
-    Returns:
-        The command's own words, and the settings.
     """
     commands: list[str] = []
     settings: list[str] = []

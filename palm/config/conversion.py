@@ -94,11 +94,8 @@ def type_name(annotation: Any) -> str:
 
 def _values_of(kind: Any, args: Sequence[Any]) -> str:
     """Describe the values of a mapping, if their type has a name."""
-    return (
-        f" from names to {_NAMES[args[1]]}s"
-        if kind in (dict, Mapping) and args[1:] and args[1] in _NAMES
-        else ""
-    )
+    has_name = kind in (dict, Mapping) and args[1:] and args[1] in _NAMES
+    return f" from names to {_NAMES[args[1]]}s" if has_name else ""
 
 
 def _convert_marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
@@ -16,7 +15,7 @@ from palm.config.conversion import FilePath, Mismatch, ModelPath, convert_value,
 from palm.config.files import Lines, display_path, read_json, read_yaml
 from palm.config.layers import SettingsLayer
 from palm.config.values import Plain, Setting, shown
-from palm.core.checks import raise_any, type_problems
+from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.limits import explain_limits
 from palm.core.registry import did_you_mean
@@ -55,8 +54,6 @@ def read_config(
         ConfigError: a file is missing or unreadable, or the tasks are not clear.
         HelpRequested: the arguments ask for help.
     """
-    raise_any(type_problems((str, os.PathLike, Mapping), "a YAML file or a mapping", config=config))
-    raise_any(type_problems((Sequence, NoneType), "a list of words", argv=argv))
     problems: list[str] = []
     options = read_arguments(program_arguments() if argv is None else argv, problems)
     # Called for `--pretrain` and for `backbone: auto`, each of which would look up a model on the Hub.

@@ -16,7 +16,7 @@ from palm.controller.plan import TaskPlan, place_of, plan
 from palm.controller.saved_model import save_path_of, saved_model
 from palm.controller.stage_planning import stages_of, steps_of
 from palm.controller.stage_training import train_stages
-from palm.controller.startup import argument_problems, read_program_config, start_processes
+from palm.controller.startup import read_program_config, start_processes
 from palm.controller.unused_settings import ineffective_settings
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
@@ -95,7 +95,8 @@ class Controller:
         tasks: Sequence[Task] = (),
     ) -> None:
         show_on_console()
-        raise_any(argument_problems(config, task_dir, argv, tasks))
+        if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
+            raise ConfigError(f"tasks should be a list of palm.Task, not {tasks!r}")
         self.config = read_program_config(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self.plan = plan(self.config, for_train, tasks)
         set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))

@@ -114,10 +114,8 @@ def choose_by_effort(config: Config) -> None:
 
 
 def _apply(config: Config, effort: Effort, facts: RunFacts) -> None:
-    chosen = {
-        name: (value, f"effort {effort}: {why}")
-        for name, (value, why) in choose_settings(effort, facts).items()
-    }
+    chosen = choose_settings(effort, facts)
+    chosen = {name: (value, f"effort {effort}: {why}") for name, (value, why) in chosen.items()}
     per_task = {"batch_size": chosen.pop("batch_size")}
     for scope, settings in ((None, chosen), *((task, per_task) for task in config.tasks)):
         # Earlier choices are removed first, so that `place` finds only settings of the user.

@@ -295,9 +295,7 @@ def place_of(config: Config, name: str, scope: str | None = None) -> str:
 def _check_names(config: Config, given: Sequence[str]) -> None:
     """Check the names of all tasks, including those built in Python."""
     for name in {*given} & {*config.tasks}:
-        config.problem(
-            f"there are two tasks {name!r}, one in the configuration and one built in Python; rename one"
-        )
+        config.problem(f"the configuration and Python both have a task {name!r}; rename one of them")
     for name in (*config.tasks, *given):
         if (problem := name_problem(name)) is not None:
             config.problem(problem)

@@ -16,14 +16,13 @@ from palm.config.command_line import HelpRequested
 from palm.config.printing import help_text
 from palm.controller.effort import choose_by_effort
 from palm.controller.plan import HELP, NO_SETTINGS
-from palm.core.checks import type_problems
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ExitCode, PalmError
 from palm.core.numerics.device import device_of
 from palm.distributed.failures import record_failure
 from palm.distributed.group import DEFAULT_TIMEOUT, join
 from palm.distributed.launch import launch
 from palm.downloader.hub import settings_of_model
-from palm.engine.training.task import Task
 
 
 def read_program_config(
@@ -35,13 +34,13 @@ def read_program_config(
 ) -> Config:
     """Read a configuration with the arguments of `Controller`; `--help` prints all settings and exits.
 
-    If `argv` is None, the program's own arguments are used, and a PalmError ends the program with code 2.
+    If `argv` is None, the program's own are used, and a PalmError ends the program with exit code 2.
     """
+    raise_any(_argument_problems(config, task_dir, argv))
     if argv is None:
         report_plainly()
-    options = {"needs_tasks": needs_tasks, "resolves_auto": for_train}
     try:
-        found = read_config(config, task_dir, argv, directory=settings_of_model, **options)
+        found = read_config(config, task_dir, argv, needs_tasks, settings_of_model, resolves_auto=for_train)
     except HelpRequested:
         print(help_text(HELP, NO_SETTINGS))  # noqa: T201
         raise SystemExit(0) from None
@@ -50,16 +49,13 @@ def read_program_config(
     return found
 
 
-def argument_problems(config: object, task_dir: object, argv: object, tasks: object) -> Iterator[str]:
-    """List arguments of a Controller that have the wrong type."""
+def _argument_problems(config: object, task_dir: object, argv: object) -> Iterator[str]:
     yield from type_problems((str, os.PathLike, Mapping), "a YAML file or a mapping", config=config)
     yield from type_problems((str, os.PathLike), "a folder", task_dir=task_dir)
     if argv is not None and (isinstance(argv, str) or not isinstance(argv, Sequence)):
         yield f"argv should be a list of words such as ['--batch_size', '8'], not {argv!r}"
     elif argv and (strange := [word for word in argv if not isinstance(word, str)]):
         yield f"argv should contain strings, not {strange[0]!r}; write {str(strange[0])!r}"
-    if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
-        yield f"tasks should be a list of palm.Task, not {tasks!r}"
 
 
 def start_processes(settings: Mapping[str, Any]) -> torch.device:

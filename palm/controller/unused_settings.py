@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,10 +13,10 @@ from palm.reader import EmbeddingReader
 from palm.reader.tables.files import is_data
 from palm.reader.text.labels import Labels
 
+Settings = Mapping[str, Any]
 
-def ineffective_settings(
-    config: Config, settings: dict[str, Any], tasks: Sequence[TaskPlan]
-) -> Iterator[str]:
+
+def ineffective_settings(config: Config, settings: Settings, tasks: Sequence[TaskPlan]) -> Iterator[str]:
     """Yield a line with the remedy for every given setting that has no effect."""
     is_evaluated = any(task.task.get("dev_file") is not None for task in tasks)
     for name, why in _of_run(settings, is_evaluated):
@@ -26,7 +26,7 @@ def ineffective_settings(
             yield f"{place_of(config, name, task.name)} {why}"
 
 
-def _of_run(settings: dict[str, Any], is_evaluated: bool) -> Iterator[tuple[str, str]]:
+def _of_run(settings: Settings, is_evaluated: bool) -> Iterator[tuple[str, str]]:
     is_saved = (
         max(settings.get("save_every_n_steps", -1), settings.get("save_infermodel_every_n_steps", -1)) > 0
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, get_type_hints
 
 
@@ -12,7 +11,7 @@ def constructor_of(
     component: type[Any],
     construct: Callable[..., None],
     take: Callable[..., Any],
-    fixed: Mapping[str, Any] = MappingProxyType({}),
+    fixed: Mapping[str, Any],
 ) -> Callable[..., None]:
     """Build a constructor whose signature is exactly the settings of one component.
 

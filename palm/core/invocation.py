@@ -1,4 +1,4 @@
-"""How the process was started: as a program, or inside a notebook or a test."""
+"""Start of the process: as a program, or inside a notebook or a test."""
 
 from __future__ import annotations
 

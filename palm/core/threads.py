@@ -1,4 +1,4 @@
-"""How long CPU threads spin before they sleep while waiting for each other."""
+"""Spinning of CPU threads that wait for each other, before they sleep."""
 
 from __future__ import annotations
 

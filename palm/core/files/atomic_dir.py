@@ -121,15 +121,10 @@ def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
 
 
 def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = ()) -> None:
-    """Check that `new_directory` may write to `path`.
-
-    Args:
-        path: the folder.
-        overwrite: as in `new_directory`.
-        reads: the sources that the folder will be made from; they must not be replaced.
+    """Check that `new_directory` may write, without replacing the sources in `reads`.
 
     Raises:
-        StorageError: it may not; the message gives what is there and what to do.
+        StorageError: it may not; the message says what is there and what to do.
     """
     if path.name in ("", ".."):
         raise StorageError(

@@ -57,9 +57,7 @@ def locked(path: Path, work: str = "", taken: Callable[[], str] | None = None) -
     except (OSError, NotImplementedError):  # no locks there
         pass
     if taken is not None and not lock.is_locked:
-        logger.warning(
-            "%s is on a file system without locks; make sure that no other process uses it", path.parent
-        )
+        logger.warning("%s does not support file locks; make sure that nothing else uses it", path.parent)
     try:
         yield
     finally:

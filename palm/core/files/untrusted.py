@@ -159,9 +159,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """
     content = read_json(path)
     if not isinstance(content, dict):
-        raise StorageError(
-            f"cannot read {path}: it should contain a JSON object, not {type(content).__name__}"
-        )
+        raise StorageError(f"cannot read {path}: expected a JSON object, not {type(content).__name__}")
     return content
 
 
