@@ -84,13 +84,13 @@ Observer = Callable[[Any], object]
 events, all observers hear these at once, before the next of them hears the current one."""
 
 
-def tell(event: Event, observers: Sequence[Observer]) -> None:
+def notify(event: Event, observers: Sequence[Observer]) -> None:
     """Call all observers with an event, in order, and at once with the events that they return."""
     for observe in observers:
         answers = observe(event)
         for answer in answers if isinstance(answers, list) else (answers,):
             if isinstance(answer, Event):
-                tell(answer, observers)
+                notify(answer, observers)
 
 
 @dataclass(frozen=True)
