@@ -324,7 +324,7 @@ def components() -> Iterator[Mistake]:
         ("backbone_config_path", None, "hidden_size is missing"),
         ("backbone_config_path", "nowhere.json", "backbone_config_path: no such file", "nowhere.json"),
         ("vocab_path", "nowhere.txt", "vocab_path: no such file", "(written as 'nowhere.txt')"),
-        ("batch_size", None, "there is neither batch_size (rows a step) nor max_tokens_per_batch"),
+        ("batch_size", None, "neither batch_size (rows per step) nor max_tokens_per_batch"),
         (
             "task_instance",
             ["clss"],
