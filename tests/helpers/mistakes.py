@@ -324,7 +324,7 @@ def components() -> Iterator[Mistake]:
         ("backbone_config_path", None, "hidden_size is missing"),
         ("backbone_config_path", "nowhere.json", "backbone_config_path: no such file", "nowhere.json"),
         ("vocab_path", "nowhere.txt", "vocab_path: no such file", "(written as 'nowhere.txt')"),
-        ("batch_size", None, "there is neither batch_size (rows a step) nor max_tokens_per_batch"),
+        ("batch_size", None, "neither batch_size (rows per step) nor max_tokens_per_batch"),
         (
             "task_instance",
             ["clss"],
@@ -555,13 +555,13 @@ def shell() -> Iterator[Mistake]:
         ["predict", *run, "--task", "cls"], "task 'cls' has no model at", "it is not trained yet; train first"
     )
     yield said(["predict", *run, "--cls.pred_file", "no.tsv"], "task 'cls' needs a pred_file; no such file")
-    yield said(["predict", *run, "--trust", "x"], "--trust goes with --model")
+    yield said(["predict", *run, "--trust", "x"], "--trust", "--model")
     yield said(
         ["predict", *run, "--inference_model_dir", "no"],
         "no is not a directory that palm saved",
         "train first",
     )
-    yield said(["predict", *run, "--input", "cls.tsv"], "--input goes with --model")
+    yield said(["predict", *run, "--input", "cls.tsv"], "--input", "--model")
     yield said(["predict", *run, "--output", "x", "--task", "a", "--task", "b"], "--output", "a, b")
     yield said(["convert", ".", "--output", "converted"], "no weights at")
     yield said(["init", "new", "--tasks", "a=cls,a=mlm"], "'a'", "a2=KIND")
@@ -581,14 +581,12 @@ def shell() -> Iterator[Mistake]:
     yield said(["evaluate", "--metrics", "mcc"], "palm evaluate needs CONFIG", "unknown: --metrics=mcc")
     yield said(["export", "x", "--output", "y"], "usage: palm export", "required: --to")
     yield said(["export", "x", "--output", "y", "--to", "tf"], "invalid choice: 'tf'")
-    yield said(
-        ["export", "x", "--output", "y", "--to", "hf", "--all_heads"], "--all_heads goes with --to onnx"
-    )
+    yield said(["export", "x", "--output", "y", "--to", "hf", "--all_heads"], "--all_heads", "--to onnx")
     yield said(["export", "x", "--output", "y", "--to", "hf"], "x")
     yield said(["convert", "nowhere", "--output", "converted"], "no weights at nowhere: it does not exist")
     yield said(["inspect", "nowhere"], "nowhere")
-    yield said(["inspect", "nowhere", "--jsn"], "palm inspect does not know --jsn")
-    yield said(["download", "--lst"], "palm download does not know --lst")
+    yield said(["inspect", "nowhere", "--jsn"], "palm inspect", "--jsn")
+    yield said(["download", "--lst"], "palm download", "--lst")
     yield said(["download", "nothing-of-this-name"], "nothing-of-this-name")
 
 
