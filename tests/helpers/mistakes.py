@@ -192,7 +192,7 @@ def ranges() -> Iterator[Mistake]:
         ({"backbone_learning_rate": 0}, "backbone_learning_rate: 0.0", "freeze"),
         ({"freeze": 0}, "freeze should be embeddings, backbone or a number of layers, not 0"),
         ({"freeze": 3}, "freeze: there are 2 layers, not 3"),
-        ({"parameter_learning_rates": {"*.nowhere": 1}}, "'*.nowhere' fits no parameter that moves"),
+        ({"parameter_learning_rates": {"*.nowhere": 1}}, "parameter_learning_rates: '*.nowhere'"),
         ({"mix_ratio": [1, 1]}, "mix_ratio has 2 entries for 1 tasks (cls)"),
         ({"mix_ratio": [0]}, "mix_ratio of task 'cls' should be above 0 for a target task, not 0.0"),
         ({"mix_ratio": [-1]}, "mix_ratio of task 'cls' should be above 0 for a target task, not -1.0"),
