@@ -41,7 +41,7 @@ class Reader(Methods2x, ABC):
             not inherited: a subclass says it again.
         truth_names: the fields that `truths` gives, which decide what metrics fit.
         ignored_settings: those that are accepted for PaddlePALM's files and have no effect -> the reason.
-        known_columns: all columns that a table of this reader may have.
+        known_fields: all columns that a table of this reader may have.
         split_by: those of them whose texts no two parts of a table have in common.
         facts: the counts of a file that `encode` adds to; None while none are wanted.
         on_bad_row: the treatment of rows with targets that cannot be used, see `palm.reader.text.bad_rows`.
@@ -59,7 +59,7 @@ class Reader(Methods2x, ABC):
     targets_attr: Specs
     truth_names: Sequence[str] = ()
     ignored_settings: ClassVar[Mapping[str, str]] = {}
-    known_columns: ClassVar[tuple[str, ...]] = ()
+    known_fields: ClassVar[tuple[str, ...]] = ()
     split_by: ClassVar[tuple[str, ...]] = ("text_a", "text_b", "text_b_neg")
     facts: TextFacts | None = None
     on_bad_row: str = "error"

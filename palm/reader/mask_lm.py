@@ -39,7 +39,7 @@ class MaskLMReader(TextReader):
     """
 
     cacheable = True
-    known_columns = ("text_a", "text_b")
+    known_fields = ("text_a", "text_b")
     order_2x = (*TextReader.order_2x, "dev_count", "print_prefix")
     truth_names = ("words",)
 

@@ -61,7 +61,7 @@ class MatchReader(TextReader):
     """
 
     cacheable = True
-    known_columns = ("label", "text_a", "text_b", "text_b_neg")
+    known_fields = ("label", "text_a", "text_b", "text_b_neg")
     aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
     order_2x = (*TextReader.order_2x[:-1], "learning_strategy", "phase", "dev_count", "print_prefix")
     text_columns = ("text_a", "text_b")

@@ -69,8 +69,8 @@ class MRCReader(TokenizingReader):
     """
 
     cacheable = True
-    known_columns = ("id", "question", "context", "answers", "answer_start")
-    optional_columns = known_columns
+    known_fields = ("id", "question", "context", "answers", "answer_start")
+    optional_columns = known_fields
     split_by = ("context",)
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are pieces of the context as it is"}
     order_2x = (

@@ -62,7 +62,7 @@ class SequenceLabelReader(WordReader):
     """
 
     cacheable = True
-    known_columns = ("label", "text_a")
+    known_fields = ("label", "text_a")
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "blanks separate the words"}
 
     def setup(
@@ -104,7 +104,7 @@ class SequenceLabelReader(WordReader):
             )
         return [self.labels.value_of(label, place) for label in labels]
 
-    def numbers_of(
+    def own_fields(
         self, example: TaggedExample, window: range, with_targets: bool
     ) -> dict[str, Sequence[int]]:
         labels = example.labels or []

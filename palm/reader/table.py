@@ -46,7 +46,7 @@ class TextReader(TokenizingReader):
         labels: the labels that files carry; None for a reader that makes its own targets.
     """
 
-    known_columns: ClassVar[tuple[str, ...]] = ("label", "text_a", "text_b")
+    known_fields: ClassVar[tuple[str, ...]] = ("label", "text_a", "text_b")
     text_columns: ClassVar[tuple[str, ...]] = ("text_a",)
     optional_columns: ClassVar[tuple[str, ...]] = ("text_b",)
     label_columns: Sequence[str] = ("label",)

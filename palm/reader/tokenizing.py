@@ -97,7 +97,7 @@ class TokenizingReader(Reader):
             *choice_problems(get_args(OnBadRow), on_bad_row=on_bad_row),
             *path_problems(vocab_path=vocab_path),
             *type_problems(int, "a whole number", max_seq_len=max_seq_len),
-            *column_problems(columns, self.known_columns),
+            *column_problems(columns, self.known_fields),
         ]
         if format is not None:
             problems += choice_problems(get_args(TableFormat), format=format)

@@ -26,7 +26,7 @@ class WordReader(TokenizingReader):
     A row is `[CLS] text_a [SEP]`; a text that does not fit continues in further rows of whole words.
 
     Attributes:
-        input_columns: those of `known_columns` that a file without targets must have, too.
+        input_columns: those of `known_fields` that a file without targets must have, too.
     """
 
     aliases: ClassVar[dict[str, str]] = TokenizingReader.aliases | {
@@ -48,11 +48,11 @@ class WordReader(TokenizingReader):
             raise ConfigError(f"max_seq_len should be at least 3, not {self.max_seq_len!r}")
 
     @abstractmethod
-    def numbers_of(self, example: Any, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
+    def own_fields(self, example: Any, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
         """The reader's own columns of one row of an example, which has the words of the window."""
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
-        return self.known_columns if with_targets else self.input_columns
+        return self.known_fields if with_targets else self.input_columns
 
     def parse(self, texts: Iterable[Any]) -> Iterator[Any]:
         for number, text in enumerate(texts):
@@ -76,7 +76,7 @@ class WordReader(TokenizingReader):
                 columns["token_ids"].append(self.tokenizer.row(chain(*own)))
                 # the columns of the words' first pieces, after `[CLS]`
                 columns["word_starts"].append(list(accumulate(map(len, own[:-1]), initial=1)))
-                for name, values in self.numbers_of(example, window, with_targets).items():
+                for name, values in self.own_fields(example, window, with_targets).items():
                     columns[name].append(values)
         if self.facts is not None:
             texts = [" ".join(example.words) for example in examples]
