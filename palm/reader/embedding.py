@@ -34,7 +34,7 @@ class EmbeddingReader(GroupReader):
     """
 
     cacheable = True
-    known_fields = ("label", "text_a", "text_b", "negatives")
+    known_columns = ("label", "text_a", "text_b", "negatives")
     text_columns = ("text_a",)
     optional_columns = ("text_b", "negatives")
     list_column = "negatives"

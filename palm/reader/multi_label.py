@@ -78,7 +78,7 @@ class MultiLabelReader(TextReader):
     ) -> None:
         super().setup()
         if label_columns and label_map is not None:
-            raise ConfigError("label_map and label_columns both name the labels; remove one of them")
+            raise ConfigError("label_map: the label_columns already name the labels; remove one of them")
         if not label_separator:
             raise ConfigError("label_separator is empty; set it to the text between two labels")
         self.label_separator = label_separator

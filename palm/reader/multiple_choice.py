@@ -32,7 +32,7 @@ class MultipleChoiceReader(GroupReader):
     """
 
     cacheable = True
-    known_fields = ("label", "text_a", "text_b", "choices")
+    known_columns = ("label", "text_a", "text_b", "choices")
     text_columns = ("text_a", "choices")
     list_column = "choices"
     parsed_form: ClassVar[str] = "(text, [choice, …]) or {'text_a': …, 'choices': […]} (and 'text_b')"

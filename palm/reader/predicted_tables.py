@@ -117,9 +117,7 @@ def _uniform(
 ) -> Iterator[dict[str, Any]]:
     for row in rows:
         if strange := row.keys() - {*columns}:
-            raise StorageError(
-                f"{path}: only some rows have {', '.join(strange)}; write a .jsonl file instead"
-            )
+            raise StorageError(f"{path}: only some rows have {', '.join(strange)}; write .jsonl instead")
         yield {name: row.get(name) for name in columns}
 
 
@@ -163,9 +161,7 @@ def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], sch
                 writer.write_table(Table.from_pylist(batch, schema))
                 count += len(batch)
     except (ArrowException, OverflowError, UnicodeError) as error:
-        raise StorageError(
-            f"the rows do not fit one Parquet schema ({error}); write a .jsonl file instead"
-        ) from error
+        raise StorageError(f"the rows do not fit one Parquet schema ({error}); write .jsonl") from error
     return count
 
 

@@ -42,7 +42,7 @@ class RankingReader(GroupReader):
     """
 
     cacheable = True
-    known_fields = ("label", "text_a", "candidates")
+    known_columns = ("label", "text_a", "candidates")
     text_columns = ("text_a", "candidates")
     optional_columns = ()
     list_column = "candidates"

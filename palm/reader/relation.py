@@ -48,7 +48,7 @@ class RelationReader(SpanReader):
     """
 
     cacheable = True
-    known_fields = ("relations", "spans", "text_a")
+    known_columns = ("relations", "spans", "text_a")
 
     def setup(
         self,
@@ -65,7 +65,7 @@ class RelationReader(SpanReader):
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if span_label_map is None:
             raise ConfigError("span_label_map is missing; set it to a mapping from span label to id")
-        self.labels_of_spans = Labels(n_span_classes, span_label_map)
+        self.span_labels = Labels(n_span_classes, span_label_map)
         self.spans_given = spans == "given"
         self.num_labels = self.labels.count
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
@@ -78,10 +78,6 @@ class RelationReader(SpanReader):
         else:
             self.targets_attr = {**self.targets_attr, **places, "relation_labels": pairs}
         self.truth_names = ("relations", "spans")
-
-    @property
-    def span_labels(self) -> Labels:
-        return self.labels_of_spans
 
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
         example = super().example_of(row, with_targets or self.spans_given, missing_labels)

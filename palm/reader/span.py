@@ -135,7 +135,7 @@ class SpanReader(WordReader):
     """
 
     cacheable = True
-    known_fields: ClassVar[tuple[str, ...]] = ("spans", "text_a")
+    known_columns: ClassVar[tuple[str, ...]] = ("spans", "text_a")
 
     def setup(
         self,
@@ -151,14 +151,10 @@ class SpanReader(WordReader):
         self.span_unit = span_unit
         self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
+        self.span_labels = self.labels
         self.outputs_attr = {**SEQUENCE_ATTR, "word_starts": TensorSpec(("batch", "words"), torch.long)}
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
         self.truth_names = ("spans",)
-
-    @property
-    def span_labels(self) -> Labels:
-        """The labels of spans."""
-        return self.labels
 
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
         text = row.cells["text_a"]
@@ -200,7 +196,7 @@ class SpanReader(WordReader):
             if self.facts is not None and name in rows:
                 total = sum(len(getattr(example, name) or ()) for example in examples)
                 kept = int((rows[name].values[::3] >= 0).sum())
-                self.facts.shortened(name, total - kept, total, f"max_seq_len (now {self.max_seq_len})")
+                self.facts.add_cut(name, total - kept, total, f"max_seq_len (now {self.max_seq_len})")
         return rows
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:

@@ -29,7 +29,7 @@ from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
 from palm.reader.tables.files import absence, is_data
-from palm.reader.tables.selection import ENDING, data_checksum
+from palm.reader.tables.selection import SUFFIX, data_checksum
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
@@ -213,7 +213,7 @@ def _analysis(
 
 def _dev_data(run: Run, task: str, recorded: str | None, given: str | Path | None) -> Path | str:
     """Return the data that a task's model is to predict, or why nothing can be predicted."""
-    chosen = run.folder / f"{task}.dev{ENDING}"
+    chosen = run.folder / f"{task}.dev{SUFFIX}"
     dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
     if dev_file is None:
         why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
@@ -234,7 +234,7 @@ def _may_show(run: Run, path: Path, recorded: str | None) -> bool:
 
     Who has made the folder knows what they sent with it, and knows the digest only of what they have.
     """
-    is_inside = path.resolve().is_relative_to(run.folder.resolve()) and not path.name.endswith(ENDING)
+    is_inside = path.resolve().is_relative_to(run.folder.resolve()) and not path.name.endswith(SUFFIX)
     return is_inside or recorded == data_checksum(path)
 
 

@@ -359,7 +359,7 @@ def components() -> Iterator[Mistake]:
         ("train_file", None, "task 'cls' has no train_file; name its training data in cls.yaml"),
         ("train_file", "nowhere.tsv", "train_file: no such file"),
         ("dev_file", "nowhere.tsv", "dev_file: no such file"),
-        ("dev_file", "/dev/null", "dev_file: no plain file: "),
+        ("dev_file", "/dev/null", "dev_file: not a regular file: "),
         ("dev_file", "..", "dev_file: no table in this folder: "),
         ("label_map", "nowhere.json", "label_map: no such file"),
     ):
