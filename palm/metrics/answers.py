@@ -222,7 +222,7 @@ def treebank_words(text: str) -> list[str]:
     """
     spaced = _LAST_DOT.sub(" . ", _MARK.sub(r" \1 ", text))
     words = [(word, _QUOTED.fullmatch(word)) for word in spaced.split()]
-    return [piece for word, match in words for piece in (match.groups() if match else (word,)) if piece]
+    return [token for word, match in words for token in (match.groups() if match else (word,)) if token]
 
 
 def longest_common_substring(ours: Sequence[str], theirs: Sequence[str]) -> int:

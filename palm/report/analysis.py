@@ -28,7 +28,7 @@ from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
-from palm.reader.tables.files import absence, is_data
+from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import SUFFIX, data_checksum
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
@@ -145,7 +145,7 @@ def analyses_of(
         if task not in run.history.tasks:
             raise PalmError(f"dev_file: no task is called {task!r}; there are {', '.join(run.history.tasks)}")
         if not is_data(Path(given)):
-            raise PalmError(f"dev_file of {task}: {absence(Path(given))}: {given}")
+            raise PalmError(f"dev_file of {task}: {missing_reason(Path(given))}: {given}")
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
     if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:

@@ -1,4 +1,4 @@
-"""Counts of the texts of a file that encoding cuts or cannot read, and remarks on them."""
+"""Counts of truncated and poorly tokenized texts in a file, and remarks on them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from palm.reader.text.tokenizer import Tokenizer
 
 MAX_UNKNOWN = 0.1
-"""The fraction of unknown tokens up to which there is no remark. Texts in another language than their
-vocabulary's, or in capitals for a vocabulary of lower-case words, have several times as many."""
+"""The fraction of unknown tokens above which there is a remark. Texts in another language than the
+vocabulary, or in capitals with a lower-case vocabulary, have several times as many."""
 
 
 MIN_LETTERS = 2.0
-"""Letters of a token, on average, below which the vocabulary is not one of the language: 4 are usual."""
+"""The mean letters per token below which the vocabulary is probably for another language; 4 are usual."""
 
 
 class Remark(NamedTuple):

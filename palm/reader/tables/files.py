@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, get_args
 from palm.core.errors import DataError
 from palm.core.files.checksum import checksum
 from palm.core.files.untrusted import POINTER, is_pointer, read_object
-from palm.reader.tables.remote import copies_of, is_address
+from palm.reader.tables.remote import copies_of, is_url
 
 TableFormat = Literal["tsv", "csv", "jsonl", "parquet", "arrow", "squad"]
 
@@ -63,16 +63,16 @@ def files_of(path: Path) -> list[Path]:
         found = _files_in(path)
     elif "," in str(path):
         found = [file for part in str(path).split(",") for file in files_of(Path(part.strip()))]
-    elif is_address(path):
+    elif is_url(path):
         found = list(copies_of(path))
     else:
         found = [Path(name) for name in sorted(glob.glob(str(path))) if Path(name).is_file()]  # noqa: PTH207
     if not found:
-        raise DataError(f"{path}: cannot read the data file ({absence(path)})")
+        raise DataError(f"{path}: cannot read the data file ({missing_reason(path)})")
     return found
 
 
-def absence(path: Path) -> str:
+def missing_reason(path: Path) -> str:
     """The reason why there is no data at a path, for messages."""
     if path.is_dir():
         return "no table in this folder"
@@ -92,7 +92,7 @@ def _files_in(folder: Path) -> list[Path]:
 def is_data(path: Path) -> bool:
     """Check whether there is a data file or table at a path; URLs are assumed to exist."""
     try:
-        return is_address(path) or bool(files_of(path))
+        return is_url(path) or bool(files_of(path))
     except (DataError, OSError):  # OSError: for example, a name that is too long
         return False
 

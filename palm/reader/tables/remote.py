@@ -20,7 +20,7 @@ from palm.core.files.untrusted import wrap_read_errors
 from palm.core.files.write_errors import REMEDIES
 from palm.core.logging import logger
 
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/+(?=[^/])")
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(?=[^/])")
 """The beginning of a URL; `Path` drops one of its slashes."""
 
 _TAGS = ("ETag", "etag", "generation", "blob_id", "LastModified", "Last-Modified", "mtime", "created")
@@ -28,9 +28,9 @@ _FACTS = ("size", *_TAGS, "md5Hash", "Content-MD5", "ChecksumSHA256", "crc32c", 
 """Metadata of stores that changes when the content of a file changes."""
 
 
-def is_address(path: Path) -> bool:
+def is_url(path: Path) -> bool:
     """Check whether a path is a URL, such as `https://…` or `s3://…`."""
-    return _ADDRESS.match(str(path)) is not None
+    return _URL.match(str(path)) is not None
 
 
 @lru_cache(maxsize=256)
@@ -43,13 +43,13 @@ def copies_of(path: Path) -> tuple[Path, ...]:
         DataError: fsspec or the store's library is not installed, no such file, a broken connection, or a
             file that changes while it is copied.
     """
-    address = _ADDRESS.sub(r"\1://", str(path), count=1)
+    url = _URL.sub(r"\1://", str(path), count=1)
     try:
         import fsspec
     except ImportError:
-        raise DataError(f"{address}: URLs need fsspec: pip install 'palm-torch[remote]'") from None
-    with wrap_read_errors(address, " the data file", DataError):
-        store, name = fsspec.core.url_to_fs(address)
+        raise DataError(f"{url}: URLs need fsspec: pip install 'palm-torch[remote]'") from None
+    with wrap_read_errors(url, " the data file", DataError):
+        store, name = fsspec.core.url_to_fs(url)
         names = sorted(store.glob(name)) if re.search(r"[*\[]", name) else [name]
         return tuple(_copy(store, each) for each in names)
 

@@ -204,15 +204,15 @@ def _special_by_rules(ids: dict[str, int], path: Path, whole: tokenizers.Tokeniz
     marks = around.special_tokens_mask
     if len(marks) < 3 or not (marks[0] and marks[-1]):
         return None
-    beside = path.with_name(SETTINGS)
-    settings = _read(beside) if beside.is_file() else {}
+    config = path.with_name(SETTINGS)
+    settings = _read(config) if config.is_file() else {}
     named = {}
     for role, usual in (("pad", "<pad>"), ("unk", "<unk>"), ("mask", "<mask>")):
         token = settings.get(f"{role}_token", usual)
         named[role] = str(token.get("content") if isinstance(token, dict) else token)
     if named["pad"] not in ids:
         return None
-    unknown = named["unk"] if named["unk"] in ids else named["pad"]  # unused: byte-level, nothing is unknown
+    unknown = named["unk"] if named["unk"] in ids else named["pad"]  # unused in a byte-level vocabulary
     return SpecialTokens(named["pad"], unknown, around.tokens[0], around.tokens[-1], named["mask"])
 
 
