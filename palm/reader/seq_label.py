@@ -128,7 +128,7 @@ class SequenceLabelReader(WordReader):
 
     def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
         for example in examples:
-            assert example.labels is not None, "examples to evaluate on are read with labels"
+            assert example.labels is not None, "evaluation needs examples that were read with labels"
             check_labelled(example.labels[0], example.place)
             yield {"labels": self._named(example.labels), "label_ids": example.labels}
 

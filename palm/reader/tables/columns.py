@@ -101,7 +101,7 @@ class Columns:
                 self._unseen.discard(name)
             elif name in self.required and name not in TARGETS:
                 problem = "is null" if source in row.cells else "is missing"
-                hint = did_you_mean(source, row.cells) or f"; there is {cut(', '.join(row.cells))}"
+                hint = did_you_mean(source, row.cells) or f"; the row has {cut(', '.join(row.cells))}"
                 raise DataError(f"{row.place}: {source!r} {problem}{hint}")
             if value is not None or name in self.required:
                 cells[name] = value

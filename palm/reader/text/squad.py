@@ -174,7 +174,9 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     if start is None:
         wrong += f"has no answer_start; {hint}"
     else:
-        wrong += f"should be at {start}, where there is {context[max(0, start) :][: len(text)]!r}; {hint}"
+        wrong += (
+            f"should be at {start}, where the context has {context[max(0, start) :][: len(text)]!r}; {hint}"
+        )
     if not elsewhere or (start is None and len(elsewhere) > 1):
         raise DataError(wrong)
     place = min(elsewhere, key=lambda position: abs(position - (start or 0)))

@@ -250,7 +250,7 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise DataError(
-            f"{path}: the vocabulary lacks {', '.join(missing)}; is it a BERT or ERNIE vocabulary?"
+            f"{path}: the vocabulary lacks {', '.join(missing)}; it should be that of a BERT or ERNIE model"
         )
     return vocabulary
 
