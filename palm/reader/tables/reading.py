@@ -73,7 +73,7 @@ def read_table(
             chosen = read_selection(path)
             raise DataError(f"{chosen.table}: {dict(chosen.settings)} select no rows; change the settings")
         found = f"the file has only a header ({names})" if names else "the file is empty"
-        raise DataError(f"{path}: {found}; expected a header and rows")
+        raise DataError(f"{path}: {found}; expected rows")
     columns.finish(path)
 
 

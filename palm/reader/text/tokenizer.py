@@ -240,7 +240,7 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     lines_of_ids: dict[int, int] = {}
     for line_number, (token, number, place) in enumerate(_entries(path), start=1):
         if number in lines_of_ids:
-            raise DataError(f"{place}: the id {number} is already used in line {lines_of_ids[number]}")
+            raise DataError(f"{place}: id {number} is already used in line {lines_of_ids[number]}")
         if token in vocabulary:
             first = lines_of_ids[vocabulary[token]]
             raise DataError(f"{place}: the token {token!r} is already in line {first}; remove one of them")
