@@ -1,4 +1,4 @@
-"""A pretrained encoder from any directory that palm reads to one that other programs read."""
+"""Conversion of a pretrained encoder from any directory that palm reads to Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from palm.reader.text.subwords import load_tokenizer
 
 
 def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> Report:
-    """Write an encoder's weights, sizes and vocabulary as `transformers` does, bit by bit the same.
+    """Write an encoder's weights (bit for bit), configuration and vocabulary in Hugging Face's layout.
 
-    `source` is what `palm.load_backbone` reads.
+    `source` is a directory that `palm.load_backbone` reads.
 
     Raises:
-        ConfigError: sizes that are missing or wrong.
+        ConfigError: the configuration of the encoder is incomplete or wrong.
         StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use.
     """
     raise_any(path_problems(source=source, folder=folder))
