@@ -9,7 +9,7 @@ from palm.core.checks import path_problems, raise_any
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
-from palm.export.tokenizer_files import input_names, save_tokenizer
+from palm.export.tokenizer_files import save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
 from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
@@ -45,7 +45,7 @@ def _save_vocabulary(directory: ModelDirectory, backbone: Backbone, folder: Path
         save_tokenizer(
             load_tokenizer(directory.vocab_path, directory.do_lower_case),
             folder,
-            inputs=input_names(backbone),
+            backbone=backbone,
             longest=backbone.max_tokens,
             do_lower_case=directory.do_lower_case,
             marks_text=True,

@@ -23,7 +23,7 @@ def save_tokenizer(
     tokenizer: Tokenizer,
     folder: Path,
     *,
-    inputs: list[str],
+    backbone: Backbone,
     longest: int | None,
     do_lower_case: bool,
     marks_text: bool,
@@ -35,7 +35,7 @@ def save_tokenizer(
     Args:
         tokenizer: of a reader; the files result in the same token ids, special tokens and segments.
         folder: an existing folder.
-        inputs: the model's inputs, with Hugging Face's names.
+        backbone: the encoder of the model.
         longest: maximum number of tokens in a row; None for no limit.
         do_lower_case: as for the tokenizer.
         marks_text: whether special tokens in a text are parsed as such, like `[MASK]` for a masked language
@@ -53,10 +53,11 @@ def save_tokenizer(
     _add_special_tokens(library, tokenizer, adds_prefix_space)
     library.add_special_tokens(list(roles.values()))
     write_text(folder / "tokenizer.json", library.to_str(pretty=True))
+    segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": do_lower_case,
-        "model_input_names": inputs,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
         "split_special_tokens": not marks_text,
         "clean_up_tokenization_spaces": False,
         **({} if longest is None else {"model_max_length": longest}),
@@ -82,7 +83,7 @@ def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text:
     save_tokenizer(
         load_tokenizer(reader),
         folder,
-        inputs=input_names(backbone),
+        backbone=backbone,
         longest=reader.settings["max_seq_len"],
         do_lower_case=reader.settings["do_lower_case"],
         marks_text=marks_text,
@@ -101,12 +102,6 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
     if not isinstance(tokenizer, Tokenizer):
         raise PalmError(f"{type(reader).__name__} has no palm tokenizer, which is needed for an export")
     return tokenizer
-
-
-def input_names(backbone: Backbone) -> list[str]:
-    """Return the tokenizer outputs that a model on this encoder reads, with Hugging Face's names."""
-    segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
-    return ["input_ids", *segments, "attention_mask"]
 
 
 def _add_special_tokens(library: tokenizers.Tokenizer, tokenizer: Tokenizer, adds_prefix_space: bool) -> None:

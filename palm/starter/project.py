@@ -39,9 +39,6 @@ KINDS = {
 }
 """Kinds of tasks of a project."""
 
-RATIOS = {True: "1.0", False: "0.5"}
-"""`mix_ratio` of targets (True) and of auxiliary tasks."""
-
 HELPER = "mlm"
 """The kind that is an auxiliary if there are other tasks."""
 
@@ -205,7 +202,7 @@ def _values(tasks: Mapping[str, str], pretrain: str | None, effort: str | None) 
     encoder, start = RANDOM if pretrain is None else PRETRAINED
     named = {"pretrain": json.dumps(pretrain)}
     tags = ", ".join(str(int(name in targets)) for name in tasks)
-    ratios = ", ".join(RATIOS[name in targets] for name in tasks)
+    ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
     return {
         "files": ", ".join(f"{name}.yaml" for name in tasks),
         "names": ", ".join(tasks),

@@ -33,17 +33,6 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class LossVariable:
-    """The result of `build_forward`, an argument of an optimizer's constructor.
-
-    Args:
-        name: `<trainer>.loss`.
-    """
-
-    name: str
-
-
-@dataclass(frozen=True)
 class Forward:
     """An encoder with one head."""
 

@@ -24,7 +24,7 @@ from palm.engine.training.shared_rows import share_rows
 from palm.engine.training.task import Task
 from palm.mixing import Mixing, MixRatio
 from palm.reader import Reader, Record
-from palm.trainer.assembly import Forward, LossVariable, require, seed_of
+from palm.trainer.assembly import Forward, require, seed_of
 from palm.trainer.base import TrainerBase
 from palm.trainer.predicting import logged_steps, predicted, results_of
 from palm.trainer.shared_pass import SharedPass, versions
@@ -77,8 +77,11 @@ class MultiHeadTrainer(TrainerBase):
 
     # Before training
 
-    def build_forward(self) -> LossVariable:
+    def build_forward(self) -> str:
         """Combine the trainers' encoder and heads; heads to be shared become one object.
+
+        Returns:
+            The name of the loss, an argument of an optimizer's constructor.
 
         Raises:
             PalmError: a trainer's `build_forward` was not called.
@@ -93,7 +96,7 @@ class MultiHeadTrainer(TrainerBase):
                 # Tasks share a head by using the same object, and so the same parameters.
                 trainer.build_forward(owner.forward.backbone, owner.forward.head)
         self._reset_run()
-        return LossVariable(f"{self.name}.loss")
+        return f"{self.name}.loss"
 
     def build_predict_forward(self) -> dict[str, dict[str, TensorSpec]]:
         """Combine the trainers' encoder and heads for prediction.

@@ -29,7 +29,7 @@ from palm.paradigm import Head
 from palm.paradigm.results import has_own_results
 from palm.pretrained import load_pretrain
 from palm.reader import Predictions, Reader
-from palm.trainer.assembly import Forward, LossVariable, require, seed_of
+from palm.trainer.assembly import Forward, require, seed_of
 from palm.trainer.base import TrainerBase
 from palm.trainer.fitting import task_of
 from palm.trainer.predicting import logged_steps, predicted, prediction_batches, results_of
@@ -99,16 +99,16 @@ class Trainer(TrainerBase):
 
     # Before training
 
-    def build_forward(self, backbone: Backbone, task_head: Head) -> LossVariable:
+    def build_forward(self, backbone: Backbone, task_head: Head) -> str:
         """Set the encoder and the head to train.
 
         Returns:
-            The loss, an argument of an optimizer's constructor.
+            The name of the loss, `<name>.loss`, an argument of an optimizer's constructor.
         """
         self.forward = Forward(backbone, task_head)
         self.task = None
         self._reset_run()
-        return LossVariable(f"{self.name}.loss")
+        return f"{self.name}.loss"
 
     def build_predict_forward(self, pred_backbone: Backbone, pred_head: Head) -> dict[str, TensorSpec]:
         """Set the encoder and the head to predict with; they share the weights of those that are trained.
