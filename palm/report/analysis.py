@@ -189,7 +189,7 @@ def _analysis(
 ) -> Analysis | str:
     model = run.source(task)
     if model is None:
-        return "Neither a model of this task nor a checkpoint was saved, so nothing was predicted."
+        return "No model or checkpoint of this task was saved, so nothing was predicted."
     recorded = _recorded(model, "dev_file")
     path = _dev_data(run, task, recorded, given)
     if isinstance(path, str):
