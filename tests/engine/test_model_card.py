@@ -109,7 +109,7 @@ def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
     assert text == (
         "---\nlanguage: zh\nlibrary_name: palm\npipeline_tag: text-classification\n"
         "tags:\n- palm\n- ernie\n- cls\n---\n\n"
-        "# t\n\nText classification. Encoder: ernie (3 layers, 8 wide).\n\n"
+        "# t\n\nText classification. Encoder: ernie (3 layers, 8 hidden units).\n\n"
         "## How to load it\n\n```python\nimport palm\n\n"
         'model = palm.load_model("t")  # the path of this directory\nmodel.predict(["a text"])\n```\n'
     )
@@ -117,7 +117,7 @@ def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
 
 def test_a_score_that_is_not_a_number_is_no_result() -> None:
     text = model_card(description(training=training()), [])
-    assert "| pearson | not a number |\n| mse | 0.5000 |" in text
+    assert "| pearson | NaN |\n| mse | 0.5000 |" in text
     results = ModelCard(text).data.eval_results
     assert [(each.metric_type, each.metric_name, each.metric_value) for each in results] == [
         ("mse", "mse", 0.5)

@@ -226,8 +226,8 @@ def num_batches(stream: TaskStream) -> int:
     return min(per_epoch, max(2, math.ceil(ROWS * per_epoch / len(stream.rows))))
 
 
-def dev_stream(task: Task, batch_size: int | None = None) -> TaskStream | None:
-    """Return batches of a task's dev rows, by default of the size of its training batches.
+def dev_stream(task: Task) -> TaskStream | None:
+    """Return batches of a task's dev rows, of the size of its training batches.
 
     Returns:
         The batches; None if the task has no dev_file, or fewer rows than devices.
@@ -236,7 +236,7 @@ def dev_stream(task: Task, batch_size: int | None = None) -> TaskStream | None:
     if task.dev_file is None:
         return None
     rows = training_rows(task.reader, task.dev_file, None)
-    size = min(batch_size or task.batch_size or PREDICTION_ROWS, len(rows) // task.stream.num_ranks)
+    size = min(task.batch_size or PREDICTION_ROWS, len(rows) // task.stream.num_ranks)
     return replace(task.stream, rows=rows, batch_size=size, max_tokens_per_batch=None) if size else None
 
 
