@@ -129,10 +129,8 @@ class Graph(nn.Module):
         for ours, array in zip(names.values(), arrays, strict=True):
             if array.shape != expected[ours].shape:
                 return float("inf")
-            difference = (expected[ours].double() - torch.from_numpy(array).double()).abs()
-            largest = max(
-                largest, float((difference[mask] if difference.shape[:2] == mask.shape else difference).max())
-            )
+            errors = (expected[ours].double() - torch.from_numpy(array).double()).abs()
+            largest = max(largest, float((errors[mask] if errors.shape[:2] == mask.shape else errors).max()))
         return largest
 
 
