@@ -63,8 +63,8 @@ class DWA(Balance):
         known = {task: means[task] for task in tasks if len(means.get(task, ())) == 2 and means[task][0] > 0}
         if len(known) < len(tasks):
             return [1.0] * len(tasks)
-        heights = [math.exp(known[task][1] / known[task][0] / self.TEMPERATURE) for task in tasks]
-        return [len(tasks) * height / sum(heights) for height in heights]
+        exponentials = [math.exp(known[task][1] / known[task][0] / self.TEMPERATURE) for task in tasks]
+        return [len(tasks) * each / sum(exponentials) for each in exponentials]
 
     def observe(self, tasks: Sequence[str], losses: Sequence[float]) -> None:
         """Add the losses to the running sums, and store a mean after every 100 steps."""
@@ -116,5 +116,5 @@ class FAMO(LearnedBalance):
         known.update(zip(tasks, losses, strict=True))
 
     def _shares(self, tasks: Sequence[str]) -> list[float]:
-        heights = [math.exp(self.table("logits").get(task, 0.0)) for task in tasks]
-        return [height / sum(heights) for height in heights]
+        exponentials = [math.exp(self.table("logits").get(task, 0.0)) for task in tasks]
+        return [each / sum(exponentials) for each in exponentials]

@@ -15,7 +15,7 @@ from palm.distributed.group import all_reduce_sum, num_ranks
 BUCKET_BYTES = 25 * 2**20
 """Size of a bucket of gradients, as in torch's `DistributedDataParallel`."""
 
-REMEMBERED = 1000
+MAX_TASK_SETS = 1000
 """Maximum number of sets of tasks whose used parameters are remembered."""
 
 Bucket = list[nn.Parameter]
@@ -68,7 +68,7 @@ class GradientExchange:
         for parameter, anywhere in zip(self._parameters, used, strict=True):
             if not anywhere:
                 parameter.grad = None
-        if len(self._used) >= REMEMBERED:
+        if len(self._used) >= MAX_TASK_SETS:
             self._used.clear()
         self._used[tasks] = used
 

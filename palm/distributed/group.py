@@ -161,9 +161,9 @@ def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = N
     return box[0]  # type: ignore[return-value]
 
 
-def exhaust(things: Iterable[object]) -> None:
+def exhaust(items: Iterable[object]) -> None:
     """Consume an iterable for its side effects."""
-    deque(things, maxlen=0)
+    deque(items, maxlen=0)
 
 
 def gather_objects(value: T) -> list[T]:
@@ -199,12 +199,12 @@ def all_rows(value: Tensor) -> Tensor:
     return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])
 
 
-def split_among_ranks(things: Sequence[T]) -> list[T]:
+def split_among_ranks(items: Sequence[T]) -> list[T]:
     """Return this rank's share of a sequence that is distributed round-robin.
 
     All ranks get the same number of items, because a sharded model must be called equally often on each rank;
     in an incomplete last round, several ranks get the last item.
     """
-    rounds = -(-len(things) // num_ranks())
+    rounds = -(-len(items) // num_ranks())
     mine = (turn * num_ranks() + rank() for turn in range(rounds))
-    return [things[min(number, len(things) - 1)] for number in mine]
+    return [items[min(number, len(items) - 1)] for number in mine]

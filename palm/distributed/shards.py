@@ -33,23 +33,23 @@ def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def full_tensor(tensor: Tensor) -> Tensor:
     """Gather a sharded tensor from all ranks, which must all call this; return another one as it is."""
-    return tensor.full_tensor() if _is_cut(tensor) else tensor
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor
 
 
 def local_shard(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor, without a copy."""
-    return tensor.to_local() if _is_cut(tensor) else tensor
+    return tensor.to_local() if _is_sharded(tensor) else tensor
 
 
 def shard_like(pattern: Tensor, tensor: Tensor) -> Tensor:
     """Move a full tensor to the device of `pattern`, and shard it in the same way."""
-    if not _is_cut(pattern):
+    if not _is_sharded(pattern):
         return tensor.to(pattern.device)
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(tensor.to(pattern.device), pattern.device_mesh, pattern.placements)
 
 
-def _is_cut(tensor: Tensor) -> TypeIs[DTensor]:
+def _is_sharded(tensor: Tensor) -> TypeIs[DTensor]:
     # Not `isinstance`, because importing DTensor takes a second.
     return hasattr(tensor, "full_tensor")

@@ -10,7 +10,7 @@ from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.onnx.graph import Graph, batch_specs, made_up_batch
+from palm.engine.inference.onnx.graph import Graph, batch_specs, random_batch
 from palm.engine.inference.onnx.writing import require_onnx, write_graph
 from palm.export.description import describe_export
 from palm.export.sources import saved_model, tasks_of_run
@@ -95,7 +95,7 @@ def check_graph(session: Any, graph: Graph, model: InferenceModel, tolerance: fl
     Raises:
         PalmError: the difference is above the tolerance.
     """
-    difference = graph.difference(session, model.task, made_up_batch(model.reader, NUM_ROWS))
+    difference = graph.difference(session, model.task, random_batch(model.reader, NUM_ROWS))
     if not difference <= tolerance:  # also true for NaN
         raise PalmError(
             f"task {model.task!r}: the ONNX graph differs from PyTorch by {difference:.1e} on {NUM_ROWS} "

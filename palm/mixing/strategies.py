@@ -235,10 +235,10 @@ class DevScore(Mixing):
     def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:
         """Check the names of references; return 1 for each task, since there are no scores yet."""
         known = [task.name for task in tasks]
-        if strange := [name for name in self.references if name not in known]:
+        if unknown := [name for name in self.references if name not in known]:
             raise ConfigError(
                 f"mixing_references: no task is called {name!r}{did_you_mean(name, known)}"
-                for name in strange
+                for name in unknown
             )
         return super().planned_shares(tasks, reference, num_epochs)
 

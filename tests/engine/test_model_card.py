@@ -161,7 +161,7 @@ def test_a_trainers_model_has_a_card(tmp_path: Path) -> None:
 def test_a_model_is_as_large_beside_8_tasks_as_beside_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_metadata, "MOST_TASKS", 2)
+    monkeypatch.setattr(training_metadata, "MAX_TASKS", 2)
     tiny.write_files(tmp_path)
     found = []
     for count in (4, 8):

@@ -370,9 +370,7 @@ def test_wrong_values_are_told(folder: Path) -> None:
     with pytest.raises(palm.StorageError, match=r"has no task 'other'; it has cls"):
         other.load_ckpt(folder / "ckpt")
     trainer.build_predict_forward(parts()[0], palm.head.Classify(3, HIDDEN))
-    with pytest.raises(
-        palm.WiringError, match=r"not built like the trained Classify; they differ in out.bias"
-    ):
+    with pytest.raises(palm.WiringError, match=r"Classify.*trained Classify; they differ in out.bias"):
         trainer.predict_one_batch({})
 
 

@@ -311,7 +311,7 @@ class InferenceModel:
             # A batch is read after the next one is queued, so a GPU does not wait for the host.
             unread: list[Callable[[], None]] = []
             for indices in split_among_ranks(batches) if together else batches:
-                unread.append(self._computed(rows, indices, first, labelled, decoded, losses))
+                unread.append(self._compute(rows, indices, first, labelled, decoded, losses))
                 if len(unread) > 1:
                     unread.pop(0)()
                 yield []
@@ -337,7 +337,7 @@ class InferenceModel:
         return labelled if same else None
 
     @torch.inference_mode()
-    def _computed(
+    def _compute(
         self,
         rows: Rows,
         indices: Sequence[int],
@@ -421,7 +421,9 @@ class InferenceModel:
             if self.adapted is not None:
                 with new_directory(part / ADAPTERS) as small:
                     self.adapted.write(small)
-                    self._write(small, self.adapted.beside(weights), {**record, **self.adapted.facts()})
+                    self._write(
+                        small, self.adapted.other_weights(weights), {**record, **self.adapted.facts()}
+                    )
 
     def _write(self, part: Path, weights: Tensors, record: Mapping[str, Any]) -> None:
         save_tensors(part / WEIGHTS, weights)

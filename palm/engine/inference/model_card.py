@@ -52,9 +52,9 @@ HUB_METRICS = {
 }
 """Metric -> its name on the Hub, if that is different."""
 
-MOST_LABELS = 50
+MAX_LABELS = 50
 
-ELSEWHERE = ("task_instance", "tasks", "backbone", "train_file", "head_of")
+OMITTED = ("task_instance", "tasks", "backbone", "train_file", "head_of")
 """Settings of a run that appear elsewhere in a card."""
 
 
@@ -168,8 +168,8 @@ def _summary(
     yield f"{what[:1].upper()}{what[1:]}{among}. Encoder: {encoder['name']} ({sizes}).{together}"
     if len(labels) > 1:
         yield "## Labels"
-        more = f" … and {len(labels) - MOST_LABELS} more" if len(labels) > MOST_LABELS else ""
-        names = [" ".join(label.replace("`", "'").split()) for label in labels[:MOST_LABELS]]
+        more = f" … and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
+        names = [" ".join(label.replace("`", "'").split()) for label in labels[:MAX_LABELS]]
         yield ", ".join(f"`{name}`" for name in names) + more
 
 
@@ -234,7 +234,7 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
     )
     settings = flattened({**training["settings"]["tasks"][task], **training["settings"]})
     settings["steps"] = training["tasks"]
-    shown = {name: each for name, each in settings.items() if name not in ELSEWHERE and each is not None}
+    shown = {name: each for name, each in settings.items() if name not in OMITTED and each is not None}
     yield f"```yaml\n{yaml_text(shown)}```"
     versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
     yield f"Versions: {versions}."

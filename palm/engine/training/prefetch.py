@@ -39,7 +39,7 @@ class Prefetcher:
     def begin(self, tasks: Sequence[Task]) -> None:
         """Start making the batches of the tasks' next steps."""
         self._pending = {
-            (task.name, task.step): self._thread.submit(self._made, task, task.step) for task in tasks
+            (task.name, task.step): self._thread.submit(self._make, task, task.step) for task in tasks
         }
 
     def batches(self, tasks: Sequence[Task]) -> list[list[Tensors]]:
@@ -53,5 +53,5 @@ class Prefetcher:
             self.begin(tasks)
         return [self._pending[task.name, task.step].result() for task in tasks]
 
-    def _made(self, task: Task, step: int) -> list[Tensors]:
+    def _make(self, task: Task, step: int) -> list[Tensors]:
         return [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]

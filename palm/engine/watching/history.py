@@ -85,7 +85,7 @@ class HistoryWriter:
         if isinstance(event, Evaluated | Ended):
             event = replace(event, seconds=round(self.seconds(), 3))
         elif isinstance(event, Saved):
-            event = replace(event, path=self._shown(event.path))
+            event = replace(event, path=self._relative(event.path))
         # Warnings about the data are repeated when a run resumes.
         is_known = isinstance(event, Warned) and event.message in [line.get("message") for line in self.lines]
         if event.recorded_as and not is_known:
@@ -103,8 +103,8 @@ class HistoryWriter:
                 write_lines(path, self.lines)
                 self._file = open_to_append(path)
         # Add the checkpoint's line if the run was killed between saving it and writing the line.
-        if event.resumed_from is not None and self._is_here(event.resumed_from):
-            saved = Saved(event.training.step, "checkpoint", self._shown(event.resumed_from))
+        if event.resumed_from is not None and self._is_inside(event.resumed_from):
+            saved = Saved(event.training.step, "checkpoint", self._relative(event.resumed_from))
             if saved.as_line() not in self.lines:
                 self._write(saved)
 
@@ -114,12 +114,12 @@ class HistoryWriter:
         if last != drawn.as_line():
             self._write(drawn)
 
-    def _is_here(self, path: Path) -> bool:
+    def _is_inside(self, path: Path) -> bool:
         return self.folder is not None and path.resolve().is_relative_to(self.folder.resolve())
 
-    def _shown(self, path: Path) -> Path:
+    def _relative(self, path: Path) -> Path:
         """Return a path relative to the folder, if it is inside."""
-        if self.folder is None or not self._is_here(path):
+        if self.folder is None or not self._is_inside(path):
             return path
         return path.resolve().relative_to(self.folder.resolve())
 

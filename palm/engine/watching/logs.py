@@ -95,7 +95,7 @@ class RunLog:
                     )
 
 
-FEW = 0.9
+SHORT_EPOCH = 0.9
 """Fraction of a task's rows below which an epoch is considered short."""
 
 
@@ -103,7 +103,7 @@ def warn_of_short_epochs(tasks: Sequence[Task]) -> None:
     """Warn of targets whose epochs, in whole steps, are much shorter than a pass over their rows."""
     for task in tasks:
         rows, counted = task.rows_after(task.steps_per_epoch)
-        if task.is_target and counted < FEW * rows:
+        if task.is_target and counted < SHORT_EPOCH * rows:
             logger.warning(
                 "%s: an epoch counts whole steps, %d of %d rows; to cover more, use a smaller batch or a "
                 "larger num_epochs (its %d steps are %.1f passes over the rows)",

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from palm.engine.training.events import Pairs, Transferred
-from palm.engine.training.transfer import LEAST
+from palm.engine.training.transfer import MIN_COMPARISONS
 
-LITTLE = 0.1
+NEGLIGIBLE = 0.1
 """Smaller effects are ignored."""
 
-HALF = 0.5
+NEGLIGIBLE_RANGE = 0.5
 """An effect of unknown sign is ignored if its whole interval is below this."""
 
 
@@ -47,11 +47,11 @@ class Influence:
         Keep the helper if the whole interval is above 0 and drop it if that is below 0, unless the median is
         small.
         """
-        if self.count < LEAST:
+        if self.count < MIN_COMPARISONS:
             return "try alone"
-        if abs(self.look_ahead) >= LITTLE and (self.low > 0 or self.high < 0):
+        if abs(self.look_ahead) >= NEGLIGIBLE and (self.low > 0 or self.high < 0):
             return "keep" if self.low > 0 else "drop"
-        return "no effect" if max(-self.low, self.high) < HALF else "try alone"
+        return "no effect" if max(-self.low, self.high) < NEGLIGIBLE_RANGE else "try alone"
 
     @property
     def shown(self) -> str:
@@ -72,9 +72,9 @@ def influences(comparisons: Sequence[Transferred]) -> list[Influence]:
     found = []
     for helper, target in pairs:
         values = _known([each.look_ahead for each in comparisons], helper, target)
-        angles = _known([each.cosine for each in comparisons], helper, target)
+        cosines = _known([each.cosine for each in comparisons], helper, target)
         if values:
-            cosine = median(angles) if angles else None
+            cosine = median(cosines) if cosines else None
             low, high = median_interval(values)
             found.append(Influence(helper, target, cosine, median(values), low, high, len(values)))
     return found

@@ -29,7 +29,7 @@ from palm.engine.training.device_transfer import placed
 from palm.engine.training.loop import Training
 from palm.engine.training.stream import TaskStream
 from palm.engine.training.task import Task
-from palm.engine.training.train_step import TaskBatches, sum_of_losses, taken_gradients
+from palm.engine.training.train_step import TaskBatches, pop_gradients, sum_of_losses
 from palm.engine.training.transfer import TransferProbe, dev_stream, undisturbed
 from palm.experiments.comparison.compare import compare
 from palm.experiments.comparison.outcome import Outcome
@@ -261,7 +261,7 @@ def linearised(
             # A loss of 0 has no log-odds, and exp overflows above 709.
             loss = min(max(loss, 1e-6), 700.0)
             odds.append(-math.log(math.expm1(loss)))
-            slopes.append(project(taken_gradients(training.replica)) / math.expm1(-loss))
+            slopes.append(project(pop_gradients(training.replica)) / math.expm1(-loss))
     return torch.tensor(odds, dtype=torch.float64), torch.stack(slopes)
 
 

@@ -22,7 +22,7 @@ from palm.core.files.door import remove
 from palm.core.files.tensors import tensor_digests
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
-from palm.engine.inference.onnx.graph import Graph, batch_specs, made_up_batch
+from palm.engine.inference.onnx.graph import Graph, batch_specs, random_batch
 from palm.engine.inference.onnx.writing import (
     NEEDED,
     quiet,
@@ -76,7 +76,7 @@ class OnnxEngine:
         version = importlib.metadata.version("onnxruntime")
         self.about = f"{PRECISIONS[precision]} by onnxruntime {version} on cpu"
         # Eight rows of different lengths, so a graph with a wrong constant size computes another result.
-        rows = made_up_batch(reader, num_rows=8)
+        rows = random_batch(reader, num_rows=8)
         with tempfile.TemporaryDirectory() as folder:
             file = graph_file(self.graph, rows, PRECISIONS[precision], cache, Path(folder) / FILE)
             self.session = session_of(file, torch.get_num_threads())
@@ -88,7 +88,7 @@ class OnnxEngine:
         return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
 
 
-def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None, otherwise: Path) -> Path:
+def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None, fallback: Path) -> Path:
     """Return the file of a graph, from the cache or newly made.
 
     Args:
@@ -96,7 +96,7 @@ def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None,
         rows: a batch on which it is compared with torch.
         precision: fp32 or int8.
         cache: the cache of graphs.
-        otherwise: the file to write without a usable cache.
+        fallback: the file to write without a usable cache.
 
     Raises:
         PalmError: the graph cannot be exported, or its outputs differ from torch's.
@@ -112,8 +112,8 @@ def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None,
                 cache.folder,
                 error,
             )
-    _make(graph, rows, precision, otherwise)
-    return otherwise
+    _make(graph, rows, precision, fallback)
+    return fallback
 
 
 def key_of_graph(graph: Graph, precision: str) -> str:
@@ -146,10 +146,10 @@ def _make(graph: Graph, rows: Tensors, precision: str, file: Path) -> None:
     logger.info("making an ONNX graph of %s", graph.title)
     exact = file if precision == "fp32" else file.with_name("exact.onnx")
     session = write_graph(graph, exact, torch.get_num_threads())
-    apart = graph.difference(session, graph.tasks[0], rows)
-    if not apart <= TOLERANCE:
+    difference = graph.difference(session, graph.tasks[0], rows)
+    if not difference <= TOLERANCE:
         raise PalmError(
-            f"the ONNX graph of {graph.title} differs from PyTorch by {apart:.1e} on made-up "
+            f"the ONNX graph of {graph.title} differs from PyTorch by {difference:.1e} on made-up "
             f"tokens, more than the {TOLERANCE:.0e} of rounding; load the model without engine 'onnx'"
         )
     if precision == "int8":

@@ -129,8 +129,8 @@ class Graph(nn.Module):
         for ours, array in zip(names.values(), arrays, strict=True):
             if array.shape != expected[ours].shape:
                 return float("inf")
-            apart = (expected[ours].double() - torch.from_numpy(array).double()).abs()
-            largest = max(largest, float((apart[mask] if apart.shape[:2] == mask.shape else apart).max()))
+            errors = (expected[ours].double() - torch.from_numpy(array).double()).abs()
+            largest = max(largest, float((errors[mask] if errors.shape[:2] == mask.shape else errors).max()))
         return largest
 
 
@@ -143,12 +143,12 @@ def padded_features(backbone: Backbone, batch: Tensors, wanted: Sequence[str]) -
 
 
 def batch_specs(*readers: Reader) -> Specs:
-    """Return the specs of these readers' tensors, except those that `made_up_batch` does not have."""
-    known = made_up_batch(readers[0], 1)
+    """Return the specs of these readers' tensors, except those that `random_batch` does not have."""
+    known = random_batch(readers[0], 1)
     return {name: spec for reader in readers for name, spec in reader.outputs_attr.items() if name in known}
 
 
-def made_up_batch(reader: Reader, num_rows: int) -> Tensors:
+def random_batch(reader: Reader, num_rows: int) -> Tensors:
     """Make a batch of random tokens and lengths, with every tensor that palm's readers produce."""
     draw = generator(0, "export")
     shape = (num_rows, reader.settings["max_seq_len"])
