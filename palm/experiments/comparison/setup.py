@@ -12,7 +12,7 @@ from typing import Any
 
 from palm.config import Config, read_config
 from palm.controller.build import build, open_data
-from palm.controller.document import Document, data_checksums, document, that_count
+from palm.controller.document import Document, data_checksums, document, result_settings
 from palm.controller.plan import Plan, plan
 from palm.controller.saved_model import targets_of
 from palm.controller.settings import RunSettings
@@ -146,7 +146,7 @@ class Setup:
 
     @property
     def _settings(self) -> dict[str, Any]:
-        return that_count(document(self.config, self.plan, self.config.tasks, stages=self._stages))
+        return result_settings(document(self.config, self.plan, self.config.tasks, stages=self._stages))
 
     @property
     def _stages(self) -> list[dict[str, Any]] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.config import Config
-from palm.controller.startup import configured
+from palm.controller.startup import read_program_config
 from palm.experiments.grid.folder import Grid, word_of
 from palm.experiments.grid.pool import Pool, slots_of
 
@@ -30,7 +30,7 @@ class Source:
     def at(self, changes: Mapping[str, Any]) -> Config:
         """Read it with other settings, which are above all else."""
         words = [*self.argv, *(f"--{name}={word_of(value)}" for name, value in changes.items())]
-        return configured(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
+        return read_program_config(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
 
     def pool(
         self, grid: Grid, command: str, workers: int | None, use_gpu: bool, keep_models: bool = False

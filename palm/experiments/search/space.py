@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from palm.config.files import parsed_yaml, read_yaml
+from palm.config.files import parse_yaml, read_yaml
 from palm.config.values import guessed
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
@@ -95,7 +95,7 @@ def grid_words(words: Iterable[str], option: str = "--grid") -> dict[str, Any]:
     found = {}
     for word in words:
         name, _, rest = word.partition("=")
-        found[name] = parsed_yaml(f"[{rest}]") if name and rest else None
+        found[name] = parse_yaml(f"[{rest}]") if name and rest else None
         if not found[name]:
             raise ConfigError(f"{option} takes NAME=VALUE,VALUE..., not {word!r}")
     return found

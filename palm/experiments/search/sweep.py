@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.config import Config, yaml_text
-from palm.controller.document import data_checksums, document, that_count
+from palm.controller.document import data_checksums, document, result_settings
 from palm.controller.plan import plan
 from palm.controller.settings import RunSettings
 from palm.core.checks import count_problems, raise_any
@@ -159,7 +159,7 @@ def _opened(folder: Path, space: Space, source: Source, trials: int | None, over
     about = {
         "space": json_of_space(space),
         "by": "grid" if trials is None else "optuna",
-        "settings": that_count(document(given, planned, given.tasks)),
+        "settings": result_settings(document(given, planned, given.tasks)),
         "data": data_checksums([planned]),
     }
     if Grid(folder).open("sweep", about, overwrite):
