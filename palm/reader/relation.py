@@ -122,16 +122,16 @@ class RelationReader(SpanReader):
         known = [own[own[:, 0] >= 0] for own in spans]
         batch["span_starts"] = padded([own[:, 0] for own in known], 0, least=1).long()
         batch["span_ends"] = padded([own[:, 1] for own in known], 0, least=1).long()
+        if "relations" not in rows:
+            return batch
         width = batch["span_starts"].shape[1]
         labels = np.full((len(indices), width, width, self.num_labels), NO_LABEL, dtype=np.int64)
         for row, own in enumerate(known):
-            found = rows["relations"][indices[row]].reshape(-1, 3) if "relations" in rows else own[:0]
+            found = rows["relations"][indices[row]].reshape(-1, 3)
             if (found >= 0).all():
                 labels[row, : len(own), : len(own)][~np.eye(len(own), dtype=bool)] = 0
                 labels[row, found[:, 0], found[:, 1], found[:, 2]] = 1
-        if "relations" in rows:
-            batch["relation_labels"] = torch.from_numpy(labels)
-        return batch
+        return {**batch, "relation_labels": torch.from_numpy(labels)}
 
     def record(self, example: SpanExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
         relations = []

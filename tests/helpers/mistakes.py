@@ -383,7 +383,7 @@ def data() -> Iterator[Mistake]:
         rows += [
             (task, POINTER, ("Git LFS", "git lfs pull")),
             (task, "", (":1: expected a header that names the columns",)),
-            (task, header, ("the file has only a header",)),
+            (task, header, (f"only a header ({names})",)),
             (task, header.replace("text_a", "texts"), (":1: the header lacks 'text_a'", "rename 'texts' to")),
             (task, header.replace("\n", "\ttext_a\n") + good, (":1: the header names 'text_a' twice",)),
             (task, header + good + "a\tb\tc\td\te\n", (f":3: 5 columns, expected {len(some)} ({names})",)),
@@ -444,7 +444,7 @@ def data() -> Iterator[Mistake]:
         ("", "mrc.bad"),
         ("{", "mrc.bad"),
         ("[]", "mrc.bad"),
-        ('{"data": []}', "the file has no questions"),
+        ('{"data": []}', "at least one question", "data, paragraphs, qas"),
         ('{"data": [7]}', "article 1: expected an object with 'paragraphs', not 7"),
         ('{"data": [{}]}', "article 1: no 'paragraphs'; found nothing"),
         ('{"data": [{"paragraphs": 7}]}', "'paragraphs' should be a list, not 7"),

@@ -72,8 +72,9 @@ def read_table(
         if is_selection(path):
             chosen = read_selection(path)
             raise DataError(f"{chosen.table}: {dict(chosen.settings)} select no rows; change the settings")
-        found = f"the file has only a header ({names})" if names else "the file is empty"
-        raise DataError(f"{path}: {found}; expected rows")
+        found = f"only a header ({names})" if names else "no rows"
+        expected = "question (data, paragraphs, qas)" if default == "squad" else "row"
+        raise DataError(f"{path}: found {found}; expected at least one {expected}")
     columns.finish(path)
 
 
