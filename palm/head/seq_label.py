@@ -7,9 +7,6 @@ from typing import Any
 
 from palm import paradigm
 
-CRF_RATE = 1e-3
-EMISSION_L2 = 1e-4
-
 
 class SequenceLabel(paradigm.SequenceLabel):
     """The head of `seq_label`, with the defaults of PaddlePALM 2.x if `use_crf` is not given.
@@ -24,4 +21,4 @@ class SequenceLabel(paradigm.SequenceLabel):
     def defaults_2x(cls, given: Collection[str]) -> dict[str, Any]:
         if "use_crf" in given:
             return {}
-        return {"use_crf": True, "crf_learning_rate_factor": CRF_RATE, "emission_l2": EMISSION_L2}
+        return {"use_crf": True, "crf_learning_rate_factor": 1e-3, "emission_l2": 1e-4}

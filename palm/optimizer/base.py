@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,6 @@ from palm.core.registry import Registry
 from palm.distributed.shards import full_tensor
 
 GradClipType = Literal["global_norm", "norm", "value"]
-
-
-GRAD_CLIP_TYPES: tuple[GradClipType, ...] = get_args(GradClipType)
 
 LayerNames = Sequence[Sequence[str]]
 """Parameter names: those of the embeddings, then those of each layer, from the lowest."""

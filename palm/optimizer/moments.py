@@ -7,7 +7,7 @@ import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from palm.core.checks import choice_problems, number_problems, positive_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import imported
 from palm.distributed.shards import local_shard
-from palm.optimizer.base import GRAD_CLIP_TYPES, GradClipType, Optimizer
+from palm.optimizer.base import GradClipType, Optimizer
 
 DecayRule = Callable[[str], bool]
 """Parameter name -> True if the parameter decays."""
@@ -72,7 +72,7 @@ class MomentOptimizer(Optimizer):
                 *positive_problems(
                     "above 0, or null for no clipping", grad_clip=1.0 if grad_clip is None else grad_clip
                 ),
-                *choice_problems(GRAD_CLIP_TYPES, grad_clip_type=grad_clip_type),
+                *choice_problems(get_args(GradClipType), grad_clip_type=grad_clip_type),
                 *number_problems(
                     "0 or more, below 1", lambda value: 0 <= value < 1, beta1=beta1, beta2=beta2
                 ),

@@ -81,7 +81,7 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
         ConfigError: if sizes are missing.
     """
     config = read_config(file)
-    with wrap_read_errors(file), prefixed_problems(file):
+    with wrap_read_errors(file), prefix_errors(file):
         saved = config.get("backbone")
         if isinstance(saved, dict):  # only palm's own backbones: a directory of weights must not run code
             name = saved["name"]
@@ -105,7 +105,7 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
 
 
 @contextmanager
-def prefixed_problems(file: Path) -> Iterator[None]:
+def prefix_errors(file: Path) -> Iterator[None]:
     """Prefix every problem of a `ConfigError` with the file."""
     try:
         yield

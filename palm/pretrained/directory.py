@@ -19,14 +19,7 @@ from palm.core.files.untrusted import wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.numerics.allocation_limit import within_weights
 from palm.core.numerics.skip_init import skip_init
-from palm.pretrained.configs import (
-    CONFIG_FILES,
-    described,
-    find_config,
-    prefixed_problems,
-    read_config,
-    sizes_of,
-)
+from palm.pretrained.configs import CONFIG_FILES, described, find_config, prefix_errors, read_config, sizes_of
 from palm.pretrained.files import read_weights
 from palm.pretrained.loading import fill_backbone
 from palm.pretrained.names import Renamed, to_ours
@@ -65,7 +58,7 @@ class ModelDirectory:
         file = self.config_file
         complete = all(name in self.given.weights for name in ("pooler.weight", "pooler.bias"))
         start = skip_init() if complete else nullcontext()
-        with wrap_read_errors(file), prefixed_problems(file), within_weights(self.given.weights, file), start:
+        with wrap_read_errors(file), prefix_errors(file), within_weights(self.given.weights, file), start:
             return BACKBONES[self.backbone](**self.settings)
 
 

@@ -373,7 +373,7 @@ def test_a_variable_is_read_byte_by_byte_as_its_format_says(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("cut", [0, 3, 11, 15, 22, 40])
 def test_a_variable_that_is_cut_short_is_named(tmp_path: Path, cut: int) -> None:
-    with pytest.raises(StorageError, match=r"word_embedding .*(truncated|another size)"):
+    with pytest.raises(StorageError, match="word_embedding as a Paddle variable: "):
         read_variable(tmp_path, variable([1.0] * 6, [2, 3])[:cut])
 
 

@@ -138,10 +138,7 @@ def _read_zip(file: Path, headers: bool) -> dict[str, Tensor]:
         def values(storage: _Storage) -> Tensor:
             entry = entries[f"data/{storage.key}"]
             if entry.file_size != storage.count * storage.dtype.itemsize:
-                raise ValueError(
-                    f"{entry.filename} has {entry.file_size} bytes, expected {storage.count} values of "
-                    f"{storage.dtype.itemsize} bytes"
-                )
+                raise ValueError(f"{entry.filename} has {entry.file_size} bytes, not those of its tensor")
             return _from_bytes(_read_entry(file, entry), storage.dtype)
 
         return _tensors(views, values, headers)
