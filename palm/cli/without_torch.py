@@ -1,7 +1,8 @@
-"""Commands that read declarations and records only: they run without torch, whose import takes a second.
+"""Commands that only read declarations and records: they run without torch, whose import takes a second.
 
-A component's settings are those of its constructor, and it inherits from classes of torch. So every name of
-torch becomes a class to inherit from, annotate and decorate with. Whatever computes with it ends the attempt.
+A component's settings are those of its constructor, and components inherit from torch's classes. So every
+name in torch is replaced with a class that can be inherited from and used in annotations and decorators.
+Anything that computes with torch ends the attempt.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from types import ModuleType
 from typing import Any
 
 USERS_OF_TORCH = ("torch", "palm", "safetensors")
-"""Packages of which nothing stays that was imported without torch."""
+"""Packages whose modules are unloaded again if they were imported without torch."""
 
 
 class _NeedsTorchError(BaseException):
-    """Torch itself is needed; nothing but `run_without_torch` may catch it."""
+    """Torch itself is needed; only `run_without_torch` may catch this."""
 
 
 def need_torch() -> None:
-    """End an attempt to do without torch, for code that palm does not know."""
+    """End an attempt to run without torch, before code that is not palm's own."""
     if isinstance(sys.modules.get("torch"), _Module):
         raise _NeedsTorchError
 
 
 class _Name(ABCMeta):
-    """The class of a name of torch, and so of the classes that inherit from it."""
+    """Metaclass of the classes that replace torch's names, and so of their subclasses."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__") or "is_torch" not in vars(cls):
@@ -73,7 +74,7 @@ class _Finder(MetaPathFinder, Loader):
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: names come when they are used."""
+        """Do nothing: names are created when they are used."""
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def run_without_torch(run: Callable[[], None]) -> None:
-    """Run something that may need torch only in part of its cases, without it where that is possible."""
+    """Call a function that may need torch, without torch if that is possible."""
     if "torch" not in sys.modules:
         with suppress(_NeedsTorchError), _without_torch():
             run()

@@ -1,4 +1,4 @@
-"""Curves of a history: points over global steps, thinned if there are many."""
+"""Curves of a history: values over global steps, thinned if there are many."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from itertools import pairwise
 from palm.report.history import History
 
 Point = tuple[float, float]
-"""A global step, and a number."""
+"""A global step and a value."""
 
 FEW_POINTS = 20
 
 RATE_INTERVALS = 40
-"""Over how many parts of a run its pace is shown: fewer hide pauses, more show noise."""
+"""Number of intervals over which a run's throughput is shown: fewer hide pauses, more show noise."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A named sequence of points, the steps rising."""
+    """A named sequence of points with ascending steps."""
 
     name: str
     points: Sequence[Point]
 
     def smoothed(self) -> Curve:
-        """The mean of a tenth of the points around each, fewer at the ends; centred, so it does not lag."""
+        """Return the moving average over a tenth of the points, centred so that it does not lag."""
         half = len(self.points) // 20
         values = [value for _, value in self.points]
         windows = [values[max(0, k - half) : k + half + 1] for k in range(len(values))]
@@ -34,7 +34,7 @@ class Curve:
         return Curve(self.name, [(step, mean) for (step, _), mean in zip(self.points, means, strict=True)])
 
     def thinned(self, most: int) -> Curve:
-        """Every k-th point and the last, so that there are about `most` of them."""
+        """Return every k-th point and the last, about `most` in all."""
         every = -(-len(self.points) // most) if self.points else 1
         kept = [*self.points[:-1:every], *self.points[-1:]]
         return Curve(self.name, kept)
@@ -45,7 +45,7 @@ def _curve(name: str, points: Iterable[Point]) -> Curve:
 
 
 def losses(history: History, task: str, kind: str = "loss") -> Curve:
-    """The losses of a task's logged steps, or `mean_loss`, the running mean of all its steps there."""
+    """Return the losses of a task's logged steps, or `mean_loss`, the running mean over all its steps."""
     return _curve(task, ((step.step, getattr(step, kind)) for step in history.steps if step.task == task))
 
 

@@ -1,4 +1,4 @@
-"""A run's folder: its history, its configuration and where every value came from, and its saved models."""
+"""A run's folder: its history, its configuration with the origin of every value, and its saved models."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Value:
 
     Args:
         name: of the setting.
-        value: what it was.
-        origin: the file and line, or the argument, that set it; empty where nobody wrote that down.
+        value: the resolved value.
+        origin: the file and line, or the argument, that set it; empty if that was not recorded.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Value:
 
 
 CHECKPOINT = "last checkpoint's"
-"""The kind of a model that only a checkpoint has."""
+"""The kind of a model that is only in a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Model:
     """A model that a run saved.
 
     Args:
-        task: whose.
+        task: its task.
         kind: `best`, `last`, `best of the run`, `after step N`, or `last checkpoint's`.
-        folder: where.
+        folder: where it is saved.
     """
 
     task: str
@@ -61,13 +61,12 @@ class Run:
 
     Args:
         folder: its `save_path`.
-        history: what happened.
-        sections: `global`, the tasks and `backbone` -> their resolved settings; empty where nothing tells.
-        defaults: the same sections -> the values of settings that nobody set, as far as a result depends on
-            them.
-        models: those that it saved, per task the best first.
+        history: its events.
+        sections: `global`, the tasks and `backbone` -> their resolved settings; empty if not recorded.
+        defaults: the same sections -> settings that were left at their defaults, if a result depends on them.
+        models: the saved models, for each task the best first.
         checkpoints: their global steps.
-        is_configured: whether a configuration made it, and can make it again; otherwise a program did.
+        is_configured: True if a configuration made the run and can repeat it, False if a program did.
     """
 
     folder: Path
@@ -90,11 +89,11 @@ class Run:
         return everything.get(f"{task}.{name}", everything.get(name, own.get(name)))
 
     def model(self, task: str) -> Model | None:
-        """The best model of a task, or else its last."""
+        """Return the best model of a task, or else its last."""
         return next((model for model in self.models if model.task == task), None)
 
     def source(self, task: str) -> Model | None:
-        """The model that predicts a task's dev data: of a task that only helps, in the last checkpoint."""
+        """Return the model that predicts a task's dev data; an auxiliary's is in the last checkpoint."""
         model = self.model(task)
         if model is not None or not self.checkpoints:
             return model
@@ -103,11 +102,11 @@ class Run:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read what a run left behind; weights are not loaded.
+    """Read the folder of a run; weights are not loaded.
 
     Raises:
-        StorageError: no history there.
-        ConfigError: the configuration beside it is no YAML.
+        StorageError: the folder has no history.
+        ConfigError: its configuration is not YAML.
     """
     folder = Path(folder)
     history = read_history(folder)
@@ -135,12 +134,12 @@ def read_run(folder: str | Path) -> Run:
 
 
 def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
-    """Return what the run's record has of settings beyond those of its configuration."""
+    """Return the settings in the run's record that its configuration does not set."""
     file = folder / RECORD
     if not file.is_file() or not sections:
         return {}
     facts: dict[str, Any] = dict(read_record(file, RunRecord)["identity"])
-    if "backbone" not in facts:  # of a run in stages, each of which has a record of its own
+    if "backbone" not in facts:  # a run in stages, each of which has its own record
         return {}
     tasks = {f"task {name}": settings for name, settings in facts.pop("tasks").items()}
     parts = {"global": facts, **tasks, "backbone": facts.pop("backbone")["settings"]}
@@ -155,7 +154,7 @@ def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str
 
 
 def _sections(file: Path) -> dict[str, list[Value]]:
-    """The sections of a resolved configuration, each value with the comment behind it."""
+    """Return the sections of a resolved configuration; the origin of a value is the comment after it."""
     check_plain(file)
     if not file.is_file():
         return {}

@@ -119,7 +119,7 @@ def test_a_process_number_that_no_system_has_is_that_of_a_dead_one(tmp_path: Pat
 def test_a_folder_without_a_readable_manifest_is_not_palms(tmp_path: Path, manifest: str) -> None:
     fill(tmp_path / "model", "1")
     (tmp_path / "model" / "manifest.json").write_text(manifest, encoding="utf-8")
-    with pytest.raises(StorageError, match=r"model holds .*a\.txt"):
+    with pytest.raises(StorageError, match=r"model .*a\.txt"):
         check_target(tmp_path / "model", overwrite=True)
 
 

@@ -85,7 +85,7 @@ LIGHT_COMMANDS = {
     "inspect run": "palm run",
     "inspect run/cls/infer_model": "float32",
     "inspect run/step_1": "resumable",
-    "diff run run": "differ in nothing",
+    "diff run run": "no differences",
 }
 """What reads declarations and records only -> a part of what it shows."""
 

@@ -98,7 +98,7 @@ def test_resuming_passes_over_an_empty_description(
     (folder / name).write_bytes(content)
     with caplog.at_level(logging.WARNING, "palm"):
         assert newest_checkpoint(folder.parent) is None
-    assert f"passed over: {folder} is damaged: " in caplog.text
+    assert f"ignored: {folder} is damaged: " in caplog.text
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt", "manifest.json"])
@@ -143,7 +143,7 @@ def test_a_whole_state_that_says_nothing_is_passed_over(
 ) -> None:
     folder = saved.forge(saved.checkpoint(tmp_path), STATE, lambda _: state)
     assert newest_checkpoint(folder.parent) is None
-    assert f"passed over: cannot read {folder / STATE}: " in caplog.text
+    assert f"ignored: cannot read {folder / STATE}: " in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Files that appear whole, folders that replace others, and the record of what palm wrote."""
+"""Atomic writes of files, replacement of folders, and the record of what palm wrote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
 
 WRITTEN = ".palm-files.jsonl"
-"""The record of what palm wrote into a folder: a line for each file, with its size and SHA-256."""
+"""The record of what palm wrote into a folder: one line for each file, with its size and SHA-256."""
 
 UNFINISHED = ".palm-unfinished"
 """Mark of a folder that palm is filling."""
@@ -28,14 +28,14 @@ UNFINISHED = ".palm-unfinished"
 
 _TEMPORARY_LINE = {"name": str}
 _LINE = {"name": str, "kind": str, "grows": bool, "size": int, "sha256": str}
-"""Lines of the record: of a temporary, and of a file."""
+"""Fields and types of the two kinds of lines in the record: temporaries and files."""
 
 _own: set[Path] = set()
-"""Places that this process has written; what stands there is not an earlier run's."""
+"""Paths that this process has written, and that are therefore not from an earlier run."""
 
 
 def tell_replaced(path: Path, was_there: bool) -> None:
-    """Log that what an earlier run wrote at a place was replaced, or removed, but for hidden files."""
+    """Log that something written by an earlier run was replaced or removed, except for hidden files."""
     place = path.absolute()
     if was_there and place not in _own and not path.name.startswith("."):
         logger.info("replaced what palm wrote before: %s", path)
@@ -43,13 +43,13 @@ def tell_replaced(path: Path, was_there: bool) -> None:
 
 
 def flush(file: Path) -> None:
-    """Flush a file's content to the disk itself, as far as the system can promise that."""
+    """Flush a file's content to disk, as far as the system can guarantee it."""
     with file.open("rb+") as handle:
         os.fsync(handle.fileno())
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk itself, where the system can."""
+    """Flush a folder's entries to disk, where the system supports it."""
     with suppress(OSError):  # Windows and some network file systems refuse
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -59,7 +59,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def _written(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of the folder's record about a file; what is damaged in it counts for nothing."""
+    """Return the lines of the folder's record about a file; damaged lines are skipped."""
     record = path.with_name(WRITTEN)
     if not is_plain(record):
         return []
@@ -67,7 +67,7 @@ def _written(path: Path) -> list[dict[str, Any]]:
     for text in record.read_bytes().splitlines():
         with suppress(ValueError, TypeError, RecursionError):
             line = json.loads(text)
-            # By type and not with isinstance, for which true is a number.
+            # By exact type, because isinstance takes true for an integer.
             types = {name: type(value) for name, value in dict(line).items()}
             if types in (_TEMPORARY_LINE, _LINE) and line["name"] == path.name:
                 lines.append(line)
@@ -75,11 +75,11 @@ def _written(path: Path) -> list[dict[str, Any]]:
 
 
 def mark_written(path: Path, content: Path | None = None, grows: bool = False, kind: str = "") -> None:
-    """Enter a file into its folder's record, before it gets its name.
+    """Add a file to its folder's record, before it gets its final name.
 
     Args:
         path: the file.
-        content: where its content lies now; None for a temporary, which may be removed whatever it holds.
+        content: where its content is now; None for a temporary, which may be removed whatever it contains.
         grows: lines will be appended to it.
         kind: as in `write_atomically`.
     """
@@ -87,19 +87,19 @@ def mark_written(path: Path, content: Path | None = None, grows: bool = False, k
     if content is not None:
         line |= {"kind": kind or path.name, "grows": grows}
         line |= {"size": content.stat().st_size, "sha256": checksum(content)}
-    # A process that dies before the file has its name leaves a line too many, which matches nothing else.
+    # If the process dies before the rename, the extra line matches no other file.
     if line not in _written(path):
         with open_to_append(path.with_name(WRITTEN)) as record:
             record.write(json.dumps(line).encode() + b"\n")
 
 
 def is_temporary(path: Path) -> bool:
-    """Tell whether palm gave this name to something unfinished, or moved aside."""
+    """Check whether palm used this name for something unfinished or moved aside."""
     return any("sha256" not in line for line in _written(path))
 
 
 def is_written(path: Path, kind: str = "") -> bool:
-    """Tell whether palm wrote a file of this kind under this name, and nobody has changed it since."""
+    """Check whether palm wrote a file of this kind under this name, and it has not changed since."""
     if not is_plain(path):
         return False
     size = path.stat().st_size
@@ -113,75 +113,75 @@ def is_written(path: Path, kind: str = "") -> bool:
 
 
 def has_changed(path: Path) -> bool:
-    """Tell whether palm wrote a file under this name as a whole, and it is no longer what palm wrote."""
+    """Check whether palm wrote a whole file under this name, and it has changed since."""
     digests = [line["sha256"] for line in _written(path) if "sha256" in line and not line["grows"]]
     return bool(digests) and checksum(path) not in digests
 
 
 def check_replaceable(path: Path, kind: str = "") -> None:
-    """Check that a file may be written, and replaced where there is one.
+    """Check that a file may be written, and replaced if it exists.
 
     Raises:
-        StorageError: palm wrote no file of this kind there, or somebody has changed it since.
+        StorageError: palm did not write it as a file of this kind, or it has changed since.
     """
     if os.path.lexists(path) and not is_written(path, kind):
         writer = f"palm as {kind}" if kind else "palm"
         was = f"was not written by {writer}, or has been changed since"
-        reason = was if is_plain(path) else "is no plain file"
-        raise StorageError(f"{path} {reason}; it is not replaced: move it elsewhere, or give another place")
+        reason = was if is_plain(path) else "is not a regular file"
+        raise StorageError(f"{path} {reason}, so it will not be replaced; move it, or give another path")
 
 
 def check_not_read(path: Path, reads: Iterable[object]) -> None:
-    """Check that a file or folder to be written is not what it is made of, and does not hold it.
+    """Check that a file or folder to be written neither is nor contains one of its sources.
 
     Raises:
-        StorageError: it is, or does.
+        StorageError: it does; the message names the source.
     """
     for source in reads:
         if isinstance(source, str | Path) and Path(source).resolve().is_relative_to(path.resolve()):
-            raise StorageError(f"{path} would replace {source}, which is read; give another place")
+            raise StorageError(f"writing {path} would replace its source, {source}; give another path")
 
 
 def remove_written(path: Path) -> None:
-    """Remove a file if palm wrote it and nobody has changed it since."""
+    """Remove a file if palm wrote it and it has not changed since."""
     if is_written(path):
         remove(path)
 
 
 @contextmanager
 def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterator[BinaryIO]:
-    """Yield a new file to write, which takes the place of `path` when the block ends well.
+    """Yield a new file to write, which replaces `path` if the block succeeds.
 
     Args:
-        path: the file; one that is there must be palm's own.
+        path: the file; an existing one must have been written by palm.
         grows: lines will be appended to it.
-        kind: the name that palm would have given it, where the user gives the name. A file of another kind is
-            not replaced.
+        kind: palm's own name for the file, where the user chooses the name. A file of another kind is not
+            replaced.
 
     Raises:
-        StorageError: the place cannot be written, or is not palm's; what stood there before is whole.
+        StorageError: the file cannot be written, or the existing one is not palm's and stays as it was.
     """
     part = temporary_name(path)
-    # A folder that appears as a whole has a manifest in place of a record.
+    # Atomic directories have a manifest instead of a record.
     is_inside = any((folder / UNFINISHED).exists() for folder in path.parents)
     with wrap_write_errors(path):
         check_replaceable(path, kind)
         if not is_inside:
-            for stale in (*stale_temporaries(path), part):  # of a process with the same number
+            for stale in (*stale_temporaries(path), part):  # `part`: left by a process with the same PID
                 if is_temporary(stale):
                     remove(stale)
             if not os.path.lexists(part):
                 mark_written(part)
-        # Beside the target, since a file can only be renamed, in one moment, within a file system.
+        # Beside the target, since only a rename within a file system is atomic.
         with new_file(part) as file:
             try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                check_replaceable(path, kind)  # hours may lie between
+                check_replaceable(path, kind)  # hours may have passed since the first check
                 if not is_inside:
                     mark_written(path, part, grows, kind)
-                file.close()  # Windows renames no open file
+                file.close()  # Windows cannot rename an open file
                 is_other = path.exists() and not filecmp.cmp(path, part, shallow=False)
                 rename(part, path)
                 tell_replaced(path, is_other)
@@ -190,24 +190,24 @@ def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterato
 
 
 def write_text(path: Path, text: str, grows: bool = False, kind: str = "") -> None:
-    """Write a UTF-8 file that appears whole; arguments and errors as in `write_atomically`."""
+    """Write a UTF-8 file atomically; arguments and errors as in `write_atomically`."""
     with write_atomically(path, grows, kind) as file:
         file.write(text.encode())
 
 
 def write_json(path: Path, value: Any, kind: str = "") -> None:
-    """Write a value as indented UTF-8 JSON; `kind` as in `write_text`."""
+    """Write a value as indented UTF-8 JSON, atomically; `kind` as in `write_atomically`."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", kind=kind)
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a sibling of `path` for this process to write; the name tells host and process."""
+    """Return a sibling of `path` for this process to write, named after the host and the process."""
     path = path if path.name else path.absolute()
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}.part")
 
 
 def stale_temporaries(path: Path) -> list[Path]:
-    """Return the temporary siblings of `path` that processes of this host left when they died."""
+    """Return the temporary siblings of `path` that dead processes of this host left."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part")
     siblings = path.parent.iterdir() if path.parent.is_dir() else ()
     matches = ((sibling, pattern.fullmatch(sibling.name)) for sibling in siblings)
@@ -215,12 +215,12 @@ def stale_temporaries(path: Path) -> list[Path]:
 
 
 def is_alive(process: int) -> bool:
-    """Tell whether this host has a process of that number."""
-    with suppress(PermissionError):  # a process of another user
+    """Check whether this host has a process with that PID."""
+    with suppress(PermissionError):  # the process belongs to another user
         if sys.platform != "win32":  # signal 0 would end the process there
             try:
                 os.kill(process, 0)
-            except (ProcessLookupError, OverflowError):  # the number stands in the name of a file
+            except (ProcessLookupError, OverflowError):  # the PID comes from a file name
                 return False
     return True
 
@@ -230,13 +230,13 @@ def _host() -> str:
 
 
 def replace_directory(new: Path, path: Path) -> Path | None:
-    """Give the folder `new` the name `path`; a folder that has it is never absent on the way.
+    """Rename the folder `new` to `path`, replacing the folder there without a moment of absence.
 
-    Where the system cannot exchange two names, the old folder is first called `aside_name(path)`, which
-    must be free; a process that dies then leaves it for `recover`.
+    If the system cannot exchange two names, the old folder is first renamed to `aside_name(path)`, which
+    must be free; if the process dies then, `recover` restores it.
 
     Returns:
-        Where what stood at `path` lies now; None where nothing stood there.
+        The new path of the old folder; None if there was none.
     """
     old = None
     if not path.exists():
@@ -246,14 +246,14 @@ def replace_directory(new: Path, path: Path) -> Path | None:
     else:
         old = aside_name(path)
         mark_written(old)
-        # Between the two a reader may find no `path`, and put the old folder back: then it is tried again.
+        # Between the two renames a reader may find no `path` and put the old folder back: try again then.
         for last in (False, False, True):
             rename(path, old)
             try:
                 rename(new, path)
                 break
             except OSError:
-                # A reader that found no `path` has put it back (`recover`); or the disk refuses.
+                # Either a reader put the old folder back (`recover`), or the disk refuses.
                 recover(path)
                 if last:
                     raise
@@ -262,20 +262,20 @@ def replace_directory(new: Path, path: Path) -> Path | None:
 
 
 def recover(path: Path) -> None:
-    """Put the old folder back where a process died between moving it aside and naming the new one."""
+    """Put the old folder back if a process died between moving it aside and renaming the new one."""
     aside = aside_name(path)
     if aside.is_dir() and not path.exists() and is_temporary(aside):
-        with suppress(OSError):  # somebody else was first, or may write here and we may not
+        with suppress(OSError):  # another process was first, or this one may not write here
             rename(aside, path)
 
 
 def aside_name(path: Path) -> Path:
-    """Return the name of a folder for the moment in which another takes its place."""
+    """Return the temporary name of a folder while another one replaces it."""
     return path.with_name(f".{path.name}.old")
 
 
 def numbered(folder: Path, start: str) -> dict[int, Path]:
-    """Return the directories `<start><number>` in a folder, by number; links to others are none."""
+    """Return the directories `<start><number>` in a folder, by number; links do not count."""
     return {
         int(match[1]): path
         for path in (folder.iterdir() if folder.is_dir() else ())

@@ -24,14 +24,14 @@ PREDICTION_LOCK = ".predictions.lock"
 
 
 class PredictionLog:
-    """The records of whole chunks of examples, one chunk a line, after a line about the prediction.
+    """A file with the records of complete chunks of examples, one chunk per line, after a header line.
 
-    A line that a dying process has left half written is skipped.
+    A line that was only partly written when a process died is skipped.
 
     Args:
-        directory: where the predictions go.
-        about: returns everything that the predictions depend on, JSON-ready; not called for a file of one
-            chunk.
+        directory: the output directory of the predictions.
+        about: returns everything that the predictions depend on, JSON-ready; not called if the file to
+            predict is a single chunk.
     """
 
     def __init__(self, directory: Path, about: Callable[[], dict[str, Any]]) -> None:
@@ -44,10 +44,10 @@ class PredictionLog:
         self.num_examples = 0
 
     def resume(self) -> None:
-        """Take over the records of a stopped prediction, if there is one.
+        """Load the records of a stopped prediction, if there is one.
 
         Raises:
-            StorageError: it predicted something else; says what.
+            StorageError: the stopped prediction had other settings; they are named.
         """
         if not self.path.is_file():
             logger.info("%s: no stopped prediction; starting from the beginning", self.path.parent)
@@ -59,15 +59,15 @@ class PredictionLog:
             return
         if changed := [name for name, value in self._about().items() if stopped.get(name) != value]:
             raise StorageError(
-                f"{self.path.parent}: the stopped prediction had another {', '.join(changed)}; predict "
-                "without --resume to start again"
+                f"{self.path.parent}: the stopped prediction differs in {', '.join(changed)}; predict "
+                "without --resume to start from the beginning"
             )
         for self._end, records in lines:
             self.num_examples += len(records)
         logger.info("%s: resuming after %d examples", self.path.parent, self.num_examples)
 
     def chunks(self) -> Iterator[list[Any]]:
-        """The records that were taken over, a chunk at a time."""
+        """Yield the records of the stopped prediction, one chunk at a time."""
         if self._end:
             lines = self._lines()
             next(lines)
@@ -102,7 +102,7 @@ class PredictionLog:
         self._check()
         mark_written(self.path)
         file = open_to_append(self.path)
-        # What a dying process left half written is cut off.
+        # Cut off a line that was only partly written when a process died.
         file.truncate(self._end)
         if not self._end:
             self._digest = ""
@@ -110,9 +110,9 @@ class PredictionLog:
         return file
 
     def _write(self, file: IO[bytes], value: Any) -> None:
-        """Write a line: its checksum, which covers all lines before, and the value."""
+        """Write a line: a checksum and the value."""
         text = json.dumps(value)
-        # Over all lines before, so that one that was moved or left out shows.
+        # The checksum also covers all earlier lines, so a moved or missing line is detected.
         self._digest = chained(self._digest, text.encode())
         file.write(f"{self._digest} {text}\n".encode())
 
@@ -127,13 +127,13 @@ class PredictionLog:
             return self
         folder = self.path.parent
         make_folder(folder)
-        taken = f"{folder}: another process writes predictions there; wait for it, or give another folder"
+        taken = f"{folder} is in use by another prediction; wait until it ends, or give another folder"
         self._lock.enter_context(locked(folder / PREDICTION_LOCK, taken=lambda: taken))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Delete the log when the predictions are written, or when the data must change first."""
-        with self._lock, suppress(OSError):  # a full or read-only disk was reported already
+        """Delete the log after success, and after an error in the data, which must be corrected first."""
+        with self._lock, suppress(OSError):  # a full or read-only disk has been reported already
             if self._file is not None:
                 self._file.close()
             if (kind is None or issubclass(kind, DataError)) and is_temporary(self.path):
@@ -146,7 +146,7 @@ class PredictionLog:
             )
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
-        """Yield the whole lines, each with its end in the file."""
+        """Yield the complete lines, each with its end position in the file."""
         digest = ""
         with self.path.open("rb") as file:
             for line in file:
@@ -159,5 +159,5 @@ class PredictionLog:
 
 
 def chained(before: str, text: bytes) -> str:
-    """Return the checksum of a line and all before it."""
+    """Return the checksum of a line and all earlier lines."""
     return hashlib.sha256(before.encode() + text).hexdigest()[:16]
