@@ -19,7 +19,7 @@ _DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, FileExistsE
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpack a gzipped tar into a new folder; return the folder, or the only directory inside it.
 
-    Only directories and regular files that `tarfile.data_filter` allows are extracted, except hidden ones.
+    Only directories and regular files that `tarfile.data_filter` allows are extracted; hidden ones are not.
 
     Raises:
         StorageError: if the archive is damaged, truncated or unsafe.
