@@ -18,9 +18,9 @@ from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.reader.tables.columns import TARGETS, Columns
-from palm.reader.tables.reading import pass_over, raw_rows
+from palm.reader.tables.reading import ignore, raw_rows
 from palm.reader.tables.record import TableRow, cell_text
-from palm.reader.tables.selection import ENDING, Numbers, RowKeys, Selection, data_checksum, sample, split
+from palm.reader.tables.selection import SUFFIX, Numbers, RowKeys, Selection, data_checksum, sample, split
 
 FILES = {"train": "train_file", "dev": "dev_file", "test": "pred_file"}
 """Part of a table -> the setting for which it is used."""
@@ -101,7 +101,7 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
     for task in tasks:
         if task.rows == RowSettings() or task.task.get("train_file") is None:
             continue
-        known = {} if folder is None else {part: folder / f"{task.name}.{part}{ENDING}" for part in FILES}
+        known = {} if folder is None else {part: folder / f"{task.name}.{part}{SUFFIX}" for part in FILES}
         if not for_train and known and known["train"].is_file():
             _use_files(task, {part: path for part, path in known.items() if path.is_file()})
             continue
@@ -142,12 +142,12 @@ def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[N
 
     def look_up(names: Sequence[str], place: str, varies: bool) -> None:
         for own in columns:
-            own.head(names, place, varies)
+            own.find(names, place, varies)
         if not varies:
             settings.check_columns(names, place)
 
     numbers = []
-    rows = raw_rows(path, look_up, pass_over, kind.table_format(path, arguments.get("format")))
+    rows = raw_rows(path, look_up, ignore, kind.table_format(path, arguments.get("format")))
     for number, row in enumerate(rows):
         if settings.wants(row):
             numbers.append(number)
@@ -166,7 +166,7 @@ def _store(
     found = {}
     for part, rows in parts.items():
         text = Selection(task.task["train_file"], digest, rows, settings).text
-        name = f"{task.name}.{part}{ENDING}"
+        name = f"{task.name}.{part}{SUFFIX}"
         # Named by content, so that processes and runs with the same choice share one file.
         key = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
         found[part] = Cache.of_anyone().file(

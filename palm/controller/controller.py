@@ -50,7 +50,7 @@ from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
-from palm.reader.tables.files import absence, is_data
+from palm.reader.tables.files import is_data, missing_reason
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in `typing` from Python 3.11 on
@@ -317,7 +317,7 @@ class Controller:
     def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
         path = plan.task.get(setting) if given is None else self._resolve(given)
         if path is None or not is_data(path):
-            found = "it has none" if path is None else f"{absence(path)}: {path}"
+            found = "it has none" if path is None else f"{missing_reason(path)}: {path}"
             raise ConfigError(f"task {plan.name!r} needs a {setting}; {found}")
         assert isinstance(path, Path)
         return path

@@ -10,7 +10,7 @@ from palm.config import Config
 from palm.config.layers import json_ready
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
-from palm.reader.tables.remote import is_address
+from palm.reader.tables.remote import is_url
 from palm.reader.tables.selection import data_checksum
 
 Document = dict[str, dict[str, Any]]
@@ -97,5 +97,5 @@ def data_checksums(plans: Iterable[Plan], more: Iterable[Path] = ()) -> dict[str
     tasks = (each.task for plan in plans for each in plan.tasks)
     named = (task.get(name) for task in tasks for name in ("train_file", "dev_file"))
     given = (path for path in (*named, *more) if path is not None)
-    paths = {path if is_address(path) else path.absolute() for path in given}
+    paths = {path if is_url(path) else path.absolute() for path in given}
     return {str(path): data_checksum(path)[:32] for path in sorted(paths)}

@@ -29,7 +29,7 @@ from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.pretrained.configs import COMPUTED_AS, computation_problems
 from palm.reader import READERS, Reader
-from palm.reader.tables.files import absence, is_data
+from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
@@ -324,7 +324,7 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
         for name in ("train_file", "dev_file"):
             path = task.task.get(name)
             if path is not None and not is_data(path):
-                config.problem(f"{place_of(config, name, task.name)}: {absence(path)}: {path}")
+                config.problem(f"{place_of(config, name, task.name)}: {missing_reason(path)}: {path}")
 
 
 def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:

@@ -133,7 +133,7 @@ class Registry(Generic[T]):
 
     def name_of(self, component: T) -> str:
         """Return the registered name of a component, or its dotted path."""
-        # vars(), because a subclass does not inherit `stands_for`.
+        # vars(), because a subclass must not inherit `stands_for`.
         known = vars(component).get("stands_for") or component
         for name, entry in self._entries.items():
             if entry is known:

@@ -1,4 +1,4 @@
-"""Describe a directory's content from its descriptions and the headers of its weights."""
+"""Inspection of a directory, from its descriptions and the headers of its weights."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ LAYOUT_TITLES = {
     "paddlepalm": "PaddlePALM",
     "paddlenlp": "PaddleNLP",
 }
-"""Layout of the weights' names -> title of the directory."""
+"""Layout of the weights -> its title."""
 
 
 def inspect_directory(path: str | Path) -> Facts:
-    """Find out what a directory holds; of weights, only headers are read where their format allows it.
+    """Describe the content of a directory; only the headers of weights are read, if their format allows it.
 
     Args:
         path: a saved model, a checkpoint, the `save_path` of a run, an exported directory, or pretrained
             weights in any layout that `palm.load_backbone` reads.
 
     Raises:
-        StorageError: it is none of these; says what there is.
+        StorageError: it is none of these; with a list of what it contains.
     """
     raise_any(path_problems(path=path))
     folder = Path(path)
@@ -69,7 +69,7 @@ def inspect_directory(path: str | Path) -> Facts:
 
 
 def _description(file: Path, kind: str) -> Mapping[str, Any] | None:
-    """Read a description of this format; None for another, or no file."""
+    """Read a description of this format; None if it has another, or does not exist."""
     description = read_object(file) if file.is_file() else {}
     return description if description.get("format") == kind else None
 
@@ -104,7 +104,7 @@ def _model(folder: Path) -> Facts | None:
 
 
 def _adapters(folder: Path) -> Facts:
-    """Adapters that a model has merged, or that it is made of."""
+    """Describe the adapters of a model, merged or not."""
     places = (folder / peft.CONFIG, folder / ADAPTERS / peft.CONFIG)
     if (file := next((place for place in places if place.is_file()), None)) is None:
         return {}
@@ -144,7 +144,7 @@ MODELS = {
     "best of the run": f"{BEST_OF_RUN}/*",
     "on the way": f"*/{ON_THE_WAY}*",
 }
-"""Kind of a run's models -> their places in its folder."""
+"""Kind of a run's models -> pattern of their paths in its folder."""
 
 
 def _run(folder: Path) -> Facts | None:
@@ -195,7 +195,7 @@ def _pretrained(folder: Path) -> Facts:
 
 
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
-    """Reader, head, labels and vocabulary of a task."""
+    """Describe reader, head, labels and vocabulary of a task."""
     settings = file_settings(parts["reader"]["settings"], folder)
     label_map = settings.get("label_map")
     labels = Labels(None, label_map).names if label_map is not None else {}
@@ -208,7 +208,7 @@ def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
 
 
 def _component(saved: Mapping[str, Any]) -> Facts:
-    """Name and settings, without the files, which are described elsewhere."""
+    """Describe a component by its name and settings, without files, which are described elsewhere."""
     settings = {
         name: value
         for name, value in saved.get("settings", {}).items()
@@ -218,9 +218,11 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 
 
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
-    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says.
+    """Describe the parameters of the encoder and of every head, in a file that is read without torch.
 
-    They are in a file of palm's own, whose header is read without torch.
+    Args:
+        folder: of a saved model or checkpoint.
+        heads: head -> prefix of its weights' names.
     """
     file = folder / checkpoint.WEIGHTS_NEEDED[1]
     with wrap_read_errors(file):
@@ -233,7 +235,7 @@ _KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
 
 
 def _dtype(short: str) -> str:
-    """Return torch's name of a type of safetensors: float32 of F32."""
+    """Return torch's name of a safetensors dtype: float32 for F32."""
     kind = short.rstrip("0123456789")
     return f"{_KINDS.get(kind, kind)}{short.removeprefix(kind)}"
 

@@ -1,4 +1,4 @@
-"""Metrics by name, and scores of files and lists."""
+"""Metrics by name, and functions that score files and lists."""
 
 from palm.metrics.answers import Cmrc, Squad, Squad2
 from palm.metrics.base import METRICS, Metric, metric_problems, metrics_of, scores_of

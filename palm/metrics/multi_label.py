@@ -12,7 +12,7 @@ from palm.metrics.classification import LabelCounts
 class LabelF1(LabelCounts):
     """F1 of all labels counted together (micro), and the mean of the labels' F1 (macro).
 
-    A label counts for the mean if it is predicted or true somewhere.
+    The mean includes the labels that are predicted or true at least once.
     """
 
     needs = ("label_set",)
@@ -39,9 +39,9 @@ class ExactMatch(Mean):
 
 @METRICS.register("lrap")
 class RankingPrecision(Mean):
-    """Label ranking average precision: how many of the labels ranked above a true label are true, too.
+    """Label ranking average precision: the fraction of labels ranked above a true label that are true too.
 
-    Equal probabilities share the lowest rank; a text without labels, or with all of them, counts as 1.
+    Equal probabilities share the lowest rank; a text with no labels, or with all of them, counts as 1.
 
     Source: Tsoumakas et al., 2010, "Mining multi-label data", as scikit-learn computes it.
     """

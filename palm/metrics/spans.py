@@ -1,4 +1,4 @@
-"""Metrics of spans that may nest, and of relations between them, which are found exactly or not."""
+"""Metrics of possibly nested spans and of relations between them, counted by exact match."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from palm.metrics.tagging import SetF1
 
 @METRICS.register("span_f1")
 class SpanF1(SetF1):
-    """Precision, recall and F1 of spans, of all labels together."""
+    """Precision, recall and F1 of spans of all labels together."""
 
     needs = ("spans",)
     main = "span_f1"
     name = "span"
 
-    def things(self, record: Mapping[str, Any]) -> set[Any]:
+    def items(self, record: Mapping[str, Any]) -> set[Any]:
         return {(span["start"], span["end"], span["label"]) for span in record["spans"]}
 
 
 @METRICS.register("span_label_f1")
 class SpanLabelF1(Metric):
-    """The same of each label, as `span_f1:city`, and the mean of the labels' F1 (macro)."""
+    """The numbers of `span_f1` for each label, such as `span_f1:city`, and the mean F1 (macro)."""
 
     needs = ("spans",)
     main = "span_macro_f1"
@@ -49,23 +49,23 @@ class SpanLabelF1(Metric):
 
 @METRICS.register("relation_strict_f1")
 class RelationF1(SetF1):
-    """Precision, recall and F1 of relations; one is right if its label and both spans with theirs are."""
+    """Precision, recall and F1 of relations; the label and both labelled spans must be right."""
 
     needs = ("relations", "spans")
     main = "relation_strict_f1"
     name = "relation_strict"
 
-    def things(self, record: Mapping[str, Any]) -> set[Any]:
+    def items(self, record: Mapping[str, Any]) -> set[Any]:
         spans = [(span["start"], span["end"], span["label"]) for span in record["spans"]]
         return {(spans[each["head"]], spans[each["tail"]], each["label"]) for each in record["relations"]}
 
 
 @METRICS.register("relation_boundary_f1")
 class RelationBoundaryF1(RelationF1):
-    """The same, where the labels of spans do not count."""
+    """Precision, recall and F1 of relations, ignoring the labels of spans."""
 
     main = "relation_boundary_f1"
     name = "relation_boundary"
 
-    def things(self, record: Mapping[str, Any]) -> set[Any]:
-        return {(head[:2], tail[:2], label) for head, tail, label in super().things(record)}
+    def items(self, record: Mapping[str, Any]) -> set[Any]:
+        return {(head[:2], tail[:2], label) for head, tail, label in super().items(record)}

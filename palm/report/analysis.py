@@ -28,8 +28,8 @@ from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
-from palm.reader.tables.files import absence, is_data
-from palm.reader.tables.selection import ENDING, data_checksum
+from palm.reader.tables.files import is_data, missing_reason
+from palm.reader.tables.selection import SUFFIX, data_checksum
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
@@ -148,7 +148,7 @@ def analyses_of(
         if task not in run.history.tasks:
             raise PalmError(f"dev_file: no task is called {task!r}; there are {', '.join(run.history.tasks)}")
         if not is_data(Path(given)):
-            raise PalmError(f"dev_file of {task}: {absence(Path(given))}: {given}")
+            raise PalmError(f"dev_file of {task}: {missing_reason(Path(given))}: {given}")
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
     if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:
@@ -189,7 +189,7 @@ def _analysis(
 ) -> Analysis | str:
     model = run.source(task)
     if model is None:
-        return "Neither a model of this task nor a checkpoint was saved, so nothing was predicted."
+        return "No model or checkpoint of this task was saved, so nothing was predicted."
     recorded = _recorded(model, "dev_file")
     path = _dev_data(run, task, recorded, given)
     if isinstance(path, str):
@@ -216,7 +216,7 @@ def _analysis(
 
 def _dev_data(run: Run, task: str, recorded: str | None, given: str | Path | None) -> Path | str:
     """Return the data for a task's model to predict, or why nothing can be predicted."""
-    chosen = run.folder / f"{task}.dev{ENDING}"
+    chosen = run.folder / f"{task}.dev{SUFFIX}"
     dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
     if dev_file is None:
         why = "The task has no dev_file" if run.sections else "The run recorded no dev_file"
@@ -237,7 +237,7 @@ def _may_show(run: Run, path: Path, recorded: str | None) -> bool:
 
     Whoever made the folder knows what they put into it, and can know the digest only of a file they had.
     """
-    is_inside = path.resolve().is_relative_to(run.folder.resolve()) and not path.name.endswith(ENDING)
+    is_inside = path.resolve().is_relative_to(run.folder.resolve()) and not path.name.endswith(SUFFIX)
     return is_inside or recorded == data_checksum(path)
 
 

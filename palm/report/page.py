@@ -157,7 +157,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
 
 def _ending(history: History) -> str:
     if history.end is None:
-        return f"not finished; the last recorded global step is {history.last_step:,}"
+        return f"not finished; last recorded at global step {history.last_step:,}"
     return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
 
 

@@ -192,7 +192,7 @@ def ranges() -> Iterator[Mistake]:
         ({"backbone_learning_rate": 0}, "backbone_learning_rate: 0.0", "freeze"),
         ({"freeze": 0}, "freeze should be embeddings, backbone or a number of layers, not 0"),
         ({"freeze": 3}, "freeze: there are 2 layers, not 3"),
-        ({"parameter_learning_rates": {"*.nowhere": 1}}, "'*.nowhere' fits no parameter that moves"),
+        ({"parameter_learning_rates": {"*.nowhere": 1}}, "parameter_learning_rates: '*.nowhere'"),
         ({"mix_ratio": [1, 1]}, "mix_ratio has 2 entries for 1 tasks (cls)"),
         ({"mix_ratio": [0]}, "mix_ratio of task 'cls' should be above 0 for a target task, not 0.0"),
         ({"mix_ratio": [-1]}, "mix_ratio of task 'cls' should be above 0 for a target task, not -1.0"),
@@ -364,7 +364,7 @@ def components() -> Iterator[Mistake]:
         ("train_file", None, "task 'cls' has no train_file; name its training data in cls.yaml"),
         ("train_file", "nowhere.tsv", "train_file: no such file"),
         ("dev_file", "nowhere.tsv", "dev_file: no such file"),
-        ("dev_file", "/dev/null", "dev_file: no plain file: "),
+        ("dev_file", "/dev/null", "dev_file: not a regular file: "),
         ("dev_file", "..", "dev_file: no table in this folder: "),
         ("label_map", "nowhere.json", "label_map: no such file"),
     ):
@@ -383,7 +383,7 @@ def data() -> Iterator[Mistake]:
         rows += [
             (task, POINTER, ("Git LFS", "git lfs pull")),
             (task, "", (":1: expected a header that names the columns",)),
-            (task, header, ("the file ends after its header", "expected rows below it")),
+            (task, header, (f"only a header ({names})",)),
             (task, header.replace("text_a", "texts"), (":1: the header lacks 'text_a'", "rename 'texts' to")),
             (task, header.replace("\n", "\ttext_a\n") + good, (":1: the header names 'text_a' twice",)),
             (task, header + good + "a\tb\tc\td\te\n", (f":3: 5 columns, expected {len(some)} ({names})",)),
@@ -406,7 +406,7 @@ def data() -> Iterator[Mistake]:
         ("cls", head["cls"] + "1.0\tred\n", (":2: the label '1.0' is not a whole number from 0 to 3",)),
         ("cls", "label,text_a\n0,red\n", (":1: the header lacks", "tabs", ".csv")),
         ("cls", '{"label": 0}\n', (":1: the header lacks", ".jsonl")),
-        ("cls", head["cls"] + "\tred\n", ("cls.bad: none of 1 rows has a label",)),
+        ("cls", head["cls"] + "\tred\n", ("cls.bad: none of the 1 rows",)),
         (
             "cls",
             head["cls"] + "0\tred\n",
@@ -417,7 +417,7 @@ def data() -> Iterator[Mistake]:
             head["match"] + "2\tred\tred\n",
             (":2: the label '2' should be a whole number from 0 to 1",),
         ),
-        ("match", head["match"] + "0\tred\t\n", (":2: text_b is empty; every row needs its text",)),
+        ("match", head["match"] + "0\tred\t\n", (":2: text_b is empty",)),
         ("match", head["cls"] + "0\tred\n", (":1: the header lacks 'text_b'",)),
         ("seq_label", head["seq_label"] + "O O\tred\n", (":2: 2 labels for 1 word", "needs one label")),
         ("seq_label", head["seq_label"] + "O\tred door\n", (":2: 1 label for 2 words", "needs one label")),
@@ -444,12 +444,12 @@ def data() -> Iterator[Mistake]:
         ("", "mrc.bad"),
         ("{", "mrc.bad"),
         ("[]", "mrc.bad"),
-        ('{"data": []}', "the file has no questions"),
+        ('{"data": []}', "at least one question", "data, paragraphs, qas"),
         ('{"data": [7]}', "article 1: expected an object with 'paragraphs', not 7"),
-        ('{"data": [{}]}', "article 1: no 'paragraphs'; there is nothing"),
+        ('{"data": [{}]}', "article 1: no 'paragraphs'; found nothing"),
         ('{"data": [{"paragraphs": 7}]}', "'paragraphs' should be a list, not 7"),
-        ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1: no 'context'; there is 'qas'"),
-        ('{"data": [{"paragraphs": [{"context": "a"}]}]}', "paragraph 1: no 'qas'; there is 'context'"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', "paragraph 1: no 'context'; found 'qas'"),
+        ('{"data": [{"paragraphs": [{"context": "a"}]}]}', "paragraph 1: no 'qas'; found 'context'"),
         (
             '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": 1, "question": "who"}]}]}]}',
             "mrc.bad: question '1'",
@@ -503,7 +503,7 @@ def files() -> Iterator[Mistake]:
     yield written("vocab.txt", "red\n", "the vocabulary lacks [PAD], [UNK], [CLS], [SEP], [MASK]")
     yield written("vocab.txt", "[PAD]\n[PAD]\n", ":2: ", "'[PAD]'", "line 1")
     yield written("vocab.txt", "a\tb\tc\n", ":1: expected 'token' or 'token<TAB>id'")
-    yield written("vocab.txt", "a\t1\nb\t1\n", ":2: id 1 is taken by line 1")
+    yield written("vocab.txt", "a\t1\nb\t1\n", ":2: id 1", "line 1")
 
 
 def shell() -> Iterator[Mistake]:
@@ -824,15 +824,17 @@ def trainers() -> Iterator[Mistake]:
     yield called(
         "precision='half'", lambda _: trainer("a", precision="half"), "'half' should be one of auto, fp32"
     )
-    yield called("train() first", lambda _: trainer("a").train(), "train comes too early; call build_forward")
     yield called(
-        "predict() first", lambda _: trainer("a").predict(), "predict comes too early; call build_predict"
+        "train() first", lambda _: trainer("a").train(), "train was called too early; call build_forward"
+    )
+    yield called(
+        "predict() first",
+        lambda _: trainer("a").predict(),
+        "predict was called too early; call build_predict",
     )
     for place in (".", "..", "/"):
-        yield called(
-            f"save({place!r})", lambda _, p=place: trainer("a").save(p), "a folder of its own", place
-        )
-    yield called("save() first", lambda _: trainer("a").save("x"), "comes too early; call build_forward")
+        yield called(f"save({place!r})", lambda _, p=place: trainer("a").save(p), "save_path", repr(place))
+    yield called("save() first", lambda _: trainer("a").save("x"), "too early; call build_forward")
     yield called(
         "save_type", lambda _: trainer("a").set_saver("x", 1, "all"), "save_type should be 'ckpt', 'predict'"
     )

@@ -12,7 +12,7 @@ from palm.core.logging import logger
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
-_say_once = functools.cache(logger.info)
+_log_once = functools.cache(logger.info)
 
 
 def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
@@ -27,5 +27,5 @@ def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
     if name == "cuda":
         raise ConfigError("device: no GPU is visible; check CUDA_VISIBLE_DEVICES, or use auto or cpu")
     if wanted:
-        _say_once("no GPU is visible: running on the CPU")
+        _log_once("no GPU is visible: running on the CPU")
     return torch.device("cpu")

@@ -79,7 +79,7 @@ def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 def init_weights(module: nn.Module, initializer_range: float) -> None:
-    """Initialize weights from a normal distribution cut at two sigma, biases with 0, layer norms with 1, 0.
+    """Initialize weights from a normal truncated at two sigma, biases with 0, layer norms with 1 and 0.
 
     Within `skip_init`, nothing is initialized.
 
