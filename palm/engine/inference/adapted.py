@@ -39,7 +39,7 @@ class Adapted:
         """Write the adapters in PEFT's format."""
         write_adapters(self.adapters, self.shared, folder, self.base)
 
-    def other_weights(self, weights: Tensors) -> Tensors:
+    def extras(self, weights: Tensors) -> Tensors:
         """Return the weights in neither adapters nor base: the head, and parts that base models may lack."""
         own = {name for name in weights if may_lack(name.removeprefix("backbone."))}
         return {name: weights[name] for name in weights if name in own or name.startswith("paradigm.")}

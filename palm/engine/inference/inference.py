@@ -421,9 +421,7 @@ class InferenceModel:
             if self.adapted is not None:
                 with new_directory(part / ADAPTERS) as small:
                     self.adapted.write(small)
-                    self._write(
-                        small, self.adapted.other_weights(weights), {**record, **self.adapted.facts()}
-                    )
+                    self._write(small, self.adapted.extras(weights), {**record, **self.adapted.facts()})
 
     def _write(self, part: Path, weights: Tensors, record: Mapping[str, Any]) -> None:
         save_tensors(part / WEIGHTS, weights)

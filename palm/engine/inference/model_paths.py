@@ -39,9 +39,7 @@ def chosen_model(path: Path) -> Path:
     tasks = [folder for folder in sorted(path.iterdir()) if _model_in(folder, path)] if path.is_dir() else []
     names = ", ".join(folder.name for folder in tasks)
     if len(tasks) > 1:
-        raise StorageError(
-            f"{path} is a run with models of several tasks ({names}); give one, such as {tasks[0]}"
-        )
+        raise StorageError(f"{path} has models of several tasks ({names}); give one, such as {tasks[0]}")
     found = _model_in(tasks[0], path) if tasks else None
     if found is None:
         raise StorageError(f"{path} is not a directory that palm saved: {_advice(path)}")
@@ -75,9 +73,7 @@ def describe_missing_model(task: str, folder: Path, is_target: bool) -> str:
     if not is_target:
         return f"{what}: it is auxiliary, and only targets are saved; set its target_tag to 1, and train"
     if on_the_way := numbered(folder.parent, ON_THE_WAY):
-        return f"{what}: its training has not finished; inference_model_dir: {on_the_way[max(on_the_way)]}"
+        return f"{what}: its training is not finished; inference_model_dir: {on_the_way[max(on_the_way)]}"
     if checkpoints := numbered(folder.parents[1], "step_"):
-        return (
-            f"{what}: its training has not finished; continue with --resume {checkpoints[max(checkpoints)]}"
-        )
+        return f"{what}: its training is not finished; resume with --resume {checkpoints[max(checkpoints)]}"
     return f"{what}: it is not trained yet; train first, or set save_path to that of the training"

@@ -133,11 +133,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
             training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
         training.load_state_dict(state, steps_per_saved)
     if any(factor != 1 for factor in steps_per_saved.values()):
-        logger.info(
-            "the number of devices has changed: step %d of the checkpoint is now step %d",
-            state["step"],
-            training.step,
-        )
+        logger.info("on these devices, step %d of the checkpoint is step %d", state["step"], training.step)
 
 
 def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
@@ -183,9 +179,7 @@ def _verified(folder: Path) -> Collection[str]:
             "with palm.load_model"
         )
     if steps := numbered(folder, "step_"):
-        raise StorageError(
-            f"{folder} is the folder of a run; give one of its checkpoints, such as {steps[max(steps)]}"
-        )
+        raise StorageError(f"{folder} is a run; give one of its checkpoints, such as {steps[max(steps)]}")
     return verify(folder, WEIGHTS_NEEDED)
 
 

@@ -102,19 +102,18 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
                 while warned:  # observers may warn too
                     notify(Warned(training.step, warned.pop(0)), observers)
         except BaseException as error:
-            is_asked = isinstance(error, (KeyboardInterrupt, SystemExit))
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "stopped"
             with suppress(Exception):  # the original error is the one to report
-                notify(Ended(training.step, "interrupted" if is_asked else "stopped"), observers)
-            if not (
-                isinstance(error, Stopped) and is_notebook()
-            ):  # a notebook cell returns the partial result
+                notify(Ended(training.step, reason), observers)
+            # A notebook cell that was interrupted returns the partial result.
+            if not (isinstance(error, Stopped) and is_notebook()):
                 raise
         else:
             notify(Ended(training.step, "finished"), observers)
     steps = {task.name: task.step for task in training.tasks}
     planned = {task.name: task.expected_steps for task in training.tasks}
-    found = result_of(history.lines, steps, planned, history.seconds())
-    return replace(found, losses={**found.losses, **meter.means()})
+    result = result_of(history.lines, steps, planned, history.seconds())
+    return replace(result, losses={**result.losses, **meter.means()})
 
 
 def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:

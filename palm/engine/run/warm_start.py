@@ -73,10 +73,9 @@ def start_from(backbone: Backbone, tasks: Sequence[Task], path: Path, reset: Col
     load_into(backbone, saved.backbone, path)
     # By head, not by name: tasks may share a head, which is then reset for all of them.
     reset_heads = {task.head for task in tasks if task.name in reset or ALL_HEADS in reset}
+    kept = [task for task in tasks if task.name in saved.heads and task.head not in reset_heads]
     loaded: set[Head] = set()
-    for task in tasks:
-        if task.name not in saved.heads or task.head in reset_heads:
-            continue
+    for task in kept:
         try:
             _check_labels(task, saved.readers.get(task.name, {}), path)
             if task.head not in loaded:
