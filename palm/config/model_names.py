@@ -9,6 +9,9 @@ from pathlib import Path
 MODEL_NAME = re.compile(r"(?!pretrain/)\w[\w.-]{,95}/\w[\w.-]{,95}(@\w[\w./-]{,95})?", re.ASCII)
 """`owner/name` or `owner/name@revision`, of 96 characters each at most."""
 
+ADAPTER_CONFIG = "adapter_config.json"
+"""The file that describes a directory of adapters."""
+
 
 def names_model(value: str, folder: Path) -> bool:
     """Tell whether a setting is a model's name: it has that form, and no path in `folder` is called so."""

@@ -11,9 +11,9 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.manifest import is_sealed
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model, said_of
-from palm.engine.inference.model_paths import BEST, LAST, chosen_model, why_missing
+from palm.engine.inference.model_paths import BEST, DESCRIPTION, LAST, chosen_model, why_missing
 from palm.paradigm import HEADS
 from palm.reader import READERS
 

@@ -10,6 +10,17 @@ from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed
 
+FORMAT = "palm-model"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+DESCRIPTION = "config.json"
+ADAPTERS = "lora"
+"""Of a saved model: its format, its files, and the folder with its adapters and its head alone."""
+
+EXPORT = "palm_export.json"
+EXPORT_FORMAT = "palm-export"
+"""Of a directory for other programs: what tells about it, and its format."""
+
 BEST = "best_model"
 LAST = "infer_model"
 """A target's model of its best evaluation, and of its last step."""
