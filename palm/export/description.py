@@ -11,12 +11,11 @@ from palm.core.files.fs import write_json
 from palm.core.version import __version__
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
+from palm.engine.inference.model_paths import EXPORT, EXPORT_FORMAT
 from palm.paradigm import HEADS, SequenceLabel
 from palm.pretrained.heads import PROBLEM_TYPES
 from palm.reader import READERS
 
-FILE = "palm_export.json"
-FORMAT = "palm-export"
 VERSION = 1
 
 
@@ -43,8 +42,8 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
             # Scores of a text's first label, of its last, and of each label (row) followed by another.
             first, last, *following = model.head.crf.weight.tolist()
             task["crf"] = {"first": first, "last": last, "following": following}
-    about = {"format": FORMAT, "version": VERSION, "palm_version": __version__, "to": to}
-    write_json(folder / FILE, {**about, **more, "tasks": tasks})
+    about = {"format": EXPORT_FORMAT, "version": VERSION, "palm_version": __version__, "to": to}
+    write_json(folder / EXPORT, {**about, **more, "tasks": tasks})
 
 
 def label_settings(model: InferenceModel) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from palm.core.logging import logger, show_on_console
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import chosen_model
-from palm.engine.run.checkpoint import STATE
+from palm.engine.run.run_names import STATE
 from palm.engine.training.recipe import named
 from palm.export.sources import tasks_of_run
 from palm.paradigm import HEADS

@@ -9,7 +9,8 @@ from palm.core.errors import PalmError, StorageError
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import LAST
-from palm.engine.run.checkpoint import STATE, models_in, newest_checkpoint
+from palm.engine.run.checkpoint import models_in, newest_checkpoint
+from palm.engine.run.run_names import STATE
 from palm.export.tokenizer_files import load_tokenizer
 
 

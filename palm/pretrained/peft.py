@@ -12,6 +12,7 @@ from torch import Tensor
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.low_rank import LowRank, linear_layers
 from palm.backbone.transformers import Transformers
+from palm.config.model_names import ADAPTER_CONFIG
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
@@ -21,7 +22,6 @@ from palm.core.logging import logger
 from palm.pretrained.families import FAMILIES
 from palm.pretrained.names import from_ours
 
-CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 START = "base_model.model."
 """Prefix of the names of all tensors."""
@@ -81,7 +81,7 @@ def write_adapters(adapters: LowRank, backbone: Backbone, folder: Path, base: st
         for letter, value in zip("AB", pair, strict=True)
     }
     save_tensors(folder / WEIGHTS, tensors)
-    write_json(folder / CONFIG, config)
+    write_json(folder / ADAPTER_CONFIG, config)
 
 
 def read_adapters(backbone: Backbone, folder: Path) -> LowRank:
@@ -91,8 +91,8 @@ def read_adapters(backbone: Backbone, folder: Path) -> LowRank:
         StorageError: if files are missing or damaged, if the method is not LoRA, or if the adapters do not
             fit this encoder.
     """
-    with wrap_read_errors(folder / CONFIG):
-        config = read_object(folder / CONFIG)
+    with wrap_read_errors(folder / ADAPTER_CONFIG):
+        config = read_object(folder / ADAPTER_CONFIG)
         problems = list(_problems(config))
         alpha = float(config["lora_alpha"])
     with wrap_read_errors(folder / WEIGHTS):

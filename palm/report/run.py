@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from palm.config.files import ORIGIN, Lines, read_yaml
-from palm.config.values import guessed
+from palm.config.values import flattened, guessed
 from palm.core.errors import StorageError
 from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
-from palm.core.files.manifest import is_sealed
+from palm.core.files.manifest import is_sealed, verified_object
 from palm.core.files.records import check_plain, read_record
 from palm.core.files.untrusted import wrap_read_errors
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run.run_directory import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
-from palm.engine.training.recipe import flattened
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, DESCRIPTION, LAST, ON_THE_WAY
+from palm.engine.run.run_names import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
 from palm.report.history import History, read_history
 
 
@@ -81,6 +80,15 @@ class Run:
     def name(self) -> str:
         """The name of its folder."""
         return self.folder.resolve().name
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the programs that made it, as far as its history and its models tell."""
+        by_program = {"palm": "unknown"}
+        for model in self.models[:1]:
+            description = verified_object(model.folder, DESCRIPTION)
+            by_program |= (description.get("training") or {}).get("versions", {})
+        return by_program | ({"palm": self.history.start.palm} if self.history.start.palm else {})
 
     def setting(self, task: str, name: str) -> Any:
         """Return the value of a setting for a task; None if it has its default."""

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.atomic_dir import new_directory
@@ -15,9 +16,10 @@ from palm.core.files.door import copy, make_executable, make_folder, remove
 from palm.core.files.fs import write_text
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.registry import did_you_mean
-from palm.engine.run.run_directory import name_problem
-from palm.reader.tables.reading import raw_rows
-from palm.starter.table_tasks import TableTasks
+from palm.engine.run.run_names import name_problem
+
+if TYPE_CHECKING:
+    from palm.starter.table_tasks import TableTasks
 
 TEMPLATES = Path(__file__).with_name("files")
 SCRIPT = "run.sh"
@@ -233,16 +235,25 @@ def _filled(template: Path | str, values: Mapping[str, str]) -> str:
 
 
 def _texts(file: Path) -> Iterator[str]:
-    """Yield the texts of a data file of the project."""
-    if file.suffix in (".tsv", ".jsonl"):
-        for row in raw_rows(file):
-            texts = (cell for name, cell in row.cells.items() if name not in ("label", "spans", "relations"))
-            yield from (" ".join(text) if isinstance(text, list) else text for text in texts)
+    """Yield the texts of a data file of the project's own rows."""
+    if file.suffix == ".tsv":
+        head, *cells = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
+        yield from chain.from_iterable(_cells(dict(zip(head, row, strict=True))) for row in cells)
+    elif file.suffix == ".jsonl":
+        lines = file.read_text(encoding="utf-8").splitlines()
+        yield from chain.from_iterable(_cells(json.loads(line)) for line in lines)
     elif file.suffix == ".json" and not file.stem.endswith("label_map"):
         for page in json.loads(file.read_text(encoding="utf-8"))["data"]:
             for paragraph in page["paragraphs"]:
                 yield paragraph["context"]
                 yield from (question["question"] for question in paragraph["qas"])
+
+
+def _cells(row: Mapping[str, str | list[str]]) -> Iterator[str]:
+    """Yield the texts of a row, words joined."""
+    for name, cell in row.items():
+        if name not in ("label", "spans", "relations"):
+            yield " ".join(cell) if isinstance(cell, list) else cell
 
 
 def _vocabulary(texts: Iterable[str]) -> Sequence[str]:

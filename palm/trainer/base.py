@@ -16,7 +16,7 @@ from palm.core.files.door import make_folder
 from palm.core.files.fs import numbered, write_text
 from palm.core.files.tensors import load_into
 from palm.core.invocation import is_notebook
-from palm.core.logging import logger
+from palm.core.logging import Progress, logger
 from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
 from palm.distributed.group import barrier, is_first
@@ -25,7 +25,7 @@ from palm.engine.run.checkpoint import save_checkpoint, trained_weights
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import RECIPE
+from palm.engine.run.run_names import RECIPE
 from palm.engine.run.saving import PeriodicSaver, evaluation_observers, save_model
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.training.events import Event, Logged, Observer, Saved
@@ -34,7 +34,6 @@ from palm.engine.training.recipe import recipe_sections
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
 from palm.engine.watching.callbacks import callback_problems
-from palm.engine.watching.progress import Progress
 from palm.engine.watching.trackers import trackers_of
 from palm.pretrained import load_pretrain
 from palm.trainer.assembly import Assembly, Forward, require, seed_of

@@ -19,9 +19,10 @@ from palm.core.numerics.device import device_of
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.distributed.group import exhaust, from_first, is_first
 from palm.downloader import pretrained_directory
-from palm.engine.inference.inference import WEIGHTS, InferenceModel
+from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_weights
-from palm.engine.run.run_directory import name_problem
+from palm.engine.inference.model_paths import WEIGHTS
+from palm.engine.run.run_names import name_problem
 from palm.engine.training.loop import Training
 from palm.engine.training.model import adapters_of, share_parameters
 from palm.engine.training.task import Task

@@ -15,8 +15,9 @@ from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import WRITTEN, mark_written, write_json
 from palm.core.files.untrusted import read_json
 from palm.engine.run.checkpoint import VERSION
-from palm.engine.run.run_directory import RunDirectory, RunStart, name_problem
+from palm.engine.run.run_directory import RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.run_names import name_problem
 
 
 def identity(**settings: Any) -> dict[str, Any]:

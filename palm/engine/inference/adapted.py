@@ -17,9 +17,6 @@ from palm.pretrained import load_pretrain
 from palm.pretrained.loading import may_lack
 from palm.pretrained.peft import read_adapters, write_adapters
 
-ADAPTERS = "lora"
-"""The folder in a saved model that holds only its adapters and its head."""
-
 
 @dataclass(frozen=True)
 class Adapted:

@@ -32,8 +32,9 @@ from palm.core.version import __version__
 from palm.distributed.failures import report_missing_ranks
 from palm.distributed.group import exhaust, from_first, gather_objects, is_first, split_among_ranks
 from palm.distributed.shards import full_tensors
-from palm.engine.inference.adapted import ADAPTERS, Adapted
+from palm.engine.inference.adapted import Adapted
 from palm.engine.inference.model_card import CARD, example_input, label_names, model_card
+from palm.engine.inference.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION, WEIGHTS
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
 from palm.engine.training.device_transfer import Place, fetched, placed
@@ -49,12 +50,9 @@ from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.rows import Ints
 from palm.reader.tables.selection import data_checksum
 
-FORMAT = "palm-model"
-VERSION = 1
-WEIGHTS = "model.safetensors"
-DESCRIPTION = "config.json"
 CHUNK_EXAMPLES = 1024
 """Number of examples in memory during prediction; rows are sorted by length within such a chunk."""
+
 
 Losses = dict[tuple[int, int], tuple[float, int]]
 """(first example of the chunk, first row of the batch) -> the batch's mean loss and its number of terms."""

@@ -17,8 +17,8 @@ from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.logging import logger
 from palm.engine.inference.adapted import with_base
-from palm.engine.inference.inference import DESCRIPTION, FORMAT, VERSION, WEIGHTS, InferenceModel
-from palm.engine.inference.model_paths import chosen_model
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.model_paths import DESCRIPTION, FORMAT, VERSION, WEIGHTS, chosen_model
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS

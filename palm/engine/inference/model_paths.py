@@ -10,6 +10,17 @@ from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed
 
+FORMAT = "palm-model"
+VERSION = 1
+WEIGHTS = "model.safetensors"
+DESCRIPTION = "config.json"
+ADAPTERS = "lora"
+"""For a saved model: its format, its files, and the folder that holds only its adapters and its head."""
+
+EXPORT = "palm_export.json"
+EXPORT_FORMAT = "palm-export"
+"""For an export: the file that describes it, and its format."""
+
 BEST = "best_model"
 LAST = "infer_model"
 """Folders of a target's models: at its best evaluation, and after its last step."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from palm.core.logging import logger
+from palm.core.shown import shown_score
 from palm.engine.inference.adapted import Adapted
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.events import Completed, Evaluated, Event, event_of
@@ -156,14 +157,6 @@ class Evaluator:
             )
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format the rows of a table as lines of text with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
 def json_ready(scores: Scores) -> JsonScores:
     """Replace NaN by None."""
     return {name: None if math.isnan(value) else value for name, value in scores.items()}
@@ -208,13 +201,6 @@ def normalized_score(task: Task, scores: Scores) -> float:
     score = metric.normalized_score(scores.get(metric.main, math.nan))
     # Comparisons with NaN are false, so it would never be replaced as the best.
     return 0.0 if math.isnan(score) else score
-
-
-def shown_score(value: float | None) -> str:
-    """Format a score for display; None becomes an empty string."""
-    if value is None:
-        return ""
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
 
 
 class EarlyStopping:

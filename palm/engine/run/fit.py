@@ -13,19 +13,19 @@ from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
 from palm.core.invocation import is_notebook
 from palm.core.limits import explain_limits
-from palm.core.logging import collected_warnings, logger
+from palm.core.logging import Progress, collected_warnings, logger
 from palm.core.numerics.precision import tf32
 from palm.core.numerics.repeatability import fixed_order
 from palm.core.signals import Stopped
 from palm.distributed.group import is_first
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.run.run_directory import BAD_ROWS
+from palm.engine.run.run_names import BAD_ROWS
 from palm.engine.training.events import Completed, Ended, Event, Observer, Started, Warned, notify
 from palm.engine.training.loop import Training
 from palm.engine.training.task import Task
 from palm.engine.watching.history import HistoryWriter
 from palm.engine.watching.logs import Heading, RunLog, palm_heading
-from palm.engine.watching.progress import Progress, watchers
+from palm.engine.watching.progress import watchers
 from palm.engine.watching.throughput import Meter
 
 

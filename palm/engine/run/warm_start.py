@@ -13,9 +13,9 @@ from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import load_into, load_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.engine.inference.inference import DESCRIPTION, WEIGHTS
-from palm.engine.inference.model_paths import chosen_model
-from palm.engine.run.checkpoint import STATE, TrainedWeights, trained_weights
+from palm.engine.inference.model_paths import DESCRIPTION, WEIGHTS, chosen_model
+from palm.engine.run.checkpoint import TrainedWeights, trained_weights
+from palm.engine.run.run_names import STATE
 from palm.engine.training.task import Task
 from palm.paradigm import Head
 from palm.pretrained import vocabulary_differences

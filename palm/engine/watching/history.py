@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, open_to_append
@@ -31,7 +31,9 @@ from palm.engine.training.events import (
     Warned,
     event_of,
 )
-from palm.engine.training.loop import Training
+
+if TYPE_CHECKING:
+    from palm.engine.training.loop import Training
 
 HISTORY_FILE = "history.jsonl"
 HISTORY_VERSION = 1

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Literal
+from typing import Any
 
-from palm.core.logging import logger, shows_colour
+from palm.core.logging import Progress, logger, shows_colour
 from palm.engine.training.events import Ended, Evaluated, Event, Logged, Started
 from palm.engine.training.loop import Step
 from palm.engine.watching.logs import Heading, StepLog, log_first_rows, palm_heading
-
-Progress = Literal["auto", "bar", "lines", "none"]
-"""Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""
 
 OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 

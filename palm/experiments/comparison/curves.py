@@ -13,7 +13,7 @@ from palm.controller.plan import plan
 from palm.controller.saved_model import targets_of
 from palm.core.errors import ConfigError
 from palm.core.files.fs import check_replaceable, write_json, write_text
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.experiments.comparison.compare import compare
 from palm.experiments.comparison.outcome import Outcome, SeedScores
 from palm.experiments.comparison.statistics import LEVEL, t_quantile

@@ -14,7 +14,7 @@ import numpy as np
 from palm.core.errors import PalmError
 from palm.core.files.records import check_unchanged
 from palm.core.files.untrusted import parse_json, wrap_read_errors
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.experiments.comparison.statistics import (
     LEVEL,
     Difference,

@@ -24,7 +24,7 @@ from palm.core.checks import count_problems, raise_any
 from palm.core.files.fs import check_replaceable, write_json, write_text
 from palm.core.logging import logger
 from palm.core.numerics.rng import generator
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.loop import Training
 from palm.engine.training.stream import TaskStream

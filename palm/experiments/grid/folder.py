@@ -18,8 +18,8 @@ from palm.core.files.fs import remove_written, write_json, write_text
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.records import read_record
 from palm.core.logging import logger
-from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
-from palm.engine.run.run_directory import RECORD, STAGES_RECORD
+from palm.engine.run.run_names import CONFIGURATION as RESOLVED
+from palm.engine.run.run_names import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
 
 DESCRIPTION = "grid.json"

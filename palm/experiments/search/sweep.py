@@ -16,7 +16,7 @@ from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import check_not_read, check_replaceable, remove_written, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.engine.run.run_lock import only_run_in
 from palm.experiments.grid.folder import Grid, GridRun, Result, best_of
 from palm.experiments.grid.pool import GridProgress, Pool

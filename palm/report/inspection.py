@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from palm.config.model_names import ADAPTER_CONFIG
 from palm.core.checks import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
@@ -16,17 +17,10 @@ from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
-from palm.engine.inference import inference
-from palm.engine.inference.adapted import ADAPTERS
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run import checkpoint
+from palm.engine.inference import model_paths
+from palm.engine.run.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE
 from palm.engine.training.events import Ended
 from palm.engine.watching.history import HISTORY_FILE, read_lines
-from palm.export import description as export
-from palm.pretrained import peft, read_directory, read_weights
-from palm.pretrained.configs import read_config
-from palm.reader.text.labels import Labels
-from palm.reader.text.subwords import load_tokenizer
 
 Facts = dict[str, Any]
 """Facts about a directory, JSON-ready: `format` first."""
@@ -75,7 +69,7 @@ def _description(file: Path, kind: str) -> Mapping[str, Any] | None:
 
 
 def _exported(folder: Path) -> Facts | None:
-    description = _description(folder / export.FILE, export.FORMAT)
+    description = _description(folder / model_paths.EXPORT, model_paths.EXPORT_FORMAT)
     if description is None:
         return None
     facts: Facts = {
@@ -83,13 +77,15 @@ def _exported(folder: Path) -> Facts | None:
         "versions": {"palm": description["palm_version"]},
     }
     if description["to"] == "hf":
+        from palm.pretrained import read_weights
+
         facts["parameters"] = _parameters(_sizes(read_weights(folder, headers=True)))
     hidden = ("format", "version", "palm_version", "to")
     return facts | {name: value for name, value in description.items() if name not in hidden}
 
 
 def _model(folder: Path) -> Facts | None:
-    description = _description(folder / inference.DESCRIPTION, inference.FORMAT)
+    description = _description(folder / model_paths.DESCRIPTION, model_paths.FORMAT)
     if description is None:
         return None
     return {
@@ -105,7 +101,7 @@ def _model(folder: Path) -> Facts | None:
 
 def _adapters(folder: Path) -> Facts:
     """Describe the adapters of a model, merged or not."""
-    places = (folder / peft.CONFIG, folder / ADAPTERS / peft.CONFIG)
+    places = (folder / ADAPTER_CONFIG, folder / model_paths.ADAPTERS / ADAPTER_CONFIG)
     if (file := next((place for place in places if place.is_file()), None)) is None:
         return {}
     config = read_object(file)
@@ -116,7 +112,7 @@ def _adapters(folder: Path) -> Facts:
 
 
 def _checkpoint(folder: Path) -> Facts | None:
-    state = _description(folder / checkpoint.STATE, checkpoint.FORMAT)
+    state = _description(folder / STATE, CHECKPOINT_FORMAT)
     if state is None:
         return None
     components = state.get("components", {"backbone": {}, "tasks": {}})
@@ -139,17 +135,17 @@ def _checkpoint(folder: Path) -> Facts | None:
 
 
 MODELS = {
-    "best": f"*/{BEST}",
-    "last": f"*/{LAST}",
-    "best of the run": f"{BEST_OF_RUN}/*",
-    "on the way": f"*/{ON_THE_WAY}*",
+    "best": f"*/{model_paths.BEST}",
+    "last": f"*/{model_paths.LAST}",
+    "best of the run": f"{model_paths.BEST_OF_RUN}/*",
+    "on the way": f"*/{model_paths.ON_THE_WAY}*",
 }
 """Kind of a run's models -> pattern of their paths in its folder."""
 
 
 def _run(folder: Path) -> Facts | None:
     models = {kind: _models(folder, pattern) for kind, pattern in MODELS.items()}
-    checkpoints = numbered(folder, "step_")
+    checkpoints = numbered(folder, CHECKPOINT)
     history = folder / HISTORY_FILE
     if not (any(models.values()) or checkpoints or history.is_file()):
         return None
@@ -162,7 +158,7 @@ def _run(folder: Path) -> Facts | None:
 
 
 def _models(folder: Path, pattern: str) -> list[str]:
-    paths = [path for path in folder.glob(pattern) if (path / inference.DESCRIPTION).is_file()]
+    paths = [path for path in folder.glob(pattern) if (path / model_paths.DESCRIPTION).is_file()]
     paths.sort(key=lambda path: (path.parent, len(path.name), path.name))  # `step9` before `step10`
     return [path.relative_to(folder).as_posix() for path in paths]
 
@@ -177,6 +173,9 @@ def _progress(history: Path) -> Facts:
 
 
 def _pretrained(folder: Path) -> Facts:
+    from palm.pretrained import read_directory
+    from palm.pretrained.configs import read_config
+
     directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
     library = config.get("transformers_version")
@@ -196,6 +195,8 @@ def _pretrained(folder: Path) -> Facts:
 
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
     """Describe reader, head, labels and vocabulary of a task."""
+    from palm.reader.text.labels import Labels
+
     settings = file_settings(parts["reader"]["settings"], folder)
     label_map = settings.get("label_map")
     labels = Labels(None, label_map).names if label_map is not None else {}
@@ -224,7 +225,7 @@ def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
         folder: of a saved model or checkpoint.
         heads: head -> prefix of its weights' names.
     """
-    file = folder / checkpoint.WEIGHTS_NEEDED[1]
+    file = folder / model_paths.WEIGHTS
     with wrap_read_errors(file):
         found = {name: (_dtype(kind), prod(shape)) for name, (kind, shape) in headers_in(file).items()}
     places = {"backbone": "backbone", **heads}
@@ -255,6 +256,8 @@ def _parameters(sizes: Mapping[str, Size]) -> Facts:
 def _vocabulary(file: Path | None, do_lower_case: bool) -> Facts | None:
     if file is None:
         return None
+    from palm.reader.text.subwords import load_tokenizer
+
     return {
         "file": file.name,
         "tokens": load_tokenizer(file, do_lower_case).vocab_size,
