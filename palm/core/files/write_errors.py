@@ -22,6 +22,9 @@ REMEDIES = {
 }
 """Error number -> what it means and what to do."""
 
+STAGE = re.compile(r"\.(.+)\.([A-Za-z0-9]*)-(\d+)\.part")
+"""The name of a folder in which something is made (see `staged`): of what, and by which host and process."""
+
 
 @contextmanager
 def wrap_write_errors(path: Path) -> Iterator[None]:
@@ -40,6 +43,6 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
         if file := getattr(error, "filename", None):
             reason = f"{reason}: {file}"
         reason = REMEDIES.get(number, f"{reason}; give a folder that can be written")
-        # A folder that is being filled has another name for the time than the one that the user knows.
-        parts = [re.sub(r"^\.(.+)\.[A-Za-z0-9]*-\d+\.part$", r"\1", part) for part in path.parts]
+        # What is being made lies in a folder that the user does not know.
+        parts = [part for part in path.parts if not STAGE.fullmatch(part)]
         raise StorageError(f"cannot write {Path(*parts)}: {reason}") from error
