@@ -75,11 +75,11 @@ class Backbone(Component, nn.Module):
         Raises:
             ConfigError: if this is not supported, or if no layer would remain shared.
         """
-        raise ConfigError(f"private_layers is not supported by {type(self).__name__}; leave it out")
+        raise ConfigError(f"private_layers: not supported by {type(self).__name__}; leave it out")
 
     def with_top(self, top: nn.ModuleDict) -> Backbone:  # noqa: ARG002
         """Return this backbone with its top replaced by the result of `copied_top`; the rest is shared."""
-        raise ConfigError(f"private_layers is not supported by {type(self).__name__}; leave it out")
+        raise ConfigError(f"private_layers: not supported by {type(self).__name__}; leave it out")
 
     def checkpoint_activations(self) -> None:
         """Store fewer activations for the backward pass and recompute them there; results stay the same.
@@ -87,7 +87,7 @@ class Backbone(Component, nn.Module):
         Raises:
             ConfigError: if this is not supported.
         """
-        raise ConfigError(f"activation_checkpointing is not supported by {type(self).__name__}; leave it out")
+        raise ConfigError(f"activation_checkpointing: not supported by {type(self).__name__}; leave it out")
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)

@@ -96,8 +96,7 @@ class Relation(PairHead):
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `spans`, as decoded by the span head, and `relations`: (head, tail, label, probability).
 
-        Relations with a probability of at least 0.5 are returned; head and tail are indices of spans. `spans`
-        is empty with `spans: given`.
+        Head and tail are indices of spans; probabilities are at least 0.5. Given spans are not returned.
         """
         if self.span_head is not None:
             decoded = self.span_head.decode(outputs)

@@ -106,13 +106,9 @@ def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
 def fill_heads(
     heads: Iterable[NamedHead], backbone: Backbone, config: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> None:
-    """Initialize heads from the head in an encoder's file; other heads are not changed, and the log says why.
+    """Initialize heads from the head beside an encoder's weights; otherwise the log says why not.
 
-    Args:
-        heads: heads of tasks.
-        backbone: the encoder.
-        config: the `config.json` of the file; its `architectures` name the head.
-        weights: all tensors of the file.
+    `config` is the content of `config.json`, whose `architectures` name the head; `weights` are all tensors.
     """
     written = str(next(iter(config.get("architectures") or ()), ""))
     for task, head, labels in heads:

@@ -81,8 +81,7 @@ def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHe
         heads: heads of tasks, which are initialized from the head in the file if it is the same.
 
     Returns:
-        The loaded, omitted, missing and unused tensors. The report is also logged, as a warning if
-        tensors are missing or unused.
+        The report, which is also logged; as a warning if tensors are missing or unused.
 
     Raises:
         StorageError: if no weights are found, or if parameters are missing or have another shape.
