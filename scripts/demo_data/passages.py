@@ -100,7 +100,7 @@ class Writer:
         return entity
 
     def paragraph(self, entity: Entity, facts: list[Fact]) -> Paragraph:
-        """Return an introduction, the facts, and often a second entity that could be mistaken for the first."""
+        """Return an introduction, the facts, and often a second entity similar to the first."""
         told = [(entity, fact) for fact in facts]
         if self.rng.random() < STRANGERS:
             others = (
@@ -119,7 +119,7 @@ class Writer:
         return self._assembled(entity, sentences, questions)
 
     def glimpse(self, topic: Topic) -> Article:
-        """Return an article of two sentences: two facts of one entity, or one fact of each of two entities."""
+        """Return an article of two sentences: two facts of one entity, or one of each of two entities."""
         entity = self.entity(topic)
         first, second = self.rng.sample(topic.facts, 2)
         told = [(entity, first), (entity, second)]
