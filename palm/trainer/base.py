@@ -176,15 +176,13 @@ class TrainerBase(Assembly):
             print_steps: number of steps between log lines.
             dev_file: data with labels to evaluate on during training; for several tasks, task -> file.
             metrics: names of metrics; for several tasks, task -> names; by default those of the heads.
-            eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: as the settings
-                of the same names.
-            progress, trackers, transfer_every_n_steps: the same.
+            eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: settings.
+            progress, trackers, transfer_every_n_steps: settings.
             callbacks: called with every event of the run, see `palm.engine.training.events`.
 
         Raises:
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
-            Stopped: a signal stopped training and there is a saver. An interrupted notebook cell returns
-                normally.
+            Stopped: training was stopped by a signal and there is a saver; notebook cells return normally.
         """
         raise_any(_watch_problems(print_steps, progress, callbacks))
         if self._is_training:
