@@ -4,43 +4,61 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 
-class LabelCounts(Metric):
-    """Base of metrics that need no more than how often each label was predicted, was true, and was both.
+class LabelTally:
+    """Counts of how often each label was predicted, was true, and was both.
 
     Attributes:
-        predicted: label -> examples for which it was predicted.
-        true: label -> examples for which it is true.
-        right: label -> examples for which both hold.
+        predicted: label -> how often it was predicted.
+        true: label -> how often it was true.
+        right: label -> how often it was both.
         total: examples.
     """
 
-    needs = ("label",)
-
     def __init__(self) -> None:
-        self.predicted: Counter[int] = Counter()
-        self.true: Counter[int] = Counter()
-        self.right: Counter[int] = Counter()
+        self.predicted: Counter[Any] = Counter()
+        self.true: Counter[Any] = Counter()
+        self.right: Counter[Any] = Counter()
         self.total = 0
 
-    def update(self, prediction: Prediction, truth: Truth) -> None:
-        self.count({prediction["label"]}, {truth["label"]})
-
-    def count(self, predicted: set[int], true: set[int]) -> None:
+    def count(self, predicted: Iterable[Any], true: Iterable[Any], right: Iterable[Any]) -> None:
         """Count the labels of one example."""
         self.predicted.update(predicted)
         self.true.update(true)
-        self.right.update(predicted & true)
+        self.right.update(right)
         self.total += 1
 
+    @property
+    def labels(self) -> list[Any]:
+        """The labels that are predicted or true somewhere, in order."""
+        return sorted(self.predicted.keys() | self.true.keys())
+
+    def scores(self, label: Any = None) -> tuple[float, float, float]:
+        """Return precision, recall and F1 of a label, or of all together; what would divide by 0 is 0."""
+        counts = (self.right, self.predicted, self.true)
+        right, predicted, true = (each.total() if label is None else each[label] for each in counts)
+        pairs = ((right, predicted), (right, true), (2 * right, predicted + true))
+        precision, recall, f1 = (part / whole if whole else 0.0 for part, whole in pairs)
+        return precision, recall, f1
+
     def mean_f1(self) -> float:
-        """The mean F1 of the labels that are predicted or true somewhere; 0 without any."""
-        labels = sorted(self.predicted.keys() | self.true.keys())
-        scores = [2 * self.right[label] / (self.predicted[label] + self.true[label]) for label in labels]
-        return math.fsum(scores) / max(1, len(scores))
+        """The mean F1 of all labels; 0 without any."""
+        return math.fsum(self.scores(label)[2] for label in self.labels) / max(1, len(self.labels))
+
+
+class LabelCounts(LabelTally, Metric):
+    """Base of metrics that need no more than the counts of labels."""
+
+    needs = ("label",)
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        is_right = prediction["label"] == truth["label"]
+        self.count([prediction["label"]], [truth["label"]], [truth["label"]] if is_right else [])
 
 
 @METRICS.register("accuracy")
