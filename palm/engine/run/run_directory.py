@@ -21,7 +21,7 @@ from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY, models_of
 from palm.engine.run.checkpoint import differences, newest_checkpoint, on_devices_of
 from palm.engine.run.run_lock import HOLDER
 from palm.engine.watching.history import HISTORY_FILE
@@ -278,14 +278,10 @@ class RunDirectory:
 
     def _models(self) -> list[Path]:
         """The folders of models of this run's tasks, of the earlier run's, and of all of its stages."""
-        found = []
-        for task in dict.fromkeys([*self.tasks, *self._earlier_tasks()]):
-            folder = self.path / task
-            places = sorted(folder.iterdir()) if folder.is_dir() else []
-            found += [place for place in places if MODELS.fullmatch(place.name)]
-            found.append(self.path / BEST_OF_RUN / task)
+        tasks = dict.fromkeys([*self.tasks, *self._earlier_tasks()])
+        found = [path for task in tasks for _, path in models_of(self.path, task)]
         found += [file.parent for file in sorted((self.path / STAGES).rglob(MANIFEST))]
-        return [folder for folder in found if is_sealed(folder) and not has_link(folder, self.path)]
+        return [folder for folder in found if not has_link(folder, self.path)]
 
     def results(self) -> list[str]:
         """The checkpoints and models that are there, as paths below the folder."""
