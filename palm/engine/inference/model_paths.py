@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from palm.config.model_names import MODEL_NAME
@@ -30,6 +31,23 @@ ON_THE_WAY = f"{LAST}.step"
 
 BEST_OF_RUN = "best"
 """The folder in a run that holds a model of every target at the best evaluation of the whole run."""
+
+
+def models_of(run: Path, task: str) -> Iterator[tuple[str, Path]]:
+    """Yield the kind and the folder of each model of a task in the folder of a run, the best first.
+
+    A kind is `best`, `last`, `best of the run` or `after step N`. What lies behind a link is none.
+    """
+    on_the_way = sorted(numbered(run / task, ON_THE_WAY).items(), reverse=True)
+    places = {
+        "best": run / task / BEST,
+        "last": run / task / LAST,
+        "best of the run": run / BEST_OF_RUN / task,
+        **{f"after step {number}": path for number, path in on_the_way},
+    }
+    for kind, path in places.items():
+        if is_sealed(path) and not has_link(path, run):
+            yield kind, path
 
 
 def chosen_model(path: Path) -> Path:

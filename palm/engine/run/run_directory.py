@@ -20,7 +20,7 @@ from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, models_of
 from palm.engine.run import run_names as names
 from palm.engine.run.checkpoint import differences, newest_checkpoint, on_devices_of
 from palm.engine.watching.history import HISTORY_FILE
@@ -229,14 +229,10 @@ class RunDirectory:
 
     def _models(self) -> list[Path]:
         """Return the model folders of this run's tasks, of the earlier run's tasks, and of all stages."""
-        found = []
-        for task in dict.fromkeys([*self.tasks, *self._earlier_tasks()]):
-            folder = self.path / task
-            places = sorted(folder.iterdir()) if folder.is_dir() else []
-            found += [place for place in places if names.MODELS.fullmatch(place.name)]
-            found.append(self.path / BEST_OF_RUN / task)
+        tasks = dict.fromkeys([*self.tasks, *self._earlier_tasks()])
+        found = [path for task in tasks for _, path in models_of(self.path, task)]
         found += [file.parent for file in sorted((self.path / names.STAGES).rglob(MANIFEST))]
-        return [folder for folder in found if is_sealed(folder) and not has_link(folder, self.path)]
+        return [folder for folder in found if not has_link(folder, self.path)]
 
     def results(self) -> list[str]:
         """Return the existing checkpoints and models, as paths relative to the folder."""
