@@ -55,7 +55,7 @@ def init(options: argparse.Namespace) -> None:
     if tasks is None:
         if not sys.stdin.isatty():
             example = DEFAULT_TASKS.replace(" ", "")
-            raise ConfigError(f"--tasks is missing: name the tasks, for example --tasks {example}")
+            raise ConfigError(f"--tasks: missing; name the tasks, for example --tasks {example}")
         for kind, meaning in KINDS.items():
             cli.write_line(f"  {kind:9}  {meaning}")
         tasks = input(f"Tasks, as KIND or NAME=KIND [{DEFAULT_TASKS}]: ").strip() or DEFAULT_TASKS
