@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from arguments import add_training, new_parser, run_settings
+from paired import mean_of
 
 import palm
 
@@ -238,14 +239,6 @@ def points(done: list[dict[str, Any]], name: str, way: str, part: str) -> dict[i
     wanted = (name, way, part)
     scale = 1 if CASES[name].score == "f1" else 100  # that of SQuAD is in percent
     return {r["seed"]: scale * r["score"] for r in done if (r["case"], r["way"], r["part"]) == wanted}
-
-
-def mean_of(values: list[float]) -> str:
-    """Return a mean and its standard error."""
-    if not values:
-        return ""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.1f} ± {error:.1f}".replace("-", "−")
 
 
 def main() -> None:

@@ -1,35 +1,51 @@
-"""Slots and intents of ATIS: each alone, together, and together with LoRA per task; one JSON line per run.
+"""Slots and intents of ATIS: each alone, together, in stages, and together with LoRA per task.
 
-    python benchmarks/lora.py --model DIR --data atis --learning_rate 3e-4 --lora_rate 1e-2
+    python benchmarks/lora.py --model DIR --data atis --output FILE.jsonl
 
 `--data` has the folders `slot` and `intent`, each with train.tsv, dev.tsv, test.tsv and label_map.json; the
-first `--rows` of train.tsv are trained on. `frozen` trains adapters and heads at `--lora_rate`, `trained` the
-shared encoder as well, at `--learning_rate`. A line has entity F1 of slots and accuracy of intents on the
-file `--score` after the last step, the bytes of the saved weights, and the seconds of CPU.
+first `--rows` of train.tsv are trained on. In `slot after intent` the task goes on from the model of `alone
+intent` of that seed, which is kept beside `--output`. `frozen` trains adapters and heads, `trained` the
+shared encoder, too; embeddings always rest. Each way has the pair of `--rates` or `--lora_rates` (the
+encoder's / that of heads and adapters) that is best on dev rows after `--tune_epochs`, with the seed
+`--tune_seed`, by the mean of its tasks; a task after another has the pair of the task alone. A line has
+entity F1 of slots and accuracy of intents on the test rows after the last step, for each sentence whether all
+is right, the bytes of the saved weights, and the seconds of CPU. The same command goes on where it stopped;
+`--table` only prints what is in the file.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import tempfile
 import time
+from argparse import Namespace
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from arguments import add_training, new_parser, run_settings
+from paired import corrected, mean_of
 
 import palm
 
+TASKS = ("slot", "intent")
+AFTER = " after "
 LORA = {"rank": 8, "alpha": 16, "targets": ["query", "value"]}
+Run = tuple[str, str, float, int, str]
+"""Way, rates, epochs, seed and the scored part."""
 
-WAYS: dict[str, dict[str, Any]] = {
-    "alone slot": {"task_instance": ["slot"]},
-    "alone intent": {"task_instance": ["intent"]},
-    "together": {},
-    "frozen": {"lora": LORA, "freeze": "backbone"},
-    "trained": {"lora": LORA},
+WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "alone slot": (("slot",), {}),
+    "alone intent": (("intent",), {}),
+    "together": (TASKS, {}),
+    "slot after intent": (("slot",), {}),
+    "intent after slot": (("intent",), {}),
+    "frozen": (TASKS, {"lora": LORA, "freeze": "backbone"}),
+    "trained": (TASKS, {"lora": LORA}),
 }
+"""Way -> its tasks and settings."""
 
 
 def task_of(data: Path, task: str, folder: Path, rows: int) -> dict[str, Any]:
@@ -44,43 +60,149 @@ def task_of(data: Path, task: str, folder: Path, rows: int) -> dict[str, Any]:
     return {**own, "reader": "seq_label", "paradigm": "seq_label", "label_map": names}
 
 
-def run(args: Any, way: str, seed: int) -> dict[str, Any]:
+def train(args: Namespace, run: Run, folder: Path, start: Path | None) -> None:
+    """Train one way, and save its models under `folder`."""
+    way, rates, epochs, seed, _ = run
+    names, changes = WAYS[way]
+    backbone_rate, rate = map(float, rates.split("/"))
+    settings = {**run_settings(args), "save_path": str(folder), "random_seed": seed, "num_epochs": epochs}
+    settings |= {"learning_rate": rate, "backbone_learning_rate": backbone_rate, "overwrite": True}
+    settings |= {"freeze": "embeddings", **changes}
+    if start is not None:
+        del settings["pretrain_path"]
+        settings["start_from"] = str(start)
+    with tempfile.TemporaryDirectory() as rows:
+        tasks = {task: task_of(args.data, task, Path(rows), args.rows) for task in names}
+        palm.Controller(settings | {"task_instance": list(names), "tasks": tasks}, argv=[]).train()
+
+
+def kept_folder(args: Namespace, way: str, seed: int) -> Path:
+    return Path(args.output.resolve().parent / "models" / f"{way}-{seed}".replace(" ", "-"))
+
+
+def right_rows(model: Any, task: str, file: Path, folder: Path) -> list[bool]:
+    """Return for each sentence whether all that the task says of it is right."""
+    with file.open(encoding="utf-8", newline="") as lines:
+        true = [row["label"] for row in csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    records = list(model.predict_file(file, folder / f"predicted-{task}"))
+    if task == "slot":
+        return [record["labels"] == label.split() for record, label in zip(records, true, strict=True)]
+    return [record["label"] == int(label) for record, label in zip(records, true, strict=True)]
+
+
+def score(args: Namespace, run: Run) -> dict[str, Any]:
+    """Train once, and score the last models."""
+    way, _, _, seed, part = run
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tasks = {task: task_of(args.data, task, folder, args.rows) for task in ("slot", "intent")}
-        settings = {**run_settings(args), "save_path": str(folder / "out"), "random_seed": seed}
-        settings |= {"task_instance": list(tasks), "tasks": tasks, **WAYS[way]}
-        settings["tasks"] = {task: tasks[task] for task in settings["task_instance"]}
-        if "lora" in settings:
-            settings |= {"learning_rate": args.lora_rate, "backbone_learning_rate": args.learning_rate}
+        out = kept_folder(args, way, seed) if part == "test" and way.startswith("alone") else folder / "out"
+        start = None
+        if AFTER in way:
+            before = way.split(AFTER)[1]
+            start = kept_folder(args, f"alone {before}", seed) / before / "infer_model"
         started = time.process_time()
-        palm.Controller(settings, argv=[]).train()
-        found: dict[str, Any] = {"way": way, "seed": seed, "cpu_seconds": time.process_time() - started}
-        for task in settings["task_instance"]:
-            saved = folder / "out" / task / "infer_model"
-            file = args.data / task / f"{args.score}.tsv"
-            scores = palm.load_model(saved, precision=args.precision).evaluate(file)
-            found[task] = next(iter(scores.values()))
+        train(args, run, out, start)
+        found: dict[str, Any] = {"cpu": round(time.process_time() - started, 1)}
+        for task in WAYS[way][0]:
+            saved = out / task / "infer_model"
+            model = palm.load_model(saved, precision=args.precision)
+            file = args.data / task / f"{part}.tsv"
+            found[task] = next(iter(model.evaluate(file).values()))
+            found[f"{task} right"] = "".join(str(int(each)) for each in right_rows(model, task, file, folder))
             for place in (saved, saved / "lora"):
                 if place.is_dir():
                     size = sum(each.stat().st_size for each in place.glob("*.safetensors"))
                     found[f"{task} {place.name} bytes"] = size
+        return found
+
+
+def runs_of(args: Namespace, done: list[dict[str, Any]]) -> Iterator[Run]:
+    """Yield what tells a run from others; the best rates of a way are known once its sweep is done."""
+    for way in (way for way in args.ways if AFTER not in way):
+        for rates in args.lora_rates if "lora" in WAYS[way][1] else args.rates:
+            yield way, rates, args.tune_epochs, args.tune_seed, "dev"
+    for seed in args.seeds:
+        for way in args.ways:
+            yield way, best_rates(done, way), args.epochs, seed, "test"
+
+
+def best_rates(done: list[dict[str, Any]], way: str) -> str:
+    tuned = f"alone {way.split(AFTER)[0]}" if AFTER in way else way
+    tried = [run for run in done if (run["way"], run["part"]) == (tuned, "dev")]
+    return str(max(tried, key=lambda run: sum(run[task] for task in WAYS[tuned][0]))["rates"])
+
+
+def group_of(way: str) -> str:
+    """Return what ways of one task each are called together."""
+    return "in stages" if AFTER in way else way.split(" ")[0]
+
+
+def points_of(done: list[dict[str, Any]]) -> dict[str, dict[str, dict[int, float]]]:
+    """Return group of ways -> slot, intent and sentence -> seed -> points."""
+    right: dict[tuple[str, int], dict[str, str]] = {}
+    found: dict[str, dict[str, dict[int, float]]] = {}
+    for run in (run for run in done if run["part"] == "test"):
+        group, seed = group_of(run["way"]), run["seed"]
+        own = found.setdefault(group, {name: {} for name in (*TASKS, "sentence")})
+        for task in WAYS[run["way"]][0]:
+            own[task][seed] = 100 * run[task]
+            right.setdefault((group, seed), {})[task] = run[f"{task} right"]
+    for (group, seed), rows in right.items():
+        if rows.keys() == set(TASKS):
+            pairs = list(zip(*rows.values(), strict=True))
+            found[group]["sentence"][seed] = 100 * sum(pair == ("1", "1") for pair in pairs) / len(pairs)
     return found
+
+
+def table(done: list[dict[str, Any]]) -> str:
+    """Means of every way, and its differences from training alone; whole sentences have all right."""
+    found = points_of(done)
+    text = ["| | slots, F1 | intents | sentences | seeds | CPU s | rates |", "|---" * 7 + "|"]
+    differences: dict[str, list[float]] = {}
+    for group, scores in found.items():
+        runs = [run for run in done if run["part"] == "test" and group_of(run["way"]) == group]
+        cells = [mean_of(list(own.values())) for own in scores.values()]
+        seconds = sum(run["cpu"] for run in runs) / len({run["seed"] for run in runs})
+        rates = ", ".join(dict.fromkeys(run["rates"] for run in runs))
+        seeds = str(len(scores["slot"]))
+        text.append("| " + " | ".join([group, *cells, seeds, f"{seconds:.0f}", rates]) + " |")
+        for name, own in scores.items():
+            base = found.get("alone", {}).get(name, {})
+            paired = [own[seed] - base[seed] for seed in own if seed in base]
+            if group != "alone" and paired:
+                differences[f"{group}, {name}"] = paired
+    text += ["", "| beside alone | points | corrected |", "|---|---|---|"]
+    intervals = corrected(differences)
+    for name, values in differences.items():
+        text.append(f"| {name} | {mean_of(values, '+')} | {intervals.get(name, '')} |")
+    return "\n".join(text)
 
 
 def main() -> None:
     parser = new_parser(__doc__)
-    add_training(parser, epochs=6, learning_rate=3e-4)
-    parser.add_argument("--lora_rate", type=float, default=3e-3)
+    add_training(parser, epochs=3, max_seq_len=64)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--rows", type=int, default=600)
-    parser.add_argument("--score", choices=("dev", "test"), default="test")
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=4478)
+    parser.add_argument("--rates", nargs="+", default=["2e-4/2e-3", "4e-4/2e-3"])
+    parser.add_argument("--lora_rates", nargs="+", default=["2e-4/3e-3", "2e-4/1e-2"])
+    parser.add_argument("--tune_epochs", type=int, default=2)
+    parser.add_argument("--tune_seed", type=int, default=0)
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
-    for seed in args.seeds:
-        for way in args.ways:
-            print(json.dumps(run(args, way, seed)), flush=True)
+    done = [json.loads(line) for line in args.output.open(encoding="utf-8")] if args.output.exists() else []
+    if not args.table:
+        names = ("way", "rates", "epochs", "seed", "part")
+        known = {tuple(run[name] for name in names) for run in done}
+        with args.output.open("a", encoding="utf-8") as file:
+            for run in runs_of(args, done):
+                if run not in known:
+                    line = {**dict(zip(names, run, strict=True)), **score(args, run)}
+                    print(json.dumps(line), file=file, flush=True)
+                    done.append(line)
+    print(table(done))
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@
 
 The target is ATIS's slots or intents with `--rows` rows of the first half of its training file; the
 helpers' sentences are those of the second half, if they are of ATIS. The truth: each helper is drawn with
-the target, one to one, for twice `--updates`; the target alone has as many updates in all. The rate is that
-of `--rates` which is best for the target alone on dev rows with the seed `--sweep_seed`: tuned for the
-baseline, not for helpers. Every way is then trained with every seed of `--seeds` and scored on test rows;
-all ways are paired by seed, which draws the target's rows, too. `--foreign` is a text of another language.
+the target, one to one, for twice `--updates`; those of `--in_stages` also first the helper, then the target,
+as many updates each. Rates and updates of the target alone are the best of `--rates` and `--alone_updates`
+on dev rows with the seed `--sweep_seed`; helpers have these rates: they are tuned for the baseline, not for
+them. Every way is then trained with every seed of `--seeds` and scored on test rows; all ways are paired by
+seed, which draws the target's rows, too. `--foreign` is a text of another language.
 With `--estimate SEED ...`, estimates by one run of all tasks follow, `--estimate_updates` long, and their
 rank correlation with the truth. One JSON line a run; the same command goes on where it stopped. `--table`
 only prints what is in the file.
@@ -22,8 +23,9 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from arguments import add_training, new_parser, run_settings
@@ -41,12 +43,14 @@ from gain import (
     without_roles,
     written,
 )
+from paired import corrected, mean_of
 
 import palm
 from palm.experiments.comparison.screen import estimates_of
 
 METRICS = {"slot": "entity_f1", "intent": "accuracy"}
 ALONE = "alone"
+IN_STAGES = " in stages"
 ESTIMATES = ("fall", "look_ahead", "cosine")
 
 
@@ -116,40 +120,46 @@ def settings_of(args: Namespace, tasks: dict[str, Task], folder: Path, **changes
     }
 
 
-def score(args: Namespace, way: str, rate: float, seed: int, part: str) -> dict[str, Any]:
+def limits_of(rates: str, updates: int, seed: int) -> dict[str, Any]:
+    rate, head_rate = map(float, rates.split("/"))
+    own = {"learning_rate": rate, "head_learning_rate": head_rate}
+    return own | {"max_steps": updates, "random_seed": seed}
+
+
+def score(args: Namespace, way: str, rates: str, updates: int, seed: int, part: str) -> dict[str, Any]:
     """Train once, and score the last model on dev or test rows."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tasks = tasks_of(args, seed, folder)
-        tasks = {task: tasks[task] for task in (args.target, *([] if way == ALONE else [way]))}
+        helpers = [] if way == ALONE else [way.removesuffix(IN_STAGES)]
+        tasks = {task: tasks[task] for task in (args.target, *helpers)}
         head, lines = lines_of(args.data / "atis" / args.target / f"{part}.tsv")
-        tasks[args.target]["dev_file"] = str(written(folder / f"{part}.tsv", head, lines[: args.test_rows]))
+        file = written(folder / f"{part}.tsv", head, lines[: args.test_rows])
         tasks[args.target]["metrics"] = [METRICS[args.target]]
-        config = settings_of(
-            args, tasks, folder, learning_rate=rate, max_steps=2 * args.updates, random_seed=seed
-        )
+        limits = limits_of(rates, updates, seed)
+        if way.endswith(IN_STAGES):
+            limits |= {"max_steps": updates // 2, "stages": [{"tasks": helpers}, {"tasks": [args.target]}]}
         began = time.process_time()
-        training = palm.Controller(config, argv=[]).training()
-        for _ in training.steps():
-            pass
+        palm.Controller(settings_of(args, tasks, folder, **limits), argv=[]).train()
         seconds = time.process_time() - began
-        found = palm.Evaluator(training).evaluate().scores[args.target]
-        return {"score": float(found[METRICS[args.target]]), "updates": training.total_steps, "cpu": seconds}
+        model = palm.load_model(folder / "out" / args.target / "infer_model", precision=args.precision)
+        return {"score": float(model.evaluate(file)[METRICS[args.target]]), "cpu": seconds}
 
 
-def estimates(args: Namespace, rate: float, seed: int) -> Iterator[dict[str, Any]]:
+def estimates(args: Namespace, rates: str, seed: int) -> Iterator[dict[str, Any]]:
     """Train all tasks once, and estimate what each helper is worth."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tasks = tasks_of(args, seed, folder)
         tasks[args.target]["dev_file"] = str(args.data / "atis" / args.target / "dev.tsv")
-        limits = {"learning_rate": rate, "max_steps": args.estimate_updates, "random_seed": seed}
+        limits = limits_of(rates, args.estimate_updates, seed)
         began = time.process_time()
         training = palm.Controller(settings_of(args, tasks, folder, **limits), argv=[]).training()
         for _ in training.steps():
             pass
         for found in estimates_of(training):
-            about = {"way": found.helper, "rate": rate, "seed": seed, "part": "estimate"}
+            about = {"way": found.helper, "rates": rates, "updates": args.estimate_updates, "seed": seed}
+            about["part"] = "estimate"
             yield (
                 about
                 | {name: getattr(found, name) for name in ESTIMATES}
@@ -162,20 +172,24 @@ def rank_correlation(one: list[float], other: list[float]) -> float:
     return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
 
 
-def runs_of(args: Namespace, done: list[dict[str, Any]]) -> Iterator[tuple[str, float, int, str]]:
-    """Yield way, rate, seed and part of every run; the best rate is known once the sweep is done."""
+def runs_of(args: Namespace, done: list[dict[str, Any]]) -> Iterator[tuple[str, str, int, int, str]]:
+    """Yield what tells a run from others; the best rate is known once the sweep is done."""
     with tempfile.TemporaryDirectory() as name:
-        ways = [ALONE, *list(tasks_of(args, 0, Path(name)))[1:]]
-    for rate in args.rates:
-        yield ALONE, rate, args.sweep_seed, "dev"
+        ways = args.helpers or list(tasks_of(args, 0, Path(name)))[1:]
+    ways += [way + IN_STAGES for way in args.in_stages]
+    for updates, rates in product(args.alone_updates or [2 * args.updates], args.rates):
+        yield ALONE, rates, updates, args.sweep_seed, "dev"
+    rates, updates = best_alone(done)
     for seed in args.seeds:
+        yield ALONE, rates, updates, seed, "test"
         for way in ways:
-            yield way, best_rate(done), seed, "test"
+            yield way, rates, 2 * args.updates, seed, "test"
 
 
-def best_rate(done: list[dict[str, Any]]) -> float:
-    tried = [run for run in done if run["part"] == "dev"]
-    return cast(float, max(tried, key=lambda run: run["score"])["rate"])
+def best_alone(done: list[dict[str, Any]]) -> tuple[str, int]:
+    """Return rates and updates."""
+    best = max((run for run in done if run["part"] == "dev"), key=lambda run: run["score"])
+    return best["rates"], best["updates"]
 
 
 def gains(done: list[dict[str, Any]]) -> dict[str, list[float]]:
@@ -188,30 +202,26 @@ def gains(done: list[dict[str, Any]]) -> dict[str, list[float]]:
     return {way: [own[seed] - base[seed] for seed in own if seed in base] for way, own in by_way.items()}
 
 
-def mean_of(values: list[float]) -> str:
-    """Return a mean and its standard error."""
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):+.1f} ± {error:.1f}".replace("-", "−")
-
-
 def table(done: list[dict[str, Any]]) -> str:
     """The truth, the best helper first."""
-    text = ["| helper | points beside alone | seeds | CPU s a run |", "|---|---|---|---|"]
+    text = ["| helper | points beside alone | corrected | seeds | CPU s a run |", "|---|---|---|---|---|"]
     found = gains(done)
+    intervals = corrected({way: values for way, values in found.items() if way != ALONE})
     for way in sorted(found, key=lambda own: -statistics.mean(found[own])):
         seconds = statistics.mean(run["cpu"] for run in done if run["way"] == way and run["part"] == "test")
-        cells = [way, mean_of(found[way]), str(len(found[way])), f"{seconds:.0f}"]
+        shown = mean_of(found[way], "+")
+        cells = [way, shown, intervals.get(way, ""), str(len(found[way])), f"{seconds:.0f}"]
         text.append(f"| {' | '.join(cells)} |")
     del found[ALONE]
+    found = {way: values for way, values in found.items() if not way.endswith(IN_STAGES)}
     truth = [statistics.mean(values) for values in found.values()]
-    for seed in sorted({run["seed"] for run in done if run["part"] == "estimate"}):
-        own = {run["way"]: run for run in done if (run["seed"], run["part"]) == (seed, "estimate")}
+    for seed, updates in sorted({(r["seed"], r["updates"]) for r in done if r["part"] == "estimate"}):
+        wanted = (seed, updates, "estimate")
+        own = {run["way"]: run for run in done if (run["seed"], run["updates"], run["part"]) == wanted}
         ranked = {name: rank_correlation([own[way][name] for way in found], truth) for name in ESTIMATES}
         shown = ", ".join(f"{name} {value:+.2f}" for name, value in ranked.items())
         seconds = max(run["cpu"] for run in own.values())
-        text.append(
-            f"rank correlation of seed {seed}'s estimates with the truth: {shown} ({seconds:.0f} CPU s)"
-        )
+        text.append(f"rank correlation of seed {seed} after {updates} updates: {shown} ({seconds:.0f} CPU s)")
     return "\n".join(text)
 
 
@@ -225,10 +235,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--test_rows", type=int, default=400, help="the first ones, also of dev rows")
     parser.add_argument("--updates", type=int, default=80)
+    parser.add_argument("--alone_updates", type=int, nargs="*", help="twice --updates where absent")
+    parser.add_argument("--helpers", nargs="*", help="all where absent")
+    parser.add_argument("--in_stages", nargs="*", default=[], help="helpers")
     parser.add_argument(
         "--freeze", default="4", help="the setting; 4 layers that do not train make runs cheap"
     )
-    parser.add_argument("--rates", type=float, nargs="+", default=[3e-4, 1e-3])
+    parser.add_argument("--rates", nargs="+", default=["2e-4/2e-3"], help="of the encoder / the heads")
     parser.add_argument("--sweep_seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--estimate", type=int, nargs="*", default=[])
@@ -237,17 +250,18 @@ def main() -> None:
     args = parser.parse_args()
     done = [json.loads(line) for line in args.output.open(encoding="utf-8")] if args.output.exists() else []
     if not args.table:
-        known = {(run["way"], run["rate"], run["seed"], run["part"]) for run in done}
+        names = ("way", "rates", "updates", "seed", "part")
+        known = {tuple(run[name] for name in names) for run in done}
         with args.output.open("a", encoding="utf-8") as file:
             for run in runs_of(args, done):
                 if run not in known:
-                    about = dict(zip(("way", "rate", "seed", "part"), run, strict=True))
-                    line = {**about, **score(args, *run)}
+                    line = {**dict(zip(names, run, strict=True)), **score(args, *run)}
                     print(json.dumps(line), file=file, flush=True)
                     done.append(line)
             for seed in args.estimate:
-                if not any((run["seed"], run["part"]) == (seed, "estimate") for run in done):
-                    for line in estimates(args, best_rate(done), seed):
+                wanted = (args.estimate_updates, seed, "estimate")
+                if not any((run["updates"], run["seed"], run["part"]) == wanted for run in done):
+                    for line in estimates(args, best_alone(done)[0], seed):
                         print(json.dumps(line), file=file, flush=True)
                         done.append(line)
     print(table(done))

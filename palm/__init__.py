@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from palm.experiments.comparison.compare import compare
     from palm.experiments.search.sweep import sweep
     from palm.export.convert import convert
-    from palm.export.inspection import inspect_directory
     from palm.export.merge import merge
+    from palm.report.inspection import inspect_directory
     from palm.report.page import write_report
     from palm.report.plot import plot
     from palm.trainer import MultiHeadTrainer, Trainer
@@ -47,7 +47,7 @@ _HOMES = {
     "Trainer": "palm.trainer",
     "compare": "palm.experiments.comparison.compare",
     "convert": "palm.export.convert",
-    "inspect_directory": "palm.export.inspection",
+    "inspect_directory": "palm.report.inspection",
     "load_backbone": "palm.downloader",
     "load_model": "palm.engine.inference.loading",
     "merge": "palm.export.merge",

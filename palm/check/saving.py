@@ -15,7 +15,8 @@ from palm.controller.settings import RunSettings
 from palm.core.differences import shortened
 from palm.core.files.atomic_dir import foreign_files
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run.run_directory import CONFIGURATION, RECORD, RunDirectory
+from palm.engine.run.run_directory import RunDirectory
+from palm.engine.run.run_names import CONFIGURATION, RECORD
 from palm.engine.training.loop import Training
 from palm.engine.watching.history import HISTORY_FILE
 

@@ -13,7 +13,7 @@ from palm.check.planning import RunPlan
 from palm.check.result import Check
 from palm.check.saving import Saving
 from palm.core.durations import duration
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.reader.inspection import MOST_LETTERS
 from palm.reader.tables.record import cut
 

@@ -215,7 +215,7 @@ def inspect(options: argparse.Namespace) -> None:
     """
     from palm.config import yaml_text
     from palm.core.files.untrusted import printable
-    from palm.export.inspection import inspect_directory
+    from palm.report.inspection import inspect_directory
 
     facts = inspect_directory(options.directory)
     if not options.json:

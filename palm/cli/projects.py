@@ -41,14 +41,16 @@ def init(options: argparse.Namespace) -> None:
     mlm. On a terminal, palm asks for what is missing.
     """
     from palm.starter.project import KINDS, tasks_of, write_project
-    from palm.starter.table_tasks import tasks_in
 
     tasks = options.tasks
     pretrain = options.pretrain
     if options.table is not None and tasks is not None:
         raise ConfigError("--from finds the tasks in the table; leave --tasks out")
-    table = None if options.table is None else tasks_in(options.table)
-    if table is not None:
+    table = None
+    if options.table is not None:
+        from palm.starter.table_tasks import tasks_in
+
+        table = tasks_in(options.table)
         tasks = ",".join(f"{name}={kind}" for name, kind in table.kinds.items())
     if tasks is None:
         if not sys.stdin.isatty():

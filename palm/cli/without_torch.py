@@ -17,8 +17,11 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-USERS_OF_TORCH = ("torch", "palm", "safetensors")
-"""Packages whose modules are unloaded again if they were imported without torch."""
+REPLACED = ("torch", "numpy", "tqdm")
+"""Packages that are not imported."""
+
+THEIR_USERS = (*REPLACED, "palm", "safetensors")
+"""Packages of which nothing stays that was imported without them."""
 
 
 class _NeedsTorchError(BaseException):
@@ -45,6 +48,9 @@ class _Name(ABCMeta):
             raise _NeedsTorchError
         return cls  # a decorator, or a constant of a module
 
+    def __getitem__(cls, _: Any) -> Any:
+        return cls  # an annotation
+
 
 def _name(name: str) -> _Name:
     return _Name(name, (), {"__module__": "torch", "is_torch": True})
@@ -67,8 +73,8 @@ class _Finder(MetaPathFinder, Loader):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        is_torch = fullname.partition(".")[0] == "torch"
-        return ModuleSpec(fullname, self, is_package=True) if is_torch else None
+        is_replaced = fullname.partition(".")[0] in REPLACED
+        return ModuleSpec(fullname, self, is_package=True) if is_replaced else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Module(spec.name)
@@ -87,7 +93,7 @@ def _without_torch() -> Iterator[None]:
     finally:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name not in before]:
-            if name.partition(".")[0] in USERS_OF_TORCH:
+            if name.partition(".")[0] in THEIR_USERS:
                 parent, _, own = name.rpartition(".")
                 del sys.modules[name]
                 if parent in sys.modules:

@@ -9,6 +9,9 @@ from pathlib import Path
 MODEL_NAME = re.compile(r"(?!pretrain/)\w[\w.-]{,95}/\w[\w.-]{,95}(@\w[\w./-]{,95})?", re.ASCII)
 """`owner/name` or `owner/name@revision`, each part at most 96 characters long."""
 
+ADAPTER_CONFIG = "adapter_config.json"
+"""The file that describes a directory of adapters."""
+
 
 def names_model(value: str, folder: Path) -> bool:
     """Check whether a setting is the name of a model: it has that form, and is not a path in `folder`."""

@@ -79,3 +79,12 @@ def shown(value: Any) -> str:
     known = guessed(value)
     text = str(value) if isinstance(value, Plain) and not isinstance(known, str) else repr(known)
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def flattened(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten each component to its name and its settings, as in a configuration."""
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
+        found |= {name: value["name"], **value["settings"]} if is_component else {name: value}
+    return found

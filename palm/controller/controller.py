@@ -24,6 +24,7 @@ from palm.core.files.fs import write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
+from palm.core.shown import aligned, shown_score
 from palm.core.signals import stop_request
 from palm.distributed.failures import report_missing_ranks
 from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
@@ -31,11 +32,12 @@ from palm.downloader.hub import pretrained_directory
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
 from palm.engine.run.checkpoint import load_checkpoint
-from palm.engine.run.evaluation import Evaluator, aligned, shown_score
+from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, RunStart
+from palm.engine.run.run_directory import RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.run_names import CONFIGURATION
 from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.run.warm_start import start_from

@@ -21,13 +21,12 @@ from palm.controller.components import REGISTRIES
 from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
-from palm.engine.run.run_directory import name_problem
+from palm.engine.run.run_names import name_problem
 from palm.engine.training.task import NO_BATCH_SIZE, Task
 from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
-from palm.pretrained.configs import COMPUTED_AS, computation_problems
 from palm.reader import READERS, Reader
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.text.labels import Labels
@@ -303,6 +302,8 @@ def _check_names(config: Config, given: Sequence[str]) -> None:
 
 def _check_computation(config: Config) -> None:
     """Check that the encoder's JSON does not ask for computations that palm's encoders do not support."""
+    from palm.pretrained.configs import COMPUTED_AS, computation_problems
+
     found = {name: config.value(name, "backbone") for name in COMPUTED_AS if config.place(name, "backbone")}
     wrong = computation_problems({name: setting.value for name, setting in found.items() if setting})
     for name, line in wrong.items():

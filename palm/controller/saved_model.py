@@ -11,9 +11,9 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.manifest import is_sealed
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
-from palm.engine.inference.loading import load_model, said_of
-from palm.engine.inference.model_paths import BEST, LAST, chosen_model, why_missing
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.loading import best_note, load_model
+from palm.engine.inference.model_paths import BEST, DESCRIPTION, LAST, chosen_model, describe_missing_model
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
@@ -33,7 +33,7 @@ def saved_model(plan: Plan, task: TaskPlan, given: Path | None) -> InferenceMode
     )
     precision = plan.settings.get("precision", "auto")
     model = load_model(folder, precision=precision, reader=reader, head=head)
-    logger.info("%s: inference model loaded from %s%s", task.name, folder, said_of(model.trained))
+    logger.info("%s: inference model loaded from %s%s", task.name, folder, best_note(model.trained))
     if model.task != task.name:
         remedy = "leave inference_model_dir out if this is not intended"
         logger.warning("%s: the model at %s is from task %r; %s", task.name, folder, model.task, remedy)
@@ -88,7 +88,7 @@ def _own_folder(plan: Plan, task: TaskPlan) -> Path:
         return folder / BEST
     if not is_sealed(folder / LAST):
         helpers = {*plan.settings["task_instance"]} - {*targets_of(plan.settings)}
-        raise StorageError(why_missing(task.name, folder / LAST, task.name not in helpers))
+        raise StorageError(describe_missing_model(task.name, folder / LAST, task.name not in helpers))
     return folder / LAST
 
 

@@ -18,7 +18,7 @@ from palm.controller.settings import OF_WHOLE_RUN, marked
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import Registry, did_you_mean
-from palm.engine.run.run_directory import STAGE_WEIGHTS, STAGES
+from palm.engine.run.run_names import STAGE_WEIGHTS, STAGES
 from palm.engine.training.planning import StepPlan
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS

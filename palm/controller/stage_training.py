@@ -15,8 +15,9 @@ from palm.distributed.failures import report_missing_ranks
 from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
 from palm.engine.run.checkpoint import save_checkpoint
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
+from palm.engine.run.run_directory import RunDirectory
 from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.run_names import CONFIGURATION
 from palm.engine.run.staged_directory import StagedDirectory
 from palm.engine.training.events import Ended, Evaluated, Event, Observer, Started
 from palm.engine.training.loop import Training

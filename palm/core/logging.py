@@ -10,9 +10,12 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 logger = logging.getLogger("palm")
+
+Progress = Literal["auto", "bar", "lines", "none"]
+"""Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""
 
 
 class _Cell:

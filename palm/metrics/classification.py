@@ -4,43 +4,61 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 
-class LabelCounts(Metric):
-    """Base of metrics that only count how often each label is predicted, is true, and is both.
+class LabelTally:
+    """Counts of how often each label is predicted, is true, and is both.
 
     Attributes:
-        predicted: label -> number of examples for which it is predicted.
-        true: label -> number of examples for which it is true.
-        right: label -> number of examples for which it is both.
+        predicted: label -> number of times it is predicted.
+        true: label -> number of times it is true.
+        right: label -> number of times it is both.
         total: number of examples.
     """
 
-    needs = ("label",)
-
     def __init__(self) -> None:
-        self.predicted: Counter[int] = Counter()
-        self.true: Counter[int] = Counter()
-        self.right: Counter[int] = Counter()
+        self.predicted: Counter[Any] = Counter()
+        self.true: Counter[Any] = Counter()
+        self.right: Counter[Any] = Counter()
         self.total = 0
 
-    def update(self, prediction: Prediction, truth: Truth) -> None:
-        self.count({prediction["label"]}, {truth["label"]})
-
-    def count(self, predicted: set[int], true: set[int]) -> None:
+    def count(self, predicted: Iterable[Any], true: Iterable[Any], right: Iterable[Any]) -> None:
         """Count the labels of one example."""
         self.predicted.update(predicted)
         self.true.update(true)
-        self.right.update(predicted & true)
+        self.right.update(right)
         self.total += 1
+
+    @property
+    def labels(self) -> list[Any]:
+        """The labels that are predicted or true at least once, sorted."""
+        return sorted(self.predicted.keys() | self.true.keys())
+
+    def scores(self, label: Any = None) -> tuple[float, float, float]:
+        """Return precision, recall and F1 of one label or of all together; a ratio with divisor 0 is 0."""
+        counts = (self.right, self.predicted, self.true)
+        right, predicted, true = (each.total() if label is None else each[label] for each in counts)
+        pairs = ((right, predicted), (right, true), (2 * right, predicted + true))
+        precision, recall, f1 = (part / whole if whole else 0.0 for part, whole in pairs)
+        return precision, recall, f1
 
     def mean_f1(self) -> float:
         """The mean F1 of the labels that are predicted or true at least once; 0 if there are none."""
-        labels = sorted(self.predicted.keys() | self.true.keys())
-        scores = [2 * self.right[label] / (self.predicted[label] + self.true[label]) for label in labels]
-        return math.fsum(scores) / max(1, len(scores))
+        return math.fsum(self.scores(label)[2] for label in self.labels) / max(1, len(self.labels))
+
+
+class LabelCounts(LabelTally, Metric):
+    """Base of metrics that only need the counts of labels."""
+
+    needs = ("label",)
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        is_right = prediction["label"] == truth["label"]
+        self.count([prediction["label"]], [truth["label"]], [truth["label"]] if is_right else [])
 
 
 @METRICS.register("accuracy")

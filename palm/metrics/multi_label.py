@@ -19,11 +19,12 @@ class LabelF1(LabelCounts):
     main = "micro_f1"
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        self.count({*prediction["labels"]}, {*truth["label_set"]})
+        predicted = {*prediction["labels"]}
+        true = {*truth["label_set"]}
+        self.count(predicted, true, predicted & true)
 
     def compute(self) -> dict[str, float]:
-        micro = 2 * self.right.total() / max(1, self.predicted.total() + self.true.total())
-        return {"micro_f1": micro, "macro_f1": self.mean_f1()}
+        return {"micro_f1": self.scores()[2], "macro_f1": self.mean_f1()}
 
 
 @METRICS.register("exact_match")

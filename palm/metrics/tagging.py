@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from palm.core.errors import PalmError
 from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth, scores_of
+from palm.metrics.classification import LabelTally
 
 
 class Entity(NamedTuple):
@@ -53,7 +54,7 @@ def entities(labels: Sequence[str]) -> list[Entity]:
     return result
 
 
-class SetF1(Metric):
+class SetF1(LabelTally, Metric):
     """Base of metrics that compare sets of items: F1, precision and recall over the items of all texts.
 
     Attributes:
@@ -62,28 +63,24 @@ class SetF1(Metric):
 
     name: ClassVar[str]
 
-    def __init__(self) -> None:
-        self._right = 0
-        self._predicted = 0
-        self._true = 0
-
     @abstractmethod
     def items(self, record: Mapping[str, Any]) -> set[Any]:
-        """The items of a prediction or of a truth."""
+        """The items of a prediction or of a truth; each is a tuple that begins with its label."""
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
         predicted = self.items(prediction)
         true = self.items(truth)
-        self._right += len(predicted & true)
-        self._predicted += len(predicted)
-        self._true += len(true)
+        found = ([label for label, *_ in each] for each in (predicted, true, predicted & true))
+        self.count(*found)
 
     def compute(self) -> dict[str, float]:
-        return {
-            f"{self.name}_f1": _ratio(2 * self._right, self._predicted + self._true),
-            f"{self.name}_precision": _ratio(self._right, self._predicted),
-            f"{self.name}_recall": _ratio(self._right, self._true),
-        }
+        return self.named_scores()
+
+    def named_scores(self, label: Any = None, suffix: str = "") -> dict[str, float]:
+        """Return the scores of one label, or of all together, by name."""
+        precision, recall, f1 = self.scores(label)
+        numbers = {"f1": f1, "precision": precision, "recall": recall}
+        return {f"{self.name}_{number}{suffix}": value for number, value in numbers.items()}
 
 
 @METRICS.register("entity_f1")
@@ -133,7 +130,3 @@ def entity_scores(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[st
         pairs.append(({"labels": ours}, {"labels": theirs}))
     scores = scores_of([EntityF1, TokenAccuracy], pairs)
     return {name.split("_")[1]: value for name, value in scores.items()}
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0

@@ -21,9 +21,11 @@ from palm.core.files.records import build, read_record
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
-from palm.engine.run.checkpoint import STATE, models_in
+from palm.engine.inference.model_paths import DESCRIPTION
+from palm.engine.run.checkpoint import models_in
+from palm.engine.run.run_names import STATE
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
@@ -189,7 +191,7 @@ def _analysis(
 ) -> Analysis | str:
     model = run.source(task)
     if model is None:
-        return "Neither a model of this task nor a checkpoint was saved, so nothing was predicted."
+        return "No model or checkpoint of this task was saved, so nothing was predicted."
     recorded = _recorded(model, "dev_file")
     path = _dev_data(run, task, recorded, given)
     if isinstance(path, str):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from palm.core.errors import PalmError
-from palm.metrics import CalibrationError, LabelCalibrationError, WordCalibrationError
 from palm.metrics.answers import best, counted_words, exact, word_f1
+from palm.metrics.calibration import CalibrationError, LabelCalibrationError, WordCalibrationError
+from palm.metrics.classification import LabelTally
 from palm.metrics.tagging import Entity, entities
 from palm.reader import Reader, Record
 from palm.reader.inspection import label_names
@@ -66,7 +67,7 @@ class Judged:
     is_right: bool
 
 
-class Counts(ABC):
+class Counts(LabelTally, ABC):
     """Compares and counts predictions of one kind.
 
     Args:
@@ -74,36 +75,35 @@ class Counts(ABC):
 
     Attributes:
         pairs: (gold, predicted) -> count, of whatever is compared.
-        right: label -> how often it was predicted and true.
-        given: label -> how often it was predicted.
-        true: label -> how often it was true.
+        kinds: outcome -> count, for things that are found or missed.
+        numbers: values of every example that a subclass needs for `facts`.
         calibration: counts probabilities; None until there are any.
     """
 
     calibration: CalibrationError | None = None
 
     def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        super().__init__()
         self.names = dict(names)
         self.pairs = Counter[tuple[str, str]]()
-        self.right = Counter[str]()
-        self.given = Counter[str]()
-        self.true = Counter[str]()
+        self.kinds = Counter[str]()
+        self.numbers: list[Any] = []
 
     @abstractmethod
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:
         """Compare one prediction with its truth, and count it."""
 
-    def count(self, right: Iterable[str], given: Iterable[str], true: Iterable[str]) -> None:
-        """Count the labels of one example."""
-        self.right.update(right)
-        self.given.update(given)
-        self.true.update(true)
+    def calibrate(self, kind: type[CalibrationError], record: Record, truth: Record) -> None:
+        """Count the probabilities of one prediction."""
+        self.calibration = self.calibration or kind()
+        self.calibration.update(record, truth)
 
     def label_scores(self) -> list[LabelScore]:
         """Return the scores of every label, the most frequent first; none if there are no labels."""
-        labels = sorted({*self.given, *self.true}, key=lambda label: (-self.true[label], label))
+        labels = sorted(self.labels, key=lambda label: -self.true[label])
         return [
-            _label_score(label, self.right[label], self.given[label], self.true[label]) for label in labels
+            LabelScore(label, *self.scores(label), self.true[label], self.predicted[label])
+            for label in labels
         ]
 
     def confused(self) -> list[tuple[str, str, int]]:
@@ -136,15 +136,6 @@ class Counts(ABC):
         return []
 
 
-def _label_score(label: str, right: int, given: int, true: int) -> LabelScore:
-    scores = (_share(right, given), _share(right, true), _share(2 * right, given + true))
-    return LabelScore(label, *scores, true, given)
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
 class LabelCounts(Counts):
     """One label per example."""
 
@@ -153,11 +144,10 @@ class LabelCounts(Counts):
             self.names.setdefault(each["label"], str(each["label"])) for each in (truth, record)
         )
         self.pairs[gold, predicted] += 1
-        self.count([gold] if gold == predicted else [], [predicted], [gold])
+        self.count([predicted], [gold], [gold] if gold == predicted else [])
         probs = record.get("probs")
         if isinstance(record.get("logits"), list):
-            self.calibration = self.calibration or CalibrationError()
-            self.calibration.update(record, truth)
+            self.calibrate(CalibrationError, record, truth)
         certain = f" ({100 * probs[record['label']]:.0f} %)" if isinstance(probs, list) else ""
         return Judged(gold, f"{predicted}{certain}", gold == predicted)
 
@@ -175,23 +165,17 @@ class LabelCounts(Counts):
 class SetCounts(Counts):
     """Any number of labels per example: scores of each label, and the mean number of labels."""
 
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self._examples = 0
-        self._errors = self.calibration = LabelCalibrationError()
-
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
-        self._errors.update(record, truth)
+        self.calibrate(LabelCalibrationError, record, truth)
         predicted, gold = (
             {self.names.get(label, str(label)) for label in labels}
             for labels in (record["labels"], truth["label_set"])
         )
-        self.count(gold & predicted, predicted, gold)
-        self._examples += 1
+        self.count(predicted, gold, gold & predicted)
         return Judged(", ".join(sorted(gold)), ", ".join(sorted(predicted)), gold == predicted)
 
     def facts(self) -> list[tuple[str, str]]:
-        gold, predicted = (counts.total() / max(1, self._examples) for counts in (self.true, self.given))
+        gold, predicted = (counts.total() / max(1, self.total) for counts in (self.true, self.predicted))
         return [("mean number of true labels", f"{gold:.2f}"), ("of predicted labels", f"{predicted:.2f}")]
 
 
@@ -204,11 +188,9 @@ class TagCounts(Counts):
         self.pairs.update(zip(gold, predicted, strict=True))
         found = set(entities(predicted))
         expected = set(entities(gold))
-        right, given, true = ([one.kind for one in each] for each in (found & expected, found, expected))
-        self.count(right, given, true)
+        self.count(*([one.kind for one in each] for each in (found, expected, found & expected)))
         if "logits" in record:
-            self.calibration = self.calibration or WordCalibrationError()
-            self.calibration.update(record, truth)
+            self.calibrate(WordCalibrationError, record, truth)
         words = getattr(example, "words", [])
         missed = _entity_list(expected - found, words)
         invented = _entity_list(found - expected, words)
@@ -216,18 +198,9 @@ class TagCounts(Counts):
 
 
 class KindCounts(Counts):
-    """Base class for things that are found or missed, with counts of the outcomes.
-
-    Attributes:
-        things: the plural noun for them.
-        kinds: outcome -> count, of true things and of invented ones.
-    """
+    """Base of counts of things that are found or missed; `things` is the plural noun for them."""
 
     things: ClassVar[str]
-
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self.kinds: Counter[str] = Counter()
 
     def facts(self) -> list[tuple[str, str]]:
         total = max(1, self.true.total())
@@ -245,7 +218,7 @@ class SpanCounts(KindCounts):
         both = [(gold[place]["label"], found[place]["label"]) for place in gold.keys() & found.keys()]
         self.pairs.update(both)
         given, true = ([span["label"] for span in each.values()] for each in (found, gold))
-        self.count([label for label, other in both if label == other], given, true)
+        self.count(given, true, [label for label, other in both if label == other])
         self.kinds.update(_span_kind(place, span["label"], found) for place, span in gold.items())
         lost = gold.keys() - found.keys()
         strange = found.keys() - gold.keys()
@@ -265,8 +238,7 @@ class RelationCounts(KindCounts):
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         found, gold = (_relations(each) for each in (record, truth))
-        right, given, true = ([label for *_, label in each] for each in (found.keys() & gold, found, gold))
-        self.count(right, given, true)
+        self.count(*([label for *_, label in each] for each in (found, gold, found.keys() & gold)))
         wrong = [each for each in found if each not in gold]
         missed = [each for each in gold if each not in found]
         self.pairs.update((one[2], other[2]) for one in missed for other in wrong if one[:2] == other[:2])
@@ -340,20 +312,16 @@ class WordCounts(Counts):
 class NumberCounts(Counts):
     """Predictions of real numbers, and their errors."""
 
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self._errors: list[float] = []
-
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
-        self._errors.append(record["value"] - truth["value"])
+        self.numbers.append(record["value"] - truth["value"])
         return Judged(f"{truth['value']:.4g}", f"{record['value']:.4g}", is_right=False)
 
     def facts(self) -> list[tuple[str, str]]:
-        errors = sorted(abs(error) for error in self._errors)
+        errors = sorted(abs(error) for error in self.numbers)
         if not errors:
             return []
         return [
-            ("mean error (predicted − true)", f"{sum(self._errors) / len(self._errors):+.4g}"),
+            ("mean error (predicted − true)", f"{sum(self.numbers) / len(self.numbers):+.4g}"),
             ("median absolute error", f"{errors[len(errors) // 2]:.4g}"),
             ("95 % of absolute errors are below", f"{errors[int(0.95 * (len(errors) - 1))]:.4g}"),
         ]
@@ -362,9 +330,7 @@ class NumberCounts(Counts):
 class PairCounts(Counts):
     """Scores of right and wrong pairs; each right pair is followed by its wrong one."""
 
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self._score = 0.0
+    _score = 0.0
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         if truth["is_right"]:
@@ -395,11 +361,6 @@ class SimilarityCounts(Counts):
 class AnswerCounts(Counts):
     """Answers to questions: kinds of errors, lengths, and F1 by length."""
 
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self._kinds: Counter[str] = Counter()
-        self._lengths: list[tuple[int, int, float]] = []
-
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         predicted = record["text"]
         answers = truth["answers"]
@@ -412,18 +373,18 @@ class AnswerCounts(Counts):
             kind = "answer to an unanswerable question"
         elif not predicted:
             kind = "no answer to an answerable question"
-        self._kinds[kind] += 1
+        self.kinds[kind] += 1
         true_length = min((len(counted_words(answer)) for answer in answers), default=0)
-        self._lengths.append((true_length, len(counted_words(predicted)), score))
+        self.numbers.append((true_length, len(counted_words(predicted)), score))
         gold = " | ".join(dict.fromkeys(answers)) or "(no answer)"
         return Judged(gold, predicted or "(no answer)", is_exact)
 
     def facts(self) -> list[tuple[str, str]]:
-        total = len(self._lengths)
+        total = len(self.numbers)
         if not total:
             return []
-        kinds = [(kind, f"{n} of {total} ({100 * n / total:.1f} %)") for kind, n in self._kinds.most_common()]
-        means = [sum(row[side] for row in self._lengths) / total for side in (0, 1)]
+        kinds = [(kind, f"{n} of {total} ({100 * n / total:.1f} %)") for kind, n in self.kinds.most_common()]
+        means = [sum(row[side] for row in self.numbers) / total for side in (0, 1)]
         return [
             *kinds,
             ("mean words of a true answer", f"{means[0]:.2f}"),
@@ -431,8 +392,8 @@ class AnswerCounts(Counts):
         ]
 
     def groups(self, windows: Sequence[int]) -> list[ScoreGroup]:
-        lengths = [(length, score) for length, _, score in self._lengths]
-        scores = [score for _, _, score in self._lengths]
+        lengths = [(length, score) for length, _, score in self.numbers]
+        scores = [score for _, _, score in self.numbers]
         return [
             ("F1 by words of the true answer", grouped(lengths, (0, 1, 2, 3, 5, 9))),
             (

@@ -9,10 +9,9 @@ from typing import Any
 
 from palm.core.files.manifest import verified_object
 from palm.core.files.records import read_record
-from palm.engine.inference.inference import DESCRIPTION
-from palm.engine.run.evaluation import aligned, shown_score
-from palm.engine.run.run_directory import RECORD, RunRecord
-from palm.report.page import shown_value, versions_of
+from palm.core.shown import aligned, shown_score, shown_value
+from palm.engine.inference.model_paths import DESCRIPTION
+from palm.engine.run.run_names import RECORD, RunRecord
 from palm.report.run import Run, Value, read_run
 
 FOLDER = "save_path"
@@ -107,7 +106,7 @@ def data_of(run: Run) -> FactsByPlace:
 
 def _versions(run: Run) -> FactsByPlace:
     start = run.history.start
-    by_name = {**versions_of(run), "device": start.device, "precision": start.precision}
+    by_name = {**run.versions, "device": start.device, "precision": start.precision}
     return {("", name): value for name, value in by_name.items()}
 
 

@@ -16,14 +16,12 @@ from palm.core.checks import path_problems, raise_any
 from palm.core.durations import duration
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.fs import write_text
-from palm.core.files.manifest import verified_object
 from palm.core.files.records import check_unchanged
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
+from palm.core.shown import shown_score, shown_value
 from palm.core.version import __version__
-from palm.engine.inference.inference import DESCRIPTION
-from palm.engine.run.evaluation import shown_score
-from palm.engine.run.run_directory import CONFIGURATION
+from palm.engine.run.run_names import CONFIGURATION
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
@@ -150,14 +148,14 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         stages=[(stage.step, stage.stage) for stage in history.stages],
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
-        versions=versions_of(run),
+        versions=run.versions,
         made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
 
 
 def _ending(history: History) -> str:
     if history.end is None:
-        return f"not finished; the last recorded global step is {history.last_step:,}"
+        return f"not finished; last recorded at global step {history.last_step:,}"
     return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
 
 
@@ -238,25 +236,5 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
     yield "Make this page again", f"palm report {folder}"
 
 
-def versions_of(run: Run) -> dict[str, str]:
-    """Return the versions of palm and of the libraries that made the run, as far as they were recorded."""
-    by_program = {"palm": "unknown"}
-    for model in run.models[:1]:
-        description = verified_object(model.folder, DESCRIPTION)
-        by_program |= (description.get("training") or {}).get("versions", {})
-    return by_program | ({"palm": run.history.start.palm} if run.history.start.palm else {})
-
-
 def _score(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else minus(shown_score(value))
-
-
-def shown_value(value: Any) -> str:
-    """Format the value of a setting as in a configuration file."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {each}" for name, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(value)

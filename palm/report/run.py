@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from palm.config.files import ORIGIN, Lines, read_yaml
-from palm.config.values import guessed
+from palm.config.values import flattened, guessed
 from palm.core.errors import StorageError
 from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
-from palm.core.files.manifest import is_sealed
+from palm.core.files.manifest import is_sealed, verified_object
 from palm.core.files.records import check_plain, read_record
 from palm.core.files.untrusted import wrap_read_errors
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run.run_directory import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
-from palm.engine.training.recipe import flattened
+from palm.engine.inference.model_paths import DESCRIPTION, models_of
+from palm.engine.run.run_names import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
 from palm.report.history import History, read_history
 
 
@@ -82,6 +81,15 @@ class Run:
         """The name of its folder."""
         return self.folder.resolve().name
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the programs that made it, as far as its history and its models tell."""
+        by_program = {"palm": "unknown"}
+        for model in self.models[:1]:
+            description = verified_object(model.folder, DESCRIPTION)
+            by_program |= (description.get("training") or {}).get("versions", {})
+        return by_program | ({"palm": self.history.start.palm} if self.history.start.palm else {})
+
     def setting(self, task: str, name: str) -> Any:
         """Return the value of a setting for a task; None if it has its default."""
         everything = {each.name: each.value for each in self.sections.get("global", ())}
@@ -112,20 +120,8 @@ def read_run(folder: str | Path) -> Run:
     history = read_history(folder)
     if not folder.is_dir():
         raise StorageError(f"{folder} is a file; name the folder of the run, its save_path")
-    models = []
-    for task in (task for task in history.tasks if name_problem(task) is None):
-        on_the_way = sorted(numbered(folder / task, ON_THE_WAY).items(), reverse=True)
-        places = {
-            "best": folder / task / BEST,
-            "last": folder / task / LAST,
-            "best of the run": folder / BEST_OF_RUN / task,
-            **{f"after step {number}": path for number, path in on_the_way},
-        }
-        models += [
-            Model(task, kind, path)
-            for kind, path in places.items()
-            if is_sealed(path) and not has_link(path, folder)
-        ]
+    tasks = [task for task in history.tasks if name_problem(task) is None]
+    models = [Model(task, kind, path) for task in tasks for kind, path in models_of(folder, task)]
     file = folder / CONFIGURATION
     is_configured = file.is_file()
     sections = _sections(file if is_configured else folder / RECIPE)

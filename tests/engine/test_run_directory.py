@@ -12,11 +12,12 @@ import pytest
 
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import new_directory
-from palm.core.files.fs import WRITTEN, mark_written, write_json
+from palm.core.files.fs import OLD, UNFINISHED, WRITTEN, write_json
 from palm.core.files.untrusted import read_json
 from palm.engine.run.checkpoint import VERSION
-from palm.engine.run.run_directory import RunDirectory, RunStart, name_problem
+from palm.engine.run.run_directory import RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.run_names import name_problem
 
 
 def identity(**settings: Any) -> dict[str, Any]:
@@ -194,17 +195,19 @@ def test_a_restart_by_the_launcher_goes_on_without_being_asked(tmp_path: Path) -
 
 def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
     first = begun(directory(tmp_path))
-    model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.old")
-    mark_written(tmp_path / "cls" / ".infer_model.old")
+    (tmp_path / "cls" / ".infer_model.node-17.part").mkdir(parents=True)
+    (tmp_path / "cls" / ".infer_model.node-17.part" / UNFINISHED).touch()
+    model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.node-17.part" / OLD)
     for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", "best/.cls.node-17.part"):
         (tmp_path / name).mkdir(parents=True)
-    for name in (".history.jsonl.17.part", "..run.lock.json.17.part", ".run.json.17.part"):
-        mark_written(tmp_path / name)
-        (tmp_path / name).write_text("half", encoding="utf-8")
+    for name in (".history.jsonl.node-17.part", "..run.lock.json.node-17.part", ".run.json.node-17.part"):
+        (tmp_path / name).mkdir()
+        for file in (UNFINISHED, "half"):
+            (tmp_path / name / file).write_text("half", encoding="utf-8")
     checkpoint(tmp_path, 4, first.run_id)
     directory(tmp_path, resume="auto").check()
     assert names(tmp_path) == [WRITTEN, "best", "cls", "run.json", "step_4"]
-    assert names(tmp_path / "cls") == [WRITTEN, "infer_model"]
+    assert names(tmp_path / "cls") == ["infer_model"]
     assert names(tmp_path / "best") == []
 
 

@@ -192,7 +192,7 @@ def ranges() -> Iterator[Mistake]:
         ({"backbone_learning_rate": 0}, "backbone_learning_rate: 0.0", "freeze"),
         ({"freeze": 0}, "freeze should be embeddings, backbone or a number of layers, not 0"),
         ({"freeze": 3}, "freeze: there are 2 layers, not 3"),
-        ({"parameter_learning_rates": {"*.nowhere": 1}}, "'*.nowhere' fits no parameter that moves"),
+        ({"parameter_learning_rates": {"*.nowhere": 1}}, "parameter_learning_rates: '*.nowhere'"),
         ({"mix_ratio": [1, 1]}, "mix_ratio has 2 entries for 1 tasks (cls)"),
         ({"mix_ratio": [0]}, "mix_ratio of task 'cls' should be above 0 for a target task, not 0.0"),
         ({"mix_ratio": [-1]}, "mix_ratio of task 'cls' should be above 0 for a target task, not -1.0"),
@@ -824,15 +824,17 @@ def trainers() -> Iterator[Mistake]:
     yield called(
         "precision='half'", lambda _: trainer("a", precision="half"), "'half' should be one of auto, fp32"
     )
-    yield called("train() first", lambda _: trainer("a").train(), "train comes too early; call build_forward")
     yield called(
-        "predict() first", lambda _: trainer("a").predict(), "predict comes too early; call build_predict"
+        "train() first", lambda _: trainer("a").train(), "train was called too early; call build_forward"
+    )
+    yield called(
+        "predict() first",
+        lambda _: trainer("a").predict(),
+        "predict was called too early; call build_predict",
     )
     for place in (".", "..", "/"):
-        yield called(
-            f"save({place!r})", lambda _, p=place: trainer("a").save(p), "a folder of its own", place
-        )
-    yield called("save() first", lambda _: trainer("a").save("x"), "comes too early; call build_forward")
+        yield called(f"save({place!r})", lambda _, p=place: trainer("a").save(p), "save_path", repr(place))
+    yield called("save() first", lambda _: trainer("a").save("x"), "too early; call build_forward")
     yield called(
         "save_type", lambda _: trainer("a").set_saver("x", 1, "all"), "save_type should be 'ckpt', 'predict'"
     )

@@ -188,7 +188,7 @@ def test_a_pickle_that_costs_more_than_it_weighs_is_refused(tmp_path: Path, prog
         (tmp_path / name).write_bytes(program)
     with pytest.raises(StorageError, match=r"cannot read .* as Paddle's arrays: "):
         read_weights(tmp_path / "model_state.pdparams")
-    with pytest.raises(StorageError, match=r"cannot read .* as tensors alone: "):
+    with pytest.raises(StorageError, match=r"cannot read .* as a dictionary of tensors: "):
         read_weights(tmp_path / "pytorch_model.bin")
 
 
@@ -220,17 +220,17 @@ def test_a_flipped_bit_in_the_numbers_of_a_bin_is_noticed(tmp_path: Path) -> Non
     data = bytearray(file.read_bytes())
     data[data.index(struct.pack("<f", 1.5)) + 1] ^= 1
     file.write_bytes(data)
-    refused(file, "data/0 differs from its checksum")
+    refused(file, "data/0 .*checksum")
     assert read_weights(file, headers=True)["a"].shape == (64,)
 
 
 def test_a_tensor_that_claims_more_numbers_than_are_stored_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "pytorch_model.bin"
     torch.save({"a": torch.zeros(1).expand(10**9)}, file)
-    refused(file, r"a tensor of \[1000000000\] has only 1 numbers")
+    refused(file, r"\[1000000000\] has only 1 ")
     shared = torch.zeros(10**4)
     torch.save({str(number): shared for number in range(100)}, file)
-    refused(file, "its tensors have far more numbers than it holds")
+    refused(file, "its tensors have far more ")
 
 
 def test_a_bin_with_compressed_entries_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ import palm
 from helpers import saved
 from palm.core.errors import StorageError
 from palm.core.files.manifest import manifest_of, verified_object, verify
-from palm.engine.run.checkpoint import FORMAT, NEEDED, STATE, VERSION, newest_checkpoint, trained_weights
+from palm.engine.run.checkpoint import NEEDED, VERSION, newest_checkpoint, trained_weights
+from palm.engine.run.run_names import CHECKPOINT_FORMAT, STATE
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_a_manifest_must_list_what_belongs_to_a_checkpoint(
     assert re.search(rf"manifest\.json .*{name}", caplog.text)
 
 
-OURS = {"format": FORMAT, "version": VERSION}
+OURS = {"format": CHECKPOINT_FORMAT, "version": VERSION}
 
 
 @pytest.mark.parametrize(

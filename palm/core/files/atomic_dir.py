@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -13,9 +12,9 @@ from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files import door, fs
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import UNFINISHED, WRITTEN
-from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, unchanged, verify
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.files.fs import WRITTEN
+from palm.core.files.manifest import is_sealed, manifest_of, seal, unchanged, verify
+from palm.core.files.write_errors import STAGE, wrap_write_errors
 from palm.core.logging import logger
 
 WEIGHTS = ".safetensors"
@@ -23,9 +22,6 @@ WEIGHTS = ".safetensors"
 
 MAX_NAMED = 3
 """Maximum number of foreign files that a message lists."""
-
-_TEMPORARY = re.compile(r"\.(.+?)(?:\.(?:[A-Za-z0-9]*-)?\d+\.part|\.old)")
-"""Temporary names that this module and `write_atomically` use."""
 
 
 @contextmanager
@@ -44,36 +40,15 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
     """
     path = path if path.name not in ("", "..") else path.resolve()
     check_target(path, overwrite)
-    part = fs.temporary_name(path)
     with wrap_write_errors(path):
-        for folder in (*fs.stale_temporaries(path), fs.aside_name(path)):
-            _remove_temporary(folder)
-        door.make_folder(part.parent)
-        with _unfinished(part):
+        door.make_folder(path.parent)
+        with fs.staged(path) as stage:
+            door.new_folder(part := stage / path.name)
             yield part
             # The manifest is written last: if it exists, all files that it lists are complete and on disk.
             seal(part)
             check_target(path, overwrite)  # hours may have passed since the first check
-            door.remove(part / UNFINISHED)
-            old = fs.replace_directory(part, path)
-            fs.tell_replaced(path, was_there=old is not None)
-    if old is not None:
-        _remove_listed(old)
-
-
-@contextmanager
-def _unfinished(part: Path) -> Iterator[Path]:
-    """Yield a new folder with palm's mark, and remove it afterwards if the mark is still there."""
-    _remove_temporary(part)  # left by an earlier process with the same PID
-    door.new_folder(part)
-    try:
-        door.new_file(part / UNFINISHED).close()
-        yield part
-    except BaseException:
-        _remove_unfinished(part)
-        raise
-    if door.is_plain(part / UNFINISHED):
-        _remove_unfinished(part)
+            fs.tell_replaced(path, fs.replace_directory(part, path))
 
 
 def linked_copy(source: Path, path: Path) -> None:
@@ -115,9 +90,9 @@ def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
                 is_whole = checksum(original) == entries[name]["sha256"]
                 if is_whole and not original.samefile(folder / name):
                     # Beside the folder, so that a process that dies here leaves nothing in it.
-                    with _unfinished(fs.temporary_name(folder)) as part:
-                        if door.hard_link(original, part / WEIGHTS):
-                            door.rename(part / WEIGHTS, folder / name)
+                    with fs.staged(folder) as stage:
+                        if door.hard_link(original, stage / WEIGHTS):
+                            door.rename(stage / WEIGHTS, folder / name)
 
 
 def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = ()) -> None:
@@ -191,25 +166,8 @@ def remove_directory(folder: Path) -> None:
     """
     if not folder.is_dir() or folder.is_symlink() or foreign_files(folder):
         return
-    aside = fs.temporary_name(folder)
-    with suppress(OSError):
-        _remove_temporary(aside)
-        door.rename(folder, aside)
-        _remove_listed(aside)
-
-
-def _remove_listed(folder: Path) -> None:
-    """Remove the unchanged files that the folder's manifest lists, then empty folders."""
-    folders = [path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()]
-    with door.within(folder):
-        # A process that dies before the manifest is removed leaves the rest listed.
-        for name in sorted(unchanged(folder), key=lambda name: name == MANIFEST):
-            door.remove(folder / name)
-        for path in sorted(folders, reverse=True):  # subfolders before their parents
-            door.remove_empty(path)
-    door.remove_empty(folder)
-    if folder.exists():
-        logger.warning("%s contains files that palm did not write; they were not removed", folder)
+    with suppress(OSError), fs.staged(folder) as stage:
+        door.rename(folder, stage / folder.name)
 
 
 def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool = False) -> None:
@@ -221,33 +179,7 @@ def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool =
         is_shared: other processes may write there, so only temporaries of this host's dead processes count.
     """
     for place in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
-        match = _TEMPORARY.fullmatch(place.name)
-        if match is None or not is_ours(match[1]):
-            continue
-        if is_shared and place not in fs.stale_temporaries(folder / match[1]):
-            continue
-        fs.recover(folder / match[1])
-        _remove_temporary(place)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove a folder, its mark last, so that the next process can finish if this one dies."""
-    with suppress(OSError):  # already removed
-        for place in folder.iterdir():
-            if place.name != UNFINISHED:
-                door.remove(place)
-    door.remove(folder)
-
-
-def _remove_temporary(place: Path) -> None:
-    """Remove what palm left unfinished or moved aside; in a complete folder, only what its manifest lists."""
-    if place.is_symlink():
-        return
-    is_ours = place.suffix == ".part" or fs.is_temporary(place)
-    if door.is_plain(place / UNFINISHED):
-        _remove_unfinished(place)
-    elif door.is_plain(place) and fs.is_temporary(place):
-        door.remove(place)
-    # A folder without the mark is complete or still empty.
-    elif is_ours and (is_sealed(place) or (place.is_dir() and all(map(Path.is_dir, place.rglob("*"))))):
-        _remove_listed(place)
+        match = STAGE.fullmatch(place.name)
+        if match and is_ours(match[1]) and (fs.is_stale(place) or not is_shared):
+            fs.recover(folder / match[1])
+            fs.clear_stage(place)

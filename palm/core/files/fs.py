@@ -15,20 +15,30 @@ from typing import Any, BinaryIO
 
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
-from palm.core.files.door import exchange, is_plain, new_file, open_to_append, remove, rename
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.files.door import (
+    exchange,
+    is_plain,
+    new_file,
+    new_folder,
+    open_to_append,
+    remove,
+    remove_empty,
+    rename,
+)
+from palm.core.files.write_errors import STAGE, wrap_write_errors
 from palm.core.logging import logger
 
 WRITTEN = ".palm-files.jsonl"
 """The record of what palm wrote into a folder: one line for each file, with its size and SHA-256."""
 
 UNFINISHED = ".palm-unfinished"
-"""Mark of a folder that palm is filling."""
+"""Mark of a folder whose entire content is palm's."""
 
+OLD = ".palm-old"
+"""The name in a stage of the folder that is being replaced."""
 
-_TEMPORARY_LINE = {"name": str}
 _LINE = {"name": str, "kind": str, "grows": bool, "size": int, "sha256": str}
-"""Fields and types of the two kinds of lines in the record: temporaries and files."""
+"""Fields and types of a line of the record."""
 
 _own: set[Path] = set()
 """Paths that this process has written, and that are therefore not from an earlier run."""
@@ -69,33 +79,26 @@ def _written(path: Path) -> list[dict[str, Any]]:
             line = json.loads(text)
             # By exact type, because isinstance takes true for an integer.
             types = {name: type(value) for name, value in dict(line).items()}
-            if types in (_TEMPORARY_LINE, _LINE) and line["name"] == path.name:
+            if types == _LINE and line["name"] == path.name:
                 lines.append(line)
     return lines
 
 
-def mark_written(path: Path, content: Path | None = None, grows: bool = False, kind: str = "") -> None:
+def mark_written(path: Path, content: Path, grows: bool = False, kind: str = "") -> None:
     """Add a file to its folder's record, before it gets its final name.
 
     Args:
         path: the file.
-        content: where its content is now; None for a temporary, which may be removed whatever it contains.
+        content: where its content is now.
         grows: lines will be appended to it.
         kind: as in `write_atomically`.
     """
-    line: dict[str, Any] = {"name": path.name}
-    if content is not None:
-        line |= {"kind": kind or path.name, "grows": grows}
-        line |= {"size": content.stat().st_size, "sha256": checksum(content)}
+    line = {"name": path.name, "kind": kind or path.name, "grows": grows}
+    line |= {"size": content.stat().st_size, "sha256": checksum(content)}
     # If the process dies before the rename, the extra line matches no other file.
     if line not in _written(path):
         with open_to_append(path.with_name(WRITTEN)) as record:
             record.write(json.dumps(line).encode() + b"\n")
-
-
-def is_temporary(path: Path) -> bool:
-    """Check whether palm used this name for something unfinished or moved aside."""
-    return any("sha256" not in line for line in _written(path))
 
 
 def is_written(path: Path, kind: str = "") -> bool:
@@ -108,13 +111,12 @@ def is_written(path: Path, kind: str = "") -> bool:
         and (line["size"] == size or (line["grows"] and 0 <= line["size"] < size))
         and checksum(path, length=line["size"]) == line["sha256"]
         for line in _written(path)
-        if "sha256" in line
     )
 
 
 def has_changed(path: Path) -> bool:
     """Check whether palm wrote a whole file under this name, and it has changed since."""
-    digests = [line["sha256"] for line in _written(path) if "sha256" in line and not line["grows"]]
+    digests = [line["sha256"] for line in _written(path) if not line["grows"]]
     return bool(digests) and checksum(path) not in digests
 
 
@@ -161,32 +163,21 @@ def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterato
     Raises:
         StorageError: the file cannot be written, or the existing one is not palm's and stays as it was.
     """
-    part = temporary_name(path)
     # Atomic directories have a manifest instead of a record.
     is_inside = any((folder / UNFINISHED).exists() for folder in path.parents)
     with wrap_write_errors(path):
         check_replaceable(path, kind)
-        if not is_inside:
-            for stale in (*stale_temporaries(path), part):  # `part`: left by a process with the same PID
-                if is_temporary(stale):
-                    remove(stale)
-            if not os.path.lexists(part):
-                mark_written(part)
-        # Beside the target, since only a rename within a file system is atomic.
-        with new_file(part) as file:
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                check_replaceable(path, kind)  # hours may have passed since the first check
-                if not is_inside:
-                    mark_written(path, part, grows, kind)
-                file.close()  # Windows cannot rename an open file
-                is_other = path.exists() and not filecmp.cmp(path, part, shallow=False)
-                rename(part, path)
-                tell_replaced(path, is_other)
-            finally:
-                remove(part)
+        with staged(path) as stage, new_file(part := stage / path.name) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            check_replaceable(path, kind)  # hours may have passed since the first check
+            if not is_inside:
+                mark_written(path, part, grows, kind)
+            file.close()  # Windows cannot rename an open file
+            is_other = path.exists() and not filecmp.cmp(path, part, shallow=False)
+            rename(part, path)
+            tell_replaced(path, is_other)
 
 
 def write_text(path: Path, text: str, grows: bool = False, kind: str = "") -> None:
@@ -200,18 +191,54 @@ def write_json(path: Path, value: Any, kind: str = "") -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", kind=kind)
 
 
-def temporary_name(path: Path) -> Path:
-    """Return a sibling of `path` for this process to write, named after the host and the process."""
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Yield a folder beside `path` in which its new content is built; the folder is removed afterwards.
+
+    The stage of a process that died is removed by the next one for the same path. It is beside the path
+    because a rename is atomic only within a file system.
+    """
+    stage = stage_name(path)
+    for left in (*filter(is_stale, stages_of(path)), stage):  # `stage`: left by a process with the same PID
+        clear_stage(left)
+    new_folder(stage)
+    try:
+        new_file(stage / UNFINISHED).close()
+        yield stage
+    finally:
+        clear_stage(stage)
+
+
+def clear_stage(stage: Path) -> None:
+    """Remove a stage, its mark last, so that the next process can finish if this one dies."""
+    if stage.is_symlink():
+        return
+    if is_plain(stage / UNFINISHED):
+        with suppress(OSError):  # already removed
+            for place in stage.iterdir():
+                if place.name != UNFINISHED:
+                    remove(place)
+        remove(stage / UNFINISHED)
+    remove_empty(stage)
+
+
+def stage_name(path: Path) -> Path:
+    """Return a sibling of `path` for this process, named after the host and the process."""
     path = path if path.name else path.absolute()
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}.part")
 
 
-def stale_temporaries(path: Path) -> list[Path]:
-    """Return the temporary siblings of `path` that dead processes of this host left."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part")
+def stages_of(path: Path) -> list[Path]:
+    """Return the stages for `path` of all processes."""
     siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-    matches = ((sibling, pattern.fullmatch(sibling.name)) for sibling in siblings)
-    return [sibling for sibling, match in matches if match and not is_alive(int(match[1]))]
+    matches = ((sibling, STAGE.fullmatch(sibling.name)) for sibling in siblings)
+    return [sibling for sibling, match in matches if match and match[1] == path.name]
+
+
+def is_stale(stage: Path) -> bool:
+    """Check whether a stage belongs to a dead process of this host."""
+    match = STAGE.fullmatch(stage.name)
+    return match is not None and match[2] == _host() and not is_alive(int(match[3]))
 
 
 def is_alive(process: int) -> bool:
@@ -229,26 +256,22 @@ def _host() -> str:
     return "".join(letter for letter in socket.gethostname() if letter.isalnum())[:32]
 
 
-def replace_directory(new: Path, path: Path) -> Path | None:
-    """Rename the folder `new` to `path`, replacing the folder there without a moment of absence.
+def replace_directory(new: Path, path: Path) -> bool:
+    """Rename a folder in a stage to `path`, replacing the folder there without a moment of absence.
 
-    If the system cannot exchange two names, the old folder is first renamed to `aside_name(path)`, which
-    must be free; if the process dies then, `recover` restores it.
+    If the system cannot exchange two names, the old folder is first moved into the stage; if the process
+    dies then, `recover` restores it.
 
     Returns:
-        The new path of the old folder; None if there was none.
+        True if a folder was replaced.
     """
-    old = None
-    if not path.exists():
+    is_there = path.exists()
+    if not is_there:
         rename(new, path)
-    elif exchange(new, path):
-        old = new
-    else:
-        old = aside_name(path)
-        mark_written(old)
+    elif not exchange(new, path):
         # Between the two renames a reader may find no `path` and put the old folder back: try again then.
         for last in (False, False, True):
-            rename(path, old)
+            rename(path, new.with_name(OLD))
             try:
                 rename(new, path)
                 break
@@ -258,20 +281,15 @@ def replace_directory(new: Path, path: Path) -> Path | None:
                 if last:
                     raise
     flush_folder(path.parent)
-    return old
+    return is_there
 
 
 def recover(path: Path) -> None:
     """Put the old folder back if a process died between moving it aside and renaming the new one."""
-    aside = aside_name(path)
-    if aside.is_dir() and not path.exists() and is_temporary(aside):
-        with suppress(OSError):  # another process was first, or this one may not write here
-            rename(aside, path)
-
-
-def aside_name(path: Path) -> Path:
-    """Return the temporary name of a folder while another one replaces it."""
-    return path.with_name(f".{path.name}.old")
+    for stage in () if path.exists() else stages_of(path):
+        if is_plain(stage / UNFINISHED):
+            with suppress(OSError):  # nothing to restore, another process was first, or no permission
+                rename(stage / OLD, path)
 
 
 def numbered(folder: Path, start: str) -> dict[int, Path]:

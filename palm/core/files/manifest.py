@@ -11,7 +11,7 @@ from typing import Any
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
 from palm.core.files.door import has_link, is_plain
-from palm.core.files.fs import UNFINISHED, flush, flush_folder, recover, write_text
+from palm.core.files.fs import flush, flush_folder, recover, write_text
 from palm.core.files.untrusted import is_inside, read_object, resolve_inside, wrap_read_errors
 
 MANIFEST = "manifest.json"
@@ -19,7 +19,7 @@ MANIFEST = "manifest.json"
 
 def seal(folder: Path) -> None:
     """List every file in `manifest.json` with its size and SHA-256, and flush all of them to disk."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != UNFINISHED)
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
     entries = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": checksum(file)}
         for file in files

@@ -22,6 +22,9 @@ REMEDIES = {
 }
 """Error number -> its meaning and the remedy."""
 
+STAGE = re.compile(r"\.(.+)\.([A-Za-z0-9]*)-(\d+)\.part")
+"""Name of a stage (see `staged`): the target's name, the host and the process."""
+
 
 @contextmanager
 def wrap_write_errors(path: Path) -> Iterator[None]:
@@ -40,6 +43,6 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
         if file := getattr(error, "filename", None):
             reason = f"{reason}: {file}"
         reason = REMEDIES.get(number, f"{reason}; give a folder that can be written")
-        # A folder that is being filled has a temporary name that the user does not know.
-        parts = [re.sub(r"^\.(.+)\.[A-Za-z0-9]*-\d+\.part$", r"\1", part) for part in path.parts]
+        # Unfinished files are in a stage that the user does not know.
+        parts = [part for part in path.parts if not STAGE.fullmatch(part)]
         raise StorageError(f"cannot write {Path(*parts)}: {reason}") from error

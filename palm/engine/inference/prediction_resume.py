@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import DataError, StorageError
-from palm.core.files.door import is_plain, make_folder, open_to_append, remove
-from palm.core.files.fs import is_temporary, mark_written
+from palm.core.files.door import make_folder, open_to_append
+from palm.core.files.fs import check_replaceable, is_written, remove_written, write_text
 from palm.core.files.locking import locked
 from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
@@ -52,7 +51,7 @@ class PredictionLog:
         if not self.path.is_file():
             logger.info("%s: no stopped prediction; starting from the beginning", self.path.parent)
             return
-        self._check()
+        check_replaceable(self.path)
         lines = self._lines()
         _, stopped = next(lines, (0, None))
         if not isinstance(stopped, dict):
@@ -94,33 +93,28 @@ class PredictionLog:
         with wrap_write_errors(self.path):
             if self._file is None:
                 self._file = self._opened()
-            self._write(self._file, records)
+            self._file.write(self._line(records))
             self._file.flush()
         self.num_examples += len(records)
 
     def _opened(self) -> IO[bytes]:
-        self._check()
-        mark_written(self.path)
+        if not self._end:
+            # Recorded while empty, so it counts as palm's own whatever a dying process leaves in it.
+            write_text(self.path, "", grows=True)
         file = open_to_append(self.path)
         # Cut off a line that was only partly written when a process died.
         file.truncate(self._end)
         if not self._end:
             self._digest = ""
-            self._write(file, self._about())
+            file.write(self._line(self._about()))
         return file
 
-    def _write(self, file: IO[bytes], value: Any) -> None:
-        """Write a line: a checksum and the value."""
+    def _line(self, value: Any) -> bytes:
+        """Format a line: a checksum and the value."""
         text = json.dumps(value)
         # The checksum also covers all earlier lines, so a moved or missing line is detected.
         self._digest = chained(self._digest, text.encode())
-        file.write(f"{self._digest} {text}\n".encode())
-
-    def _check(self) -> None:
-        if os.path.lexists(self.path) and not (is_plain(self.path) and is_temporary(self.path)):
-            raise StorageError(
-                f"{self.path} was not written by palm; move it elsewhere, or give another folder"
-            )
+        return f"{self._digest} {text}\n".encode()
 
     def __enter__(self) -> PredictionLog:
         if not is_first():
@@ -136,9 +130,9 @@ class PredictionLog:
         with self._lock, suppress(OSError):  # a full or read-only disk has been reported already
             if self._file is not None:
                 self._file.close()
-            if (kind is None or issubclass(kind, DataError)) and is_temporary(self.path):
-                remove(self.path)
-        if kind is not None and is_plain(self.path) and is_temporary(self.path):
+            if kind is None or issubclass(kind, DataError):
+                remove_written(self.path)
+        if kind is not None and is_written(self.path):
             logger.warning(
                 "%s: stopped after %d examples; resume with --resume (in Python: resume=True)",
                 self.path.parent,

@@ -24,7 +24,9 @@ from palm.core.logging import logger
 from palm.core.numerics.precision import Choice, Precision
 from palm.distributed.group import is_first
 from palm.distributed.shards import full_tensors, shard_like
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.model_paths import DESCRIPTION, WEIGHTS
+from palm.engine.run.run_names import CHECKPOINT_FORMAT, STATE
 from palm.engine.run.training_metadata import data_of
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
@@ -34,10 +36,8 @@ from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
-FORMAT = "palm-checkpoint"
 VERSION = 2
-STATE = "state.json"
-WEIGHTS_NEEDED = (STATE, "model.safetensors")
+WEIGHTS_NEEDED = (STATE, WEIGHTS)
 START = "start_from (in Python load_pretrain)"
 NEW_RUN = f"start a new run from its weights with {START}"
 NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
@@ -86,7 +86,7 @@ def _write(
         for name, tensors in contents.items():
             save_tensors(part / f"{name}.safetensors", tensors)
         state = {
-            "format": FORMAT,
+            "format": CHECKPOINT_FORMAT,
             "version": VERSION,
             "run": identity(training.recipe),
             "run_id": run_id,
@@ -133,11 +133,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
             training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
         training.load_state_dict(state, steps_per_saved)
     if any(factor != 1 for factor in steps_per_saved.values()):
-        logger.info(
-            "the number of devices has changed: step %d of the checkpoint is now step %d",
-            state["step"],
-            training.step,
-        )
+        logger.info("on these devices, step %d of the checkpoint is step %d", state["step"], training.step)
 
 
 def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
@@ -183,16 +179,14 @@ def _verified(folder: Path) -> Collection[str]:
             "with palm.load_model"
         )
     if steps := numbered(folder, "step_"):
-        raise StorageError(
-            f"{folder} is the folder of a run; give one of its checkpoints, such as {steps[max(steps)]}"
-        )
+        raise StorageError(f"{folder} is a run; give one of its checkpoints, such as {steps[max(steps)]}")
     return verify(folder, WEIGHTS_NEEDED)
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Check the version of a checkpoint's state and return the state."""
     remedy = f"resume it with the version of palm that wrote it, or {NEW_RUN}"
-    check_version(state, (FORMAT, VERSION), folder / STATE, remedy)
+    check_version(state, (CHECKPOINT_FORMAT, VERSION), folder / STATE, remedy)
     return state
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from palm.core.logging import logger
+from palm.core.shown import shown_score
 from palm.engine.inference.adapted import Adapted
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.events import Completed, Evaluated, Event, event_of
@@ -37,7 +38,7 @@ class Best:
     step: int = 0
     waited: int = 0
 
-    def take(self, score: float, step: int) -> None:
+    def update(self, score: float, step: int) -> None:
         """Compare with the next evaluation, which replaces the best only if it is better."""
         if score > self.score:
             self.score = score
@@ -122,7 +123,7 @@ class Evaluator:
                 scores[task.name], loss = found
                 if loss is not None:
                     dev_loss[task.name] = loss
-        self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))
+        self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
         best = [name for name, found in self.best.items() if found.step == evaluation.step]
         evaluation = replace(evaluation, best=best)
         for task in self.tasks:
@@ -132,14 +133,14 @@ class Evaluator:
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, shown, mark)
         return evaluation
 
-    def _take(self, evaluation: Evaluated) -> None:
+    def _record(self, evaluation: Evaluated) -> None:
         self.evaluations.append(evaluation)
         found = {task.name: normalized_score(task, evaluation.scores[task.name]) for task in self.tasks}
         for name, best in self.best.items():
-            best.take(found[name], evaluation.step)
+            best.update(found[name], evaluation.step)
         if self.best_by:
             mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
-            self.overall.take(mean, evaluation.step)
+            self.overall.update(mean, evaluation.step)
             self.means.append((evaluation.step, mean))
 
     def state_dict(self) -> dict[str, Any]:
@@ -151,17 +152,9 @@ class Evaluator:
         for line in state["evaluations"]:
             event = event_of(line)
             assert isinstance(event, Evaluated)
-            self._take(
+            self._record(
                 Evaluated(event.step, {task.name: event.scores.get(task.name, {}) for task in self.tasks})
             )
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format the rows of a table as lines of text with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
 
 
 def json_ready(scores: Scores) -> JsonScores:
@@ -208,13 +201,6 @@ def normalized_score(task: Task, scores: Scores) -> float:
     score = metric.normalized_score(scores.get(metric.main, math.nan))
     # Comparisons with NaN are false, so it would never be replaced as the best.
     return 0.0 if math.isnan(score) else score
-
-
-def shown_score(value: float | None) -> str:
-    """Format a score for display; None becomes an empty string."""
-    if value is None:
-        return ""
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
 
 
 class EarlyStopping:

@@ -13,19 +13,19 @@ from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
 from palm.core.invocation import is_notebook
 from palm.core.limits import explain_limits
-from palm.core.logging import collected_warnings, logger
+from palm.core.logging import Progress, collected_warnings, logger
 from palm.core.numerics.precision import tf32
 from palm.core.numerics.repeatability import fixed_order
 from palm.core.signals import Stopped
 from palm.distributed.group import is_first
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.run.run_directory import BAD_ROWS
+from palm.engine.run.run_names import BAD_ROWS
 from palm.engine.training.events import Completed, Ended, Event, Observer, Started, Warned, notify
 from palm.engine.training.loop import Training
 from palm.engine.training.task import Task
 from palm.engine.watching.history import HistoryWriter
 from palm.engine.watching.logs import Heading, RunLog, palm_heading
-from palm.engine.watching.progress import Progress, watchers
+from palm.engine.watching.progress import watchers
 from palm.engine.watching.throughput import Meter
 
 
@@ -102,19 +102,18 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
                 while warned:  # observers may warn too
                     notify(Warned(training.step, warned.pop(0)), observers)
         except BaseException as error:
-            is_asked = isinstance(error, (KeyboardInterrupt, SystemExit))
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "stopped"
             with suppress(Exception):  # the original error is the one to report
-                notify(Ended(training.step, "interrupted" if is_asked else "stopped"), observers)
-            if not (
-                isinstance(error, Stopped) and is_notebook()
-            ):  # a notebook cell returns the partial result
+                notify(Ended(training.step, reason), observers)
+            # A notebook cell that was interrupted returns the partial result.
+            if not (isinstance(error, Stopped) and is_notebook()):
                 raise
         else:
             notify(Ended(training.step, "finished"), observers)
     steps = {task.name: task.step for task in training.tasks}
     planned = {task.name: task.expected_steps for task in training.tasks}
-    found = result_of(history.lines, steps, planned, history.seconds())
-    return replace(found, losses={**found.losses, **meter.means()})
+    result = result_of(history.lines, steps, planned, history.seconds())
+    return replace(result, losses={**result.losses, **meter.means()})
 
 
 def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from palm.engine.run.evaluation import aligned, shown_score
+from palm.core.shown import aligned, shown_score
 from palm.engine.training.events import Evaluated, Line, Logged, Saved, Transferred, event_of
 from palm.engine.watching.transfer_report import Influence, influences, matrix
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from palm.core.differences import shortened
 from palm.core.errors import ResourceError, StorageError, TrainingError
@@ -21,65 +20,13 @@ from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, models_of
+from palm.engine.run import run_names as names
 from palm.engine.run.checkpoint import differences, newest_checkpoint, on_devices_of
-from palm.engine.run.run_lock import HOLDER
 from palm.engine.watching.history import HISTORY_FILE
-
-RECORD = "run.json"
-CONFIGURATION = "resolved_config.yaml"
-BAD_ROWS = "bad_rows.jsonl"
-
-RECIPE = "recipe.yaml"
-"""Components of a run that was assembled in Python, in the sections of a resolved configuration."""
-
-MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
-"""Names of the model folders of one task."""
-
-STAGES = "stages"
-STAGES_RECORD = "stages.json"
-STAGE_WEIGHTS = "weights"
-"""For a run with stages: the folder of its stages, their record, and a stage's folder of final weights."""
 
 MOST_FOLDERS = 3
 """Maximum number of folders that a message names."""
-
-CHECKPOINT = "step_"
-FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
-"""Folders of trackers. Trackers import from this package, so their own constants cannot be imported here."""
-
-FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, STAGES_RECORD)
-"""Files of a run."""
-
-NAMES = (*FILES, HOLDER, BEST_OF_RUN, STAGES, STAGE_WEIGHTS, *FOLDERS)
-RESERVED = re.compile("|".join([rf"{CHECKPOINT}\d+", *map(re.escape, NAMES)]))
-
-
-def name_problem(task: object) -> str | None:
-    """Return the reason why a task's folder would clash with those of the run, or None."""
-    if not isinstance(task, str) or not task.strip() or "\0" in task:
-        return f"the name of a task should be a non-empty string, not {task!r}"
-    if RESERVED.fullmatch(task) or task.startswith(".") or "/" in task or "\\" in task:
-        return (
-            f"task {task!r}: this name is reserved for files of the run under save_path (step_N, best, "
-            f"{RECORD}, hidden files, paths); rename the task"
-        )
-    return None
-
-
-class Identity(TypedDict):
-    """The part of a configuration that identifies a run."""
-
-    tasks: Mapping[str, Mapping[str, Any]]
-
-
-class RunRecord(TypedDict):
-    """The content of `run.json`."""
-
-    id: str
-    since: str
-    launch: str | None
-    identity: Identity
 
 
 @dataclass(frozen=True)
@@ -126,11 +73,11 @@ class RunDirectory:
             StorageError: foreign files, or those of an earlier run, are where this run writes.
         """
         tasks = {*self.tasks, *self._earlier_tasks()}
-        for name in sorted({*tasks, BEST_OF_RUN, STAGES, *FOLDERS}):
+        for name in sorted({*tasks, BEST_OF_RUN, names.STAGES, *names.FOLDERS}):
             if (self.path / name).is_symlink():
                 raise StorageError(f"{self.path / name} is a link; remove it, or give another save_path")
         self._check_inputs(tasks)
-        for name in FILES:
+        for name in names.FILES:
             if self.overwrite or goes_on or self.resume == "auto":
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
@@ -143,9 +90,9 @@ class RunDirectory:
 
     def _clear(self, tasks: Collection[str]) -> None:
         """Remove unfinished folders of a run that died; refuse to write over foreign files."""
-        remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
+        remove_stale(self.path, lambda name: name in tasks or names.RESERVED.fullmatch(name) is not None)
         for task in tasks:
-            remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
+            remove_stale(self.path / task, lambda name: names.MODELS.fullmatch(name) is not None)
         remove_stale(self.path / BEST_OF_RUN, lambda name: name in tasks)
         for task in self.targets:
             for place in (self.path / task / LAST, self.path / task / BEST, self.path / BEST_OF_RUN / task):
@@ -177,7 +124,7 @@ class RunDirectory:
             # Before the record is written: if the process dies in between, the rest belongs to the old run.
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
-            for name in (BAD_ROWS, STAGES_RECORD):
+            for name in (names.BAD_ROWS, names.STAGES_RECORD):
                 remove_written(self.path / name)
         record = {
             "id": start.run_id,
@@ -185,7 +132,7 @@ class RunDirectory:
             "launch": launch,
             "identity": identity,
         }
-        write_json(self.path / RECORD, record)
+        write_json(self.path / names.RECORD, record)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
@@ -219,8 +166,8 @@ class RunDirectory:
         run_id = self._run_here()
         newest = None if run_id is None else newest_checkpoint(self.path, run_id)
         if run_id is None or newest is None:
-            tell = logger.warning if (self.path / HISTORY_FILE).exists() else logger.info
-            tell("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
+            log = logger.warning if (self.path / HISTORY_FILE).exists() else logger.info
+            log("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
             return RunStart(_new_id(), None)
         return RunStart(run_id, newest)
 
@@ -237,9 +184,9 @@ class RunDirectory:
         if self.overwrite or not found or self.resume != "auto":
             return
         saved = self._record().get("identity")
-        lines = [f"{RECORD}, which would identify the run, is missing"]
+        lines = [f"{names.RECORD}, which would identify the run, is missing"]
         if isinstance(saved, dict):
-            with wrap_read_errors(self.path / RECORD):
+            with wrap_read_errors(self.path / names.RECORD):
                 lines = differences(on_devices_of(identity, saved)[0], identity)
         if lines:
             raise StorageError("\n  ".join([self._refusal(found), *lines]))
@@ -248,10 +195,10 @@ class RunDirectory:
 
     def _record(self) -> dict[str, Any]:
         """Return the record of the last run in this folder; empty if there is none."""
-        if not (self.path / RECORD).is_file():
+        if not (self.path / names.RECORD).is_file():
             return {}
         try:
-            return {**read_record(self.path / RECORD, RunRecord)}
+            return {**read_record(self.path / names.RECORD, names.RunRecord)}
         except StorageError as error:
             logger.warning("ignored: %s", error)
             return {}
@@ -262,7 +209,9 @@ class RunDirectory:
             place = file.resolve()
             # A user's file may be in the folder, but not where models or records will be written.
             first, *rest = place.relative_to(folder).parts if folder in place.parents else ("",)
-            if RESERVED.fullmatch(first) or (first in tasks and rest and MODELS.fullmatch(rest[0])):
+            if names.RESERVED.fullmatch(first) or (
+                first in tasks and rest and names.MODELS.fullmatch(rest[0])
+            ):
                 raise StorageError(f"{file} is an input that the run would overwrite; give another save_path")
 
     def _is_here(self, checkpoint: str | Path | None) -> bool:
@@ -271,21 +220,19 @@ class RunDirectory:
     def _earlier_tasks(self) -> list[str]:
         identity = self._record().get("identity")
         tasks = identity["tasks"] if identity else {}
-        return [name for name in tasks if name_problem(name) is None]
+        return [name for name in tasks if names.name_problem(name) is None]
 
     def _checkpoints(self) -> list[Path]:
-        return [folder for _, folder in sorted(numbered(self.path, CHECKPOINT).items()) if is_sealed(folder)]
+        return [
+            folder for _, folder in sorted(numbered(self.path, names.CHECKPOINT).items()) if is_sealed(folder)
+        ]
 
     def _models(self) -> list[Path]:
         """Return the model folders of this run's tasks, of the earlier run's tasks, and of all stages."""
-        found = []
-        for task in dict.fromkeys([*self.tasks, *self._earlier_tasks()]):
-            folder = self.path / task
-            places = sorted(folder.iterdir()) if folder.is_dir() else []
-            found += [place for place in places if MODELS.fullmatch(place.name)]
-            found.append(self.path / BEST_OF_RUN / task)
-        found += [file.parent for file in sorted((self.path / STAGES).rglob(MANIFEST))]
-        return [folder for folder in found if is_sealed(folder) and not has_link(folder, self.path)]
+        tasks = dict.fromkeys([*self.tasks, *self._earlier_tasks()])
+        found = [path for task in tasks for _, path in models_of(self.path, task)]
+        found += [file.parent for file in sorted((self.path / names.STAGES).rglob(MANIFEST))]
+        return [folder for folder in found if not has_link(folder, self.path)]
 
     def results(self) -> list[str]:
         """Return the existing checkpoints and models, as paths relative to the folder."""
@@ -306,7 +253,7 @@ class RunDirectory:
 def run_of(checkpoint: Path) -> str | None:
     """Return the id of the run that wrote a checkpoint; None if it cannot be read."""
     try:
-        state = read_json(checkpoint / "state.json")
+        state = read_json(checkpoint / names.STATE)
     except StorageError:
         return None
     return state.get("run_id") if isinstance(state, dict) else None

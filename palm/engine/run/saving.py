@@ -55,8 +55,8 @@ class TargetSaver:
             if own is not None and is_due:
                 saved.append(self._save(task, f"{ON_THE_WAY}{number}", "on_the_way"))
                 keep_last(self.save_path / task.name, ON_THE_WAY, number, self.keep)
-            is_cut = self.training.is_cut and not task.done
-            if (own is not None and own.finished) or task.stopped_at == event.number or is_cut:
+            ends_early = self.training.reached_max_steps and not task.done
+            if (own is not None and own.finished) or task.stopped_at == event.number or ends_early:
                 logger.info("%s: train finished!", task.name)
                 saved.append(self._save(task, LAST, "target"))
         return saved

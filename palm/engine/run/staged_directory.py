@@ -19,7 +19,8 @@ from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, RunStart
+from palm.engine.run.run_directory import RunDirectory, RunStart
+from palm.engine.run.run_names import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD
 from palm.engine.training.events import Drawn, Ended, Line, Planned, Saved, StageStarted
 from palm.engine.watching.history import HISTORY_FILE, read_lines, write_lines
 

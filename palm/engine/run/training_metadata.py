@@ -18,7 +18,7 @@ from palm.engine.training.task import Task
 from palm.reader.tables.files import files_of
 from palm.reader.tables.selection import data_checksum
 
-MOST_TASKS = 50
+MAX_TASKS = 50
 """Maximum number of tasks whose steps a model lists; without it, a run's folder would grow quadratically."""
 
 
@@ -41,7 +41,7 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
         "expected_steps": task.expected_steps,
         "epochs": round(task.step / task.steps_per_epoch, 2),
         "num_tasks": len(training.tasks),
-        "tasks": {each.name: each.step for each in (*training.tasks[:MOST_TASKS], task)},
+        "tasks": {each.name: each.step for each in (*training.tasks[:MAX_TASKS], task)},
         "data": data_of(task),
         "evaluation": _evaluation(training, task),
         "best": best,

@@ -13,9 +13,9 @@ from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import load_into, load_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.engine.inference.inference import DESCRIPTION, WEIGHTS
-from palm.engine.inference.model_paths import chosen_model
-from palm.engine.run.checkpoint import STATE, TrainedWeights, trained_weights
+from palm.engine.inference.model_paths import DESCRIPTION, WEIGHTS, chosen_model
+from palm.engine.run.checkpoint import TrainedWeights, trained_weights
+from palm.engine.run.run_names import STATE
 from palm.engine.training.task import Task
 from palm.paradigm import Head
 from palm.pretrained import vocabulary_differences
@@ -73,10 +73,9 @@ def start_from(backbone: Backbone, tasks: Sequence[Task], path: Path, reset: Col
     load_into(backbone, saved.backbone, path)
     # By head, not by name: tasks may share a head, which is then reset for all of them.
     reset_heads = {task.head for task in tasks if task.name in reset or ALL_HEADS in reset}
+    kept = [task for task in tasks if task.name in saved.heads and task.head not in reset_heads]
     loaded: set[Head] = set()
-    for task in tasks:
-        if task.name not in saved.heads or task.head in reset_heads:
-            continue
+    for task in kept:
         try:
             _check_labels(task, saved.readers.get(task.name, {}), path)
             if task.head not in loaded:

@@ -81,9 +81,9 @@ class ExponentialMovingAverage:
         """
         here = {name: tensor.shape for name, tensor in self.state_dict().items()}
         there = {name: tensor.shape for name, tensor in state.items()}
-        if strange := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
+        if different := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
             raise StorageError(
-                f"the saved averages are of another model; they differ in {', '.join(strange)}"
+                f"the saved averages are of another model; they differ in {', '.join(different)}"
             )
         self.num_updates = int(state["num_updates"])
         parts = [local_shard(shard_like(average, state[name])) for name, average in self.average.items()]

@@ -32,8 +32,8 @@ def check_finite(tensors: Mapping[str, Tensor], place: str) -> None:
         return
     # The infinity norm, because squares of large finite values would overflow.
     largest = torch._foreach_norm(parts, ord=float("inf"))
-    spoiled = ~torch.stack([value.to(largest[0].device, torch.float) for value in largest]).isfinite()
-    counts = all_reduce_sum(spoiled.float().cpu()).tolist()
+    not_finite = ~torch.stack([value.to(largest[0].device, torch.float) for value in largest]).isfinite()
+    counts = all_reduce_sum(not_finite.float().cpu()).tolist()
     if names := [name for name, count in zip(floats, counts, strict=True) if count]:
         raise TrainingError(
             f"{place} has infinite or NaN values in {', '.join(shortened(names, 3))}; it was not saved. "

@@ -46,9 +46,9 @@ def joint_outputs(
     batches = [as_declared(batch, encoders[0].inputs_attr) for batch in batches]
     with computing(precision, device):
         if all(each is encoders[0] for each in encoders) and _can_be_joined(encoders[0], wanted, rows_of):
-            features = _encoded_together(encoders[0], wanted, batches, rows_of)
+            features = _encode_together(encoders[0], wanted, batches, rows_of)
         else:
-            features = _encoded_apart(encoders, wanted, batches, rows_of)
+            features = _encode_separately(encoders, wanted, batches, rows_of)
     outputs = []
     for head, batch, encoded in zip(heads, batches, features, strict=True):
         # Inputs of a head that are not features of the encoder, such as positions of masked tokens, are taken
@@ -71,7 +71,7 @@ def _can_be_joined(backbone: Backbone, wanted: Names, rows_of: Sequence[int]) ->
     return len(set(rows_of)) > 1 and takes_rows and gives_rows
 
 
-def _encoded_apart(
+def _encode_separately(
     encoders: Sequence[Backbone], wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
 ) -> list[Tensors]:
     """Encode batch by batch, but equal rows only once per encoder."""
@@ -85,7 +85,7 @@ def _encoded_apart(
     return [passes[key] for key in keys]
 
 
-def _encoded_together(
+def _encode_together(
     backbone: Backbone, wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
 ) -> list[Tensors]:
     """Encode all rows in one pass."""

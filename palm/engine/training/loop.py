@@ -34,7 +34,7 @@ from palm.engine.training.train_step import TaskBatches, train_step
 Drawn = Sequence[tuple[Task, Sequence[Tensors]]]
 """The tasks of a step, each with its batches, on the CPU."""
 
-COLLECTED_FROM = 2**20
+COLLECT_ABOVE = 2**20
 """Size of a model, in parameters, from which a garbage collection (about 0.1 s) is worth its time."""
 
 
@@ -125,7 +125,7 @@ class Training:
         optimizer: torch.optim.Optimizer,
         ema: ExponentialMovingAverage | None = None,
     ) -> None:
-        if sum(each.numel() for each in model.parameters()) >= COLLECTED_FROM:
+        if sum(each.numel() for each in model.parameters()) >= COLLECT_ABOVE:
             gc.collect()  # reference cycles may still hold the weights and moments of an earlier run
         self.recipe = recipe
         self.tasks = list(recipe.tasks)
@@ -172,10 +172,10 @@ class Training:
     @property
     def is_over(self) -> bool:
         """True if all targets are done or `max_steps` is reached."""
-        return self.is_cut or all(task.done for task in self.tasks if task.is_target)
+        return self.reached_max_steps or all(task.done for task in self.tasks if task.is_target)
 
     @property
-    def is_cut(self) -> bool:
+    def reached_max_steps(self) -> bool:
         """True if the run has reached its `max_steps`."""
         return self.recipe.max_steps is not None and self.step >= self.recipe.max_steps
 
@@ -219,7 +219,7 @@ class Training:
                     draws=generator(self.recipe.seed, "balance", self.step),
                 )
         except NotFinite as error:
-            raise self._refused(error) from None
+            raise self._revert(error) from None
         except torch.cuda.OutOfMemoryError as error:
             where = f"{', '.join(map(repr, names))} at global step {self.step + 1}"
             given = [batch for _, own in drawn for batch in own]
@@ -292,23 +292,23 @@ class Training:
         try:
             self._guard.read()
         except NotFinite as error:
-            raise self._refused(error) from None
+            raise self._revert(error) from None
         self.when_settled()
 
-    def _refused(self, error: NotFinite) -> TrainingError:
+    def _revert(self, error: NotFinite) -> TrainingError:
         """Reset the counters to the state before a refused step, and describe the error."""
-        refused = error.attempt
+        attempt = error.attempt
         if self.ema is not None:
-            self.ema.num_updates -= self.step - refused.step
-        self.step = refused.step
-        self.rows = refused.rows
-        self.tokens = refused.tokens
+            self.ema.num_updates -= self.step - attempt.step
+        self.step = attempt.step
+        self.rows = attempt.rows
+        self.tokens = attempt.tokens
         for task in self.tasks:
-            task.step = refused.task_steps[task.name]
-        first, *others = refused.tasks
+            task.step = attempt.task_steps[task.name]
+        first, *others = attempt.tasks
         place = f"global step {self.step + 1}"
         if not others:
-            error_at = f"task {first!r}: {error} at its step {refused.task_steps[first] + 1} ({place})"
+            error_at = f"task {first!r}: {error} at its step {attempt.task_steps[first] + 1} ({place})"
         else:
             error_at = f"{error} at {place}"
         return TrainingError(

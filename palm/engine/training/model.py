@@ -156,10 +156,10 @@ def share_parameters(source: nn.Module, target: nn.Module) -> None:
         {name: tuple(value.shape) for name, value in module.state_dict().items()}
         for module in (source, target)
     )
-    if strange := sorted(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)):
+    if different := sorted(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)):
         raise WiringError(
             f"{type(target).__name__} for prediction does not match the trained {type(source).__name__}; "
-            f"they differ in {', '.join(strange[:6])}"
+            f"they differ in {', '.join(different[:6])}"
         )
     for module, trained in zip(target.modules(), source.modules(), strict=True):
         # The same tensors, so later steps update both; `load_state_dict` would copy values.

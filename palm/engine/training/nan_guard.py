@@ -103,17 +103,17 @@ class NanGuard:
         self._optimizer.step()
         del self._optimizer.found_inf  # type: ignore[attr-defined]
         self._unread.append((attempt, list(values), fetched({"values": stacked})))
-        self.read(but=1)
+        self.read(keep=1)
         return None
 
-    def read(self, but: int = 0) -> None:
-        """Read the values of all steps except the last `but` ones.
+    def read(self, keep: int = 0) -> None:
+        """Read the values of all steps except the last `keep` ones.
 
         Raises:
             NotFinite: a value is not finite. The guard is reset, as if that step had not been tried.
         """
         try:
-            while len(self._unread) > but:
+            while len(self._unread) > keep:
                 attempt, names, numbers = self._unread[0]
                 _check(attempt, names, numbers()["values"].tolist())
                 self._unread.pop(0)

@@ -9,7 +9,7 @@ from palm.core.tensor_specs import Tensors
 from palm.engine.training.model import MultiTaskModel, restored_modes
 from palm.engine.training.recipe import Recipe
 
-WORK = 5e10
+MAX_OPERATIONS = 5e10
 """Maximum number of floating-point operations in a timed pass, which has at least one row."""
 
 
@@ -17,7 +17,7 @@ def chosen_precision(recipe: Recipe, model: MultiTaskModel) -> Choice:
     """Choose the precision of a run before its first step, with the reason.
 
     If it has to be timed, three forward and backward passes run in each precision on the first target, with
-    as many rows of its first batch as `WORK` allows. They train nothing.
+    as many rows of its first batch as `MAX_OPERATIONS` allows. They train nothing.
 
     Args:
         recipe: its `precision` decides unless it is auto.
@@ -31,7 +31,7 @@ def chosen_precision(recipe: Recipe, model: MultiTaskModel) -> Choice:
     if "token_ids" in batch:
         weights = sum(each.numel() for each in model.backbone.parameters() if each.ndim > 1)
         work = 6 * weights * batch["token_ids"].numel()  # forward, and twice as much backward
-        rows = min(rows, max(1, int(rows * WORK / work)))
+        rows = min(rows, max(1, int(rows * MAX_OPERATIONS / work)))
         batch = task.stream.batch(0, rows)
     try:
         speedup = _speedup(model, task.name, batch)

@@ -158,9 +158,9 @@ class StepPlan:
                 low = middle
             else:
                 high = middle
-        return unlimited._filled(list(expected(low)), expected(high), max_steps)
+        return unlimited._fill_up(list(expected(low)), expected(high), max_steps)
 
-    def _filled(self, steps: list[int], longer: Sequence[int], max_steps: int) -> list[int]:
+    def _fill_up(self, steps: list[int], longer: Sequence[int], max_steps: int) -> list[int]:
         """Give the remaining steps to the first tasks that would get one in a longer run."""
         for k, more in enumerate(longer):
             tried = [*steps[:k], more, *steps[k + 1 :]]

@@ -34,12 +34,12 @@ class Prefetcher:
         self._backbone = backbone
         # A single thread, because a stream is not thread-safe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm-prefetch")
-        self._coming: dict[tuple[str, int], Future[list[Tensors]]] = {}
+        self._pending: dict[tuple[str, int], Future[list[Tensors]]] = {}
 
     def begin(self, tasks: Sequence[Task]) -> None:
         """Start making the batches of the tasks' next steps."""
-        self._coming = {
-            (task.name, task.step): self._thread.submit(self._made, task, task.step) for task in tasks
+        self._pending = {
+            (task.name, task.step): self._thread.submit(self._make, task, task.step) for task in tasks
         }
 
     def batches(self, tasks: Sequence[Task]) -> list[list[Tensors]]:
@@ -49,9 +49,9 @@ class Prefetcher:
             Exception: any error from making them.
         """
         # After a changed draw or a resume, the prefetched batches are of other steps.
-        if self._coming.keys() != {(task.name, task.step) for task in tasks}:
+        if self._pending.keys() != {(task.name, task.step) for task in tasks}:
             self.begin(tasks)
-        return [self._coming[task.name, task.step].result() for task in tasks]
+        return [self._pending[task.name, task.step].result() for task in tasks]
 
-    def _made(self, task: Task, step: int) -> list[Tensors]:
+    def _make(self, task: Task, step: int) -> list[Tensors]:
         return [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]

@@ -12,6 +12,7 @@ import torch
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.low_rank import DEFAULTS, FROM
 from palm.balance import BALANCES, Balance
+from palm.config.values import flattened
 from palm.core.component import Component
 from palm.core.numerics.precision import Choice, choice
 from palm.core.registry import Registry
@@ -182,15 +183,6 @@ def recipe_sections(recipe: Recipe) -> dict[str, Any]:
         "tasks": {name: flattened({"reader": readers[name], **own[name]}) for name in own},
         "backbone": backbone["settings"],
     }
-
-
-def flattened(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten each component to its name and its settings, as in a configuration."""
-    found: dict[str, Any] = {}
-    for name, value in facts.items():
-        is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
-        found |= {name: value["name"], **value["settings"]} if is_component else {name: value}
-    return found
 
 
 def named(registry: Registry[Any], component: Component) -> dict[str, Any]:

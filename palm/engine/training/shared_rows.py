@@ -34,9 +34,7 @@ def sharing_problems(tasks: Sequence[Task]) -> list[str]:
             problems.append(f"{about} names {named!r}, which itself shares rows; name {other!r} instead")
         for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
             if (own := getattr(task, name)) != (its := getattr(primary, name)):
-                problems.append(
-                    f"{about} {named!r}, but {name} is {own!r}, not {its!r}; set both to the same"
-                )
+                problems.append(f"{about} {named!r}, but {name} is {own!r}, not {its!r}; make both equal")
         if task.head.copies != primary.head.copies:
             problems.append(f"{about} {named!r}, but only one of them has r_drop; set it for both or neither")
     return problems

@@ -204,7 +204,7 @@ class TokenBatches:
         self._first_numbers = [0]
         self._first_places = [0]  # epoch -> place of the first batch that begins in it
         self._sums = lru_cache(maxsize=2)(self._new_sums)
-        self._bounds = lru_cache(maxsize=2)(self._cut)
+        self._bounds = lru_cache(maxsize=2)(self._partition)
         bounds = self._bounds(0)
         # A last batch that needs rows of the second epoch does not count.
         self.steps_per_epoch = len(bounds) - 1 - (bounds[-1] > len(row_tokens))
@@ -221,7 +221,7 @@ class TokenBatches:
         k = number - self._first_numbers[epoch]
         return range(bounds[k], bounds[k + 1])
 
-    def _cut(self, epoch: int) -> list[int]:
+    def _partition(self, epoch: int) -> list[int]:
         """Find the places where the batches of an epoch begin, and where the first one of the next begins."""
         sums = self._sums(epoch)
         before = epoch * len(self._row_tokens)

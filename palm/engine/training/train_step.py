@@ -129,7 +129,7 @@ def balanced_gradients(
     gradients = []
     for each in drawn:
         losses.append(sum_of_losses(replica, [each]))
-        gradients.append(taken_gradients(replica))
+        gradients.append(pop_gradients(replica))
     by_parameter = list(zip(*gradients, strict=True))
     # Only parameters with gradients of several tasks can have a conflict.
     shared = [k for k, own in enumerate(by_parameter) if sum(grad is not None for grad in own) > 1]
@@ -147,7 +147,7 @@ def balanced_gradients(
     return torch.cat(losses)
 
 
-def taken_gradients(replica: Replica) -> list[Tensor | None]:
+def pop_gradients(replica: Replica) -> list[Tensor | None]:
     """Return the gradients of a model's parameters, and set them to None."""
     taken = [parameter.grad for parameter in replica.parameters]
     for parameter in replica.parameters:
@@ -162,7 +162,7 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
         gradients: per task, the gradients of the same parameters, averaged over ranks; None counts as zero.
     """
     count = len(gradients)
-    is_cut = any(g is not None and local_shard(g) is not g for own in gradients for g in own)
+    is_sharded = any(g is not None and local_shard(g) is not g for own in gradients for g in own)
     products = torch.zeros(count, count, dtype=torch.float64)
     sums: dict[tuple[int, int], Tensor] = {}
     for i in range(count):
@@ -179,4 +179,4 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
     values = torch.stack(list(sums.values())).tolist() if sums else []
     for (i, j), value in zip(sums, values, strict=True):
         products[i, j] = products[j, i] = value
-    return all_reduce_sum(products) if is_cut else products
+    return all_reduce_sum(products) if is_sharded else products

@@ -25,19 +25,19 @@ from palm.engine.training.loop import Step, Training
 from palm.engine.training.model import restored_modes
 from palm.engine.training.stream import TaskStream
 from palm.engine.training.task import PREDICTION_ROWS, Task
-from palm.engine.training.train_step import TaskBatches, gramian, sum_of_losses, taken_gradients
+from palm.engine.training.train_step import TaskBatches, gramian, pop_gradients, sum_of_losses
 from palm.reader.cache import training_rows
 
-ROWS = 64
+MIN_ROWS = 64
 """Minimum number of rows per task in a comparison; gradients of 16 rows are mostly noise."""
 
 LOOK_AHEAD = 0.01
 """Maximum share by which a step on a task may lower the task's own loss, if the loss were linear."""
 
-SHARE = 0.02
+MAX_SHARE = 0.02
 """Maximum share of the training time that `auto` spends, estimated by the number of passes."""
 
-LEAST = 5
+MIN_COMPARISONS = 5
 """Minimum number of comparisons for a verdict."""
 
 FP32_COST = 4
@@ -109,18 +109,18 @@ class TransferProbe:
             gradients = []
             for name, parts in rows:
                 losses.append(sum_of_losses(training.replica, [TaskBatches(name, parts)]).item())
-                gradients.append(taken_gradients(training.replica))
+                gradients.append(pop_gradients(training.replica))
             products = gramian([[own[k] for k in encoder] for own in gradients])
             norms = products.diagonal().sqrt().tolist()
             targets = [(place, *rows[place]) for place in judged.values()]
             changes = [
                 self._changes(own, gradients[own], losses, norms, targets) for own in range(len(names))
             ]
-        angles = cosines(products)
+        cosine = cosines(products)
         return Transferred(
             training.step,
             cosine=_pairs(
-                names, judged, [[row[at] for at in judged.values()] for row in angles[: len(names)]]
+                names, judged, [[row[at] for at in judged.values()] for row in cosine[: len(names)]]
             ),
             look_ahead=_pairs(names, judged, changes),
             took=round(time.perf_counter() - began, 3),
@@ -221,13 +221,13 @@ def undisturbed(training: Training) -> Iterator[None]:
 
 
 def num_batches(stream: TaskStream) -> int:
-    """Return the number of a task's batches per device in a comparison: at least two, and `ROWS` rows."""
+    """Return the number of a task's batches per device in a comparison: at least two, and `MIN_ROWS` rows."""
     per_epoch = stream.steps_per_epoch
-    return min(per_epoch, max(2, math.ceil(ROWS * per_epoch / len(stream.rows))))
+    return min(per_epoch, max(2, math.ceil(MIN_ROWS * per_epoch / len(stream.rows))))
 
 
-def dev_stream(task: Task, batch_size: int | None = None) -> TaskStream | None:
-    """Return batches of a task's dev rows, by default of the size of its training batches.
+def dev_stream(task: Task) -> TaskStream | None:
+    """Return batches of a task's dev rows, of the size of its training batches.
 
     Returns:
         The batches; None if the task has no dev_file, or fewer rows than devices.
@@ -236,7 +236,7 @@ def dev_stream(task: Task, batch_size: int | None = None) -> TaskStream | None:
     if task.dev_file is None:
         return None
     rows = training_rows(task.reader, task.dev_file, None)
-    size = min(batch_size or task.batch_size or PREDICTION_ROWS, len(rows) // task.stream.num_ranks)
+    size = min(task.batch_size or PREDICTION_ROWS, len(rows) // task.stream.num_ranks)
     return replace(task.stream, rows=rows, batch_size=size, max_tokens_per_batch=None) if size else None
 
 
@@ -250,17 +250,17 @@ def automatic_period(training: Training, dev: Mapping[str, TaskStream]) -> int:
     passes += len(training.tasks) * sum((own | of_dev).values())
     cost = FP32_COST if training.model.precision == "bf16" else 1
     parts = max(task.gradient_accumulation_steps for task in training.tasks)
-    every = math.ceil(passes * cost / (SHARE * 3 * training.plan.count * parts))
+    every = math.ceil(passes * cost / (MAX_SHARE * 3 * training.plan.count * parts))
     total = training.plan.total_steps
-    if total < LEAST * every:
+    if total < MIN_COMPARISONS * every:
         logger.warning(
             "transfer_every_n_steps: auto compares the tasks every %d steps, so %d times in %d steps, but a "
             "verdict needs %d comparisons; set transfer_every_n_steps to %d to get them at a higher cost",
             every,
             total // every,
             total,
-            LEAST,
-            max(1, total // LEAST),
+            MIN_COMPARISONS,
+            max(1, total // MIN_COMPARISONS),
         )
     return every
 
