@@ -101,7 +101,7 @@ class MaskLMReader(TextReader):
                     first = first or example.place
             yield {}
         if wordless:
-            self.warn_once(f"{first}: no word to mask; evaluation skips {wordless} such rows of {total}")
+            self.warn_once(f"{first}: no word to mask; evaluation skips {wordless} rows of {total}")
 
     def results(self, records: Iterable[Record]) -> Iterator[Record]:
         """The predicted words of all rows in sequence, as `{"index": 0, "word_id": 17}`."""
