@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from palm.cli import command as cli
 from palm.cli.without_torch import need_torch
@@ -18,9 +17,9 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
     "init",
     "write a new project that trains as it stands",
     [
-        cli.option("folder", metavar="DIR", type=Path, help="the new folder"),
+        cli.option("folder", metavar="DIR", type=cli.path, help="the new folder"),
         cli.option("--tasks", metavar="KIND,...", help="such as cls,mlm or intent=cls,slots=seq_label"),
-        cli.option("--from", dest="table", metavar="FILE", type=Path, help="a table to make tasks of"),
+        cli.option("--from", dest="table", metavar="FILE", type=cli.path, help="a table to make tasks of"),
         cli.option(
             "--pretrain",
             metavar="WEIGHTS",

@@ -91,7 +91,7 @@ def train(options: argparse.Namespace) -> None:
         cli.option("--steps", type=int, default=20, metavar="N", help="steps before the kill"),
         cli.option("--more", type=int, default=20, metavar="M", help="steps after it"),
         # With these the command is one of its own runs.
-        cli.option("--record", type=Path, help=argparse.SUPPRESS),
+        cli.option("--record", type=cli.path, help=argparse.SUPPRESS),
         cli.flag("--killed", argparse.SUPPRESS),
     ],
     takes_settings=True,
@@ -234,7 +234,7 @@ def compare_tasks(options: argparse.Namespace) -> None:
         cli.repeated(
             "--grid", "NAME=V1,V2", "values of a setting, of one task as TASK.NAME; may be repeated"
         ),
-        cli.option("--space", type=Path, metavar="FILE", help="a YAML file with lists and ranges by setting"),
+        cli.option("--space", type=cli.path, metavar="FILE", help="a YAML file: lists and ranges by setting"),
         cli.option("--trials", type=int, metavar="N", help="how many points Optuna chooses"),
         *cli.GRID,
     ],

@@ -120,7 +120,7 @@ def json_records(stream: Iterable[bytes]) -> Iterator[Record]:
             try:
                 cells = _DECODER.decode(text)
             except (ValueError, RecursionError) as error:  # also a key twice, or a number of many digits
-                problem = explained(error)
+                problem = f"expected a JSON object on the line; {explained(error)}"
             if not isinstance(cells, dict) and not problem:
                 problem = f"expected a JSON object with the columns as keys, not {cut(repr(cells), 40)}"
         yield number, [] if problem else cells, problem
