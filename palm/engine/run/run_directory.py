@@ -104,7 +104,9 @@ class RunDirectory:
         Changes nothing on disk.
         """
         if is_sealed(self.path):
-            return f"save_path: {self.path} is a saved model or a checkpoint; give a folder of the run's own"
+            return (
+                f"save_path: {self.path} is a saved model or a checkpoint; give the run a folder of its own"
+            )
         continues = self.resume == "auto" or self._is_here(self.resume)
         if continues or self.overwrite or not (found := self.results()):
             return None
