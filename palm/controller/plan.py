@@ -231,13 +231,14 @@ def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
     if columns := settings.get("label_columns"):
         counted["n_classes"] = len(columns)
     for number, names in (("n_classes", "label_map"), ("n_span_classes", "span_label_map")):
-        if number in settings or settings.get(names) is None:
+        if number in settings or config.place(names, task) is None:
             continue
+        counted[number] = 2  # a stand-in for wrong labels, so that it is not reported as missing too
         try:
-            counted[number] = max(Labels(None, settings[names]).names) + 1
+            if settings.get(names) is not None:
+                counted[number] = max(Labels(None, settings[names]).names) + 1
         except PalmError as error:
             config.problem(f"task {task!r}: {error}")
-            counted[number] = 2  # a stand-in, so that it is not reported as missing too
     return counted
 
 
@@ -314,6 +315,13 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
     lacks = partial(_lacks, config)
     if lacks(settings, "num_epochs") and lacks(settings, "max_steps"):
         config.missing("num_epochs", "passes over the main task's training data; or set max_steps")
+    resume = settings.get("resume")
+    is_path = resume not in (None, "auto") and config.place("stages") is None  # which take no path
+    if is_path and not any((base / str(resume)).is_dir() for base in (config.base, Path())):
+        config.problem(
+            f"{place_of(config, 'resume')} names {resume!r}, and there is no such folder; name a checkpoint "
+            "(SAVE_PATH/step_N), or auto for the newest of this run"
+        )
     for task in tasks:
         own = partial(lacks, task.task, scope=task.name)
         if own("batch_size") and own("max_tokens_per_batch"):

@@ -125,6 +125,15 @@ def test_an_earlier_run_stops_a_new_one_with_both_remedies(tmp_path: Path) -> No
         directory(tmp_path, resume="elsewhere/step_8").check()
 
 
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_a_run_in_the_folder_of_a_model_or_a_checkpoint_is_refused(
+    resume: str | None, tmp_path: Path
+) -> None:
+    for place in (model(tmp_path / "cls" / "infer_model"), checkpoint(tmp_path, 4, "a")):
+        with pytest.raises(StorageError, match=f"save_path: {place}"):
+            directory(place, resume=resume, overwrite=True).check()
+
+
 def test_overwrite_replaces_what_palm_wrote_and_nothing_else(tmp_path: Path) -> None:
     first = begun(directory(tmp_path))
     checkpoint(tmp_path, 4, first.run_id)

@@ -539,7 +539,7 @@ def shell() -> Iterator[Mistake]:
             [command, *run, "--task_dir", "nowhere"], "task_instance names 'cls', but there is no file"
         )
     yield said(["train", *run, "more.yaml"], "usage: palm train", "unrecognized arguments: more.yaml")
-    yield said(["train", *run, "--resume", "nowhere"], "nowhere is not a directory that palm saved")
+    yield said(["train", *run, "--resume", "nowhere"], "--resume", "'nowhere'", "auto")
     yield said(["train", *run, "--pretrain_path", "nowhere"], "no weights at", "nowhere: it does not exist")
     yield said(["train", *run, "--pretrain", "nowhere"], "--pretrain: no weights at", "it does not exist")
     yield said(["train", *run, "--learning_rate", "-1"], "--learning_rate", "learning_rate: -1.0")

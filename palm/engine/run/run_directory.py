@@ -103,6 +103,8 @@ class RunDirectory:
 
         Changes nothing on disk.
         """
+        if is_sealed(self.path):
+            return f"save_path: {self.path} is a saved model or a checkpoint; give another folder"
         continues = self.resume == "auto" or self._is_inside(self.resume)
         if continues or self.overwrite or not (found := self.results()):
             return None
