@@ -75,7 +75,7 @@ class Screened:
     """Helpers by their estimates, those that were tried, and a recommendation; `print` shows all.
 
     Args:
-        estimates: of all helpers, the best first.
+        estimates: of all helpers, the best look-ahead first.
         outcome: the comparison with the best of them.
         recommended: settings of the tasks to train, in the place of those of the configuration.
         why: the reason.
@@ -190,7 +190,7 @@ def estimates_of(training: Training) -> list[Estimate]:
         training: of all tasks, trained; every target has a dev_file.
 
     Returns:
-        The best first.
+        The best look-ahead first: with eight helpers of known worth, that had those on top which help.
     """
     targets = {task.name: task for task in training.tasks if task.is_target}
     compared = TransferProbe(training, -1, targets).measure()
@@ -209,7 +209,7 @@ def estimates_of(training: Training) -> list[Estimate]:
         falls = [1 - loss_after([seen[name], seen[helper]], dev[name]) / loss for name, loss in alone.items()]
         both = (compared.look_ahead[helper].values(), compared.cosine[helper].values())
         found.append(Estimate(helper, mean(falls), *map(mean, both)))
-    return sorted(found, key=lambda each: -each.fall)
+    return sorted(found, key=lambda each: -each.look_ahead)
 
 
 def projection(
