@@ -254,7 +254,7 @@ def ranges() -> Iterator[Mistake]:
         (
             "seq_label",
             {"n_classes": 3},
-            "label_map: no label has the id 2; n_classes 3 needs all their names",
+            "label_map: no label has the id 2; with n_classes 3",
         ),
     ):
         yield in_task(kind, own, *words, task=task)
