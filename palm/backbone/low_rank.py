@@ -107,7 +107,7 @@ def lora_problems(lora: Any) -> list[str]:
     unknown = [name for name in lora if name not in known]
     problems = [f"lora: nothing uses {name!r}{_hint(str(name), known)}" for name in unknown]
     if others := [name for name in lora if name in DEFAULTS and FROM in lora]:
-        problems.append(f"lora: `from` already defines {', '.join(others)}; leave out either")
+        problems.append(f"lora: `from` already defines {', '.join(others)}; leave out one or the other")
     given = {**DEFAULTS, **lora}
     problems += [f"lora: {line}" for line in count_problems(rank=given["rank"])]
     problems += [f"lora: {line}" for line in positive_problems(alpha=given["alpha"])]

@@ -33,7 +33,7 @@ class Optimizer(Component, ABC):
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"lr_scheduler": unused}
     not_called: ClassVar[Mapping[str, str]] = {
-        "_build": "override build(named_parameters), give grad_clip=… to clip, "
+        "_build": "override build(named_parameters), pass grad_clip=… to clip, "
         "or derive from palm.optimizer.base_optimizer.Optimizer"
     }
     learning_rate: float

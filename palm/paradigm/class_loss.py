@@ -25,8 +25,8 @@ def label_error(name: str, labels: Tensor, count: int) -> WiringError:
         labels: int64, of any shape; negative ones are ignored.
         count: number of classes.
     """
-    strange = sorted({label for label in labels.flatten().tolist() if label >= count})
-    return WiringError(f"{name}: {strange} are outside 0..{count - 1}; n_classes is {count}")
+    invalid = sorted({label for label in labels.flatten().tolist() if label >= count})
+    return WiringError(f"{name}: {invalid} are outside 0..{count - 1}; n_classes is {count}")
 
 
 class ClassLoss(nn.Module):
@@ -65,7 +65,7 @@ class ClassLoss(nn.Module):
         given = class_weights if isinstance(class_weights, list) else None
         is_list = given is not None and len(given) == n_classes and min(given) >= 0 and max(given) > 0
         if class_weights not in (None, BALANCED) and not is_list:
-            expected = f"{BALANCED} or {n_classes} numbers from 0 on, one of them above"
+            expected = f"{BALANCED} or {n_classes} numbers of 0 or more, at least one above 0"
             problems.append(f"class_weights: {class_weights!r} should be {expected}")
         raise_any(problems)
         self.is_balanced = class_weights == BALANCED

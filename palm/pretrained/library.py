@@ -123,7 +123,7 @@ def disagreements(backbone: Transformers, file: Path) -> Iterator[str]:
     theirs = read_encoder_config(file).to_dict()
     for name, value in backbone.config.to_dict().items():
         if name not in IRRELEVANT.split() and "dropout" not in name and theirs.get(name) != value:
-            yield f"  {name}: {theirs.get(name)!r} there, {value!r} here"
+            yield f"  {name}: {theirs.get(name)!r} in the file, {value!r} in the run"
 
 
 def directory_pooling(folder: Path) -> str:

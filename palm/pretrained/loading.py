@@ -191,9 +191,9 @@ def _disagreements(backbone: Backbone, file: Path, given: Renamed) -> Iterator[s
         return
     ours = BACKBONES.name_of(type(backbone))
     if ours in BACKBONES and ours != name and {ours, name} not in EQUIVALENT:
-        yield f"  backbone: {name} there, {ours} here; set backbone: {name}, or auto"
+        yield f"  backbone: {name} in the file, {ours} in the run; set backbone: {name}, or auto"
     for setting in COMPUTED:
         theirs = settings.get(setting)
         own = backbone.settings.get(setting)
         if theirs is not None and own is not None and own != theirs:
-            yield f"  {setting}: {theirs!r} there, {own!r} here; set {setting}: {theirs}"
+            yield f"  {setting}: {theirs!r} in the file, {own!r} in the run; set {setting}: {theirs}"

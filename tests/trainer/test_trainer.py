@@ -302,7 +302,7 @@ def test_a_task_built_in_python_joins_those_of_the_files(folder: Path) -> None:
     for _ in training.steps():
         pass
     assert helper.step > 0
-    with pytest.raises(palm.ConfigError, match=r"\btwo .*'cls'"):
+    with pytest.raises(palm.ConfigError, match=r"\bPython\b.* 'cls'"):
         Controller(tiny.config(folder, "cls"), argv=[], tasks=[training.tasks[0]])
 
 
