@@ -206,7 +206,9 @@ def table(done: list[dict[str, Any]]) -> str:
     """The truth, the best helper first."""
     text = ["| helper | points beside alone | corrected | seeds | CPU s a run |", "|---|---|---|---|---|"]
     found = gains(done)
-    intervals = corrected({way: values for way, values in found.items() if way != ALONE})
+    most = max(len(values) for way, values in found.items() if way != ALONE)
+    # Those of fewer seeds only show the order of helpers.
+    intervals = corrected({way: own for way, own in found.items() if way != ALONE and len(own) == most})
     for way in sorted(found, key=lambda own: -statistics.mean(found[own])):
         seconds = statistics.mean(run["cpu"] for run in done if run["way"] == way and run["part"] == "test")
         shown = mean_of(found[way], "+")

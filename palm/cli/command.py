@@ -42,9 +42,16 @@ def repeated(name: str, metavar: str, meaning: str) -> Option:
     return option(name, metavar=metavar, action="append", default=[], help=meaning)
 
 
+def path(text: str) -> Path:
+    """Parse the path of an option; `Path` takes the empty text for the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
 def output(what: str, **keywords: Any) -> Option:
     """Declare `--output`, the destination of what a command writes."""
-    return option("--output", metavar="OUT", type=Path, help=f"where to write {what}", **keywords)
+    return option("--output", metavar="OUT", type=path, help=f"where to write {what}", **keywords)
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ TRUST = repeated(
 
 SAVED_MODEL = (
     option("--inference_model_dir", help="the saved model, for one task"),
-    option("--model", type=Path, help="the saved model"),
+    option("--model", type=path, help="the saved model"),
     option(
         "--engine",
         choices=["torch", "onnx"],

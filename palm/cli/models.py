@@ -68,7 +68,7 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
     [
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to predict; may be repeated"),
-        cli.option("--input", type=Path, help="the data file to predict"),
+        cli.option("--input", type=cli.path, help="the data file to predict"),
         cli.output("the predictions: a folder, or a .jsonl, .csv or .parquet file"),
         cli.flag("--resume", "continue the same prediction where it was interrupted"),
         *cli.SAVED_MODEL,
@@ -100,7 +100,7 @@ def predict(options: argparse.Namespace) -> None:
     [
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
-        cli.option("--input", type=Path, help="the data file, with labels"),
+        cli.option("--input", type=cli.path, help="the data file, with labels"),
         cli.output("the scored rows: a .jsonl, .csv or .parquet file"),
         cli.option("--metric", action="append", help="a metric to use instead of the usual; may be repeated"),
         *cli.SAVED_MODEL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from palm.cli import command as cli
 from palm.cli.without_torch import need_torch
@@ -18,9 +17,11 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
     "init",
     "write a new project that is ready to train",
     [
-        cli.option("folder", metavar="DIR", type=Path, help="the new folder"),
+        cli.option("folder", metavar="DIR", type=cli.path, help="the new folder"),
         cli.option("--tasks", metavar="KIND,...", help="such as cls,mlm or intent=cls,slots=seq_label"),
-        cli.option("--from", dest="table", metavar="FILE", type=Path, help="a table to create tasks from"),
+        cli.option(
+            "--from", dest="table", metavar="FILE", type=cli.path, help="a table to create tasks from"
+        ),
         cli.option(
             "--pretrain",
             metavar="WEIGHTS",

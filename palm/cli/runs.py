@@ -90,7 +90,7 @@ def train(options: argparse.Namespace) -> None:
         cli.option("--steps", type=int, default=20, metavar="N", help="steps before the kill"),
         cli.option("--more", type=int, default=20, metavar="M", help="steps after it"),
         # The command calls itself with these to train one of its runs.
-        cli.option("--record", type=Path, help=argparse.SUPPRESS),
+        cli.option("--record", type=cli.path, help=argparse.SUPPRESS),
         cli.flag("--killed", argparse.SUPPRESS),
     ],
     takes_settings=True,
@@ -231,7 +231,9 @@ def compare_tasks(options: argparse.Namespace) -> None:
         cli.repeated(
             "--grid", "NAME=V1,V2", "values of a setting (TASK.NAME for that of one task); may be repeated"
         ),
-        cli.option("--space", type=Path, metavar="FILE", help="a YAML file with lists and ranges by setting"),
+        cli.option(
+            "--space", type=cli.path, metavar="FILE", help="a YAML file with lists and ranges by setting"
+        ),
         cli.option("--trials", type=int, metavar="N", help="number of trials, chosen by Optuna"),
         *cli.GRID,
     ],

@@ -233,7 +233,7 @@ class Controller:
         )
         # Only during training: before, there is nothing to save in a checkpoint.
         with directory.explaining(), stop_request() as request:
-            stopping = StopOnSignal(training, request, saver, directory.how_to_go_on)
+            stopping = StopOnSignal(training, request, saver, directory.resume_advice)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
         for line in aligned(result.models(path)):
             logger.info("%s", line)

@@ -231,13 +231,14 @@ def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
     if columns := settings.get("label_columns"):
         counted["n_classes"] = len(columns)
     for number, names in (("n_classes", "label_map"), ("n_span_classes", "span_label_map")):
-        if number in settings or settings.get(names) is None:
+        if number in settings or config.place(names, task) is None:
             continue
+        counted[number] = 2  # a stand-in for wrong labels, so that it is not reported as missing too
         try:
-            counted[number] = max(Labels(None, settings[names]).names) + 1
+            if settings.get(names) is not None:
+                counted[number] = max(Labels(None, settings[names]).names) + 1
         except PalmError as error:
             config.problem(f"task {task!r}: {error}")
-            counted[number] = 2  # a stand-in, so that it is not reported as missing too
     return counted
 
 
@@ -314,6 +315,7 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
     lacks = partial(_lacks, config)
     if lacks(settings, "num_epochs") and lacks(settings, "max_steps"):
         config.missing("num_epochs", "passes over the main task's training data; or set max_steps")
+    _check_resume(config, settings.get("resume"))
     for task in tasks:
         own = partial(lacks, task.task, scope=task.name)
         if own("batch_size") and own("max_tokens_per_batch"):
@@ -326,6 +328,17 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
             path = task.task.get(name)
             if path is not None and not is_data(path):
                 config.problem(f"{place_of(config, name, task.name)}: {missing_reason(path)}: {path}")
+
+
+def _check_resume(config: Config, resume: str | None) -> None:
+    """Check that the checkpoint to resume from exists; a run in stages only accepts `auto`."""
+    if resume in (None, "auto") or config.place("stages") is not None:
+        return
+    if not any((base / str(resume)).is_dir() for base in (config.base, Path())):
+        config.problem(
+            f"{place_of(config, 'resume')} names {resume!r}, which is not a folder; give a checkpoint "
+            "(SAVE_PATH/step_N), or auto for the newest of this run"
+        )
 
 
 def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:

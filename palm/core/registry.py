@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the closest of `known`, or an empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """Return `"; did you mean 'x'?"` for the closest other one of `known`, or an empty string."""
+    close = difflib.get_close_matches(name, [each for each in known if each != name], n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

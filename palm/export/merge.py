@@ -94,7 +94,7 @@ def normalized_shares(shares: Sequence[float] | None, count: int) -> list[float]
     if shares is None:
         return [1 / count] * count
     if len(shares) != count:
-        raise ConfigError(f"there are {len(shares)} weights for {count} models; give one for each, or none")
+        raise ConfigError(f"weights: {len(shares)} given for {count} models; give one for each, or none")
     if not all(0 <= share < math.inf for share in shares) or not sum(shares) > 0:
         raise ConfigError(f"weights should be 0 or more, and at least one above 0, not {list(shares)}")
     return [share / sum(shares) for share in shares]

@@ -50,40 +50,40 @@ def losses(history: History, task: str, kind: str = "loss") -> Curve:
 
 
 def smooth_losses(history: History, task: str) -> Curve:
-    """A task's smoothed losses; of few logged steps the running mean, which knows all steps between."""
+    """Return a task's smoothed losses; if few steps were logged, the running mean, which covers all steps."""
     curve = losses(history, task)
     return losses(history, task, "mean_loss") if len(curve.points) < FEW_POINTS else curve.smoothed()
 
 
 def dev_losses(history: History, task: str) -> Curve:
-    """The dev losses of a task."""
+    """Return the dev losses of a task."""
     return _curve(task, ((each.step, each.dev_loss.get(task, math.nan)) for each in history.evaluations))
 
 
 def metric_names(history: History, task: str) -> list[str]:
-    """The names of a task's scores, the deciding one first."""
+    """Return the names of a task's scores, the main one first."""
     return [*dict.fromkeys(name for each in history.evaluations for name in each.scores.get(task, ()))]
 
 
 def scores(history: History, task: str, name: str) -> Curve:
-    """One of a task's scores over its evaluations."""
+    """Return one of a task's scores over its evaluations."""
     found = ((each.step, each.scores.get(task, {}).get(name, math.nan)) for each in history.evaluations)
     return _curve(name, found)
 
 
 def of_steps(history: History, kind: str) -> Curve:
-    """Return a number of every logged step: `learning_rate`, or `grad_norm`."""
+    """Return a value of every logged step: `learning_rate` or `grad_norm`."""
     return _curve(kind.replace("_", " "), ((step.step, getattr(step, kind)) for step in history.steps))
 
 
 def realised_steps(history: History, task: str) -> Curve:
-    """The steps that a task had had, over global steps; from (0, 0) on."""
+    """Return the number of steps of a task over global steps, starting at (0, 0)."""
     known = [(draws.step, draws.steps[task]) for draws in history.draws if task in draws.steps]
     return Curve(task, [*dict([(0, 0), *known]).items()])
 
 
 def paces(history: History) -> list[Curve]:
-    """Rows and tokens per second, each over a part of the run."""
+    """Return rows and tokens per second, each over intervals of the run."""
     every = max(1, len(history.steps) // RATE_INTERVALS)
     marks = [*history.steps[:-1:every], *history.steps[-1:]]
     spans = [(a, b, b.seconds - a.seconds) for a, b in pairwise(marks)]

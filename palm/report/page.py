@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from palm.core.checks import path_problems, raise_any
+from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.durations import duration
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.fs import write_text
@@ -71,7 +71,13 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: the folder has no history, or `output` cannot be written.
     """
-    raise_any(path_problems(run=run))
+    raise_any(
+        [
+            *path_problems(run=run),
+            *([] if isinstance(predict, bool) else [f"predict should be True or False, not {predict!r}"]),
+            *type_problems(Mapping, "a mapping from tasks to files", dev_files=dev_files),
+        ]
+    )
     folder = Path(run)
     file = folder / REPORT_FILE if output is None else Path(output)
     if (folder / COMPARISON).is_file():

@@ -34,6 +34,7 @@ def plot(*runs: str | Path, output: str | Path | None = None) -> Path:
         PalmError: no run is named, jinja2 is missing, or `output` is not an HTML file.
         StorageError: a folder has no history, or `output` cannot be written.
     """
+    raise_any([] if output is None else path_problems(output=output))
     charts = charts_of(runs)
     file = Path(runs[0]) / PLOT_FILE if output is None else Path(output)
     if file.suffix != ".html":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain, islice
@@ -11,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from palm.backbone import Backbone
-from palm.core.checks import path_problems, raise_any, type_problems
+from palm.core.checks import number_problems, path_problems, raise_any, type_problems
 from palm.core.component import checked_phase
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
@@ -73,8 +74,9 @@ class Trainer(TrainerBase):
         lora: Mapping[str, Any] | None = None,
         precision: str = "auto",
     ) -> None:
-        wrong = [name_problem(name), *type_problems((int, float), "a number", mix_ratio=mix_ratio)]
-        raise_any(problem for problem in wrong if problem)
+        least = "a number, 0 or more"
+        wrong = number_problems(least, lambda value: 0 <= value < math.inf, mix_ratio=mix_ratio)
+        raise_any(problem for problem in (name_problem(name), *wrong) if problem)
         super().__init__(name, precision)
         self.task_settings: dict[str, Any] = {
             "mix_ratio": mix_ratio,

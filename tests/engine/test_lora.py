@@ -206,7 +206,7 @@ def test_a_saved_model_is_merged_and_its_small_directory_is_the_same_on_the_base
         assert inspect_directory(place)["lora"] == {"rank": 2, "alpha": 16.0, "base": str(base), "layers": 4}
 
     other = folder / "out" / "match" / "infer_model"
-    with pytest.raises(palm.StorageError, match=r"another base.* 4 of 39"):
+    with pytest.raises(palm.StorageError, match=r"4 of 39"):
         palm.load_model(other / "lora", base=saved)
     base.rename(folder / "moved")
     with pytest.raises(palm.StorageError, match="base"):

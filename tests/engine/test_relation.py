@@ -70,7 +70,7 @@ def test_relations_are_marks_of_pairs_of_spans(vocab: Path, tmp_path: Path, span
 @pytest.mark.parametrize(
     ("relations", "named"),
     [
-        ([[0, 3, "owns"]], ["relation 0", "head 0 and tail 3", "3 spans"]),
+        ([[0, 3, "owns"]], ["relation 0", "head 0 and tail 3"]),
         ([[0, 1, "owns"], [1, 1, "owns"]], ["relation 1", "head 1 and tail 1"]),
         ([["0", 1, "owns"]], ["head '0'"]),
         ([[0, 1, "own"]], ["relation 0", "'own'", "did you mean 'owns'"]),

@@ -47,7 +47,7 @@ def directory(path: Path, **settings: Any) -> RunDirectory:
 
 def begun(run: RunDirectory, made: dict[str, Any] | None = None, **launch: Any) -> RunStart:
     start = run.check(**launch)
-    launch.pop("goes_on", None)
+    launch.pop("restarted", None)
     run.begin(start, made or identity(), **launch)
     return start
 
@@ -125,6 +125,15 @@ def test_an_earlier_run_stops_a_new_one_with_both_remedies(tmp_path: Path) -> No
         directory(tmp_path, resume="elsewhere/step_8").check()
 
 
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_a_run_in_the_folder_of_a_model_or_a_checkpoint_is_refused(
+    resume: str | None, tmp_path: Path
+) -> None:
+    for place in (model(tmp_path / "cls" / "infer_model"), checkpoint(tmp_path, 4, "a")):
+        with pytest.raises(StorageError, match=f"save_path: {place}"):
+            directory(place, resume=resume, overwrite=True).check()
+
+
 def test_overwrite_replaces_what_palm_wrote_and_nothing_else(tmp_path: Path) -> None:
     first = begun(directory(tmp_path))
     checkpoint(tmp_path, 4, first.run_id)
@@ -188,9 +197,9 @@ def test_a_restart_by_the_launcher_goes_on_without_being_asked(tmp_path: Path) -
     first = begun(directory(tmp_path), identity(), launch="l")
     newest = checkpoint(tmp_path, 4, first.run_id)
     run = directory(tmp_path)
-    assert begun(run, identity(), launch="l", goes_on=True).checkpoint == newest
+    assert begun(run, identity(), launch="l", restarted=True).checkpoint == newest
     with pytest.raises(StorageError, match="resume: auto"):
-        run.check(launch="m", goes_on=True)
+        run.check(launch="m", restarted=True)
 
 
 def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
@@ -214,12 +223,12 @@ def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
 def test_how_to_go_on_says_what_is_whole(tmp_path: Path) -> None:
     run = directory(tmp_path)
     start = begun(run)
-    assert str(tmp_path) in run.how_to_go_on()
-    assert "resume" not in run.how_to_go_on()
+    assert str(tmp_path) in run.resume_advice()
+    assert "resume" not in run.resume_advice()
     checkpoint(tmp_path, 4, start.run_id)
     model(tmp_path / "cls" / "infer_model")
-    assert "step_4, cls/infer_model" in run.how_to_go_on()
-    assert run.how_to_go_on().endswith("resume: auto")
+    assert "step_4, cls/infer_model" in run.resume_advice()
+    assert run.resume_advice().endswith("resume: auto")
 
 
 @pytest.mark.parametrize("name", ["step_4", "best", "run.json", "history.jsonl", ".hidden", "a/b"])

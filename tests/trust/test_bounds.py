@@ -393,7 +393,7 @@ def tokenizer(**parts: Any) -> dict[str, Any]:
                     "normalizers": [{"type": "Replace", "pattern": {"String": "A"}, "content": "AA"}] * 40,
                 }
             ),
-            "its normalizer makes texts 1099511627776 times as long; the most is 1000",
+            "1099511627776 times as long.*1000",
         ),
         (tokenizer(added_tokens=5), "cannot read the tokenizer"),
         (tokenizer(normalizer={"type": "Sequence", "normalizers": 5}), "cannot read the tokenizer"),

@@ -45,7 +45,7 @@ def manifest_of(folder: Path) -> dict[str, dict[str, Any]]:
     """
     file = folder / MANIFEST
     if not is_sealed(folder):
-        raise StorageError(f"{folder} was not saved by palm: it has no {MANIFEST}")
+        raise StorageError(f"{folder} is not a directory that palm saved: it has no {MANIFEST}")
     try:
         with wrap_read_errors(file):
             entries: dict[str, dict[str, Any]] = read_object(file)["files"]

@@ -392,7 +392,7 @@ class InferenceModel:
 
     def save(
         self,
-        folder: Path,
+        folder: str | Path,
         run: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
         *,
@@ -409,12 +409,13 @@ class InferenceModel:
         Raises:
             StorageError: the folder exists or cannot be written; nothing is left half-written.
         """
+        raise_any(path_problems(folder=folder))
         # All ranks take part in gathering sharded weights, so the others return only after it.
         weights = full_tensors(self.weights())
         if not is_first():
             return
         record = {"run": run or {}, "training": training or {}}
-        with new_directory(folder, overwrite) as part:
+        with new_directory(Path(folder), overwrite) as part:
             self._write(part, weights, record)
             if self.adapted is not None:
                 with new_directory(part / ADAPTERS) as small:

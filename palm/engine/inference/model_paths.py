@@ -34,9 +34,9 @@ BEST_OF_RUN = "best"
 
 
 def models_of(run: Path, task: str) -> Iterator[tuple[str, Path]]:
-    """Yield the kind and the folder of each model of a task in the folder of a run, the best first.
+    """Yield kind and folder of each of a task's models in the folder of a run, the best one first.
 
-    A kind is `best`, `last`, `best of the run` or `after step N`. What lies behind a link is none.
+    Kinds are `best`, `last`, `best of the run` and `after step N`. Models behind links are ignored.
     """
     on_the_way = sorted(numbered(run / task, ON_THE_WAY).items(), reverse=True)
     places = {

@@ -62,12 +62,12 @@ class RunDirectory:
     overwrite: bool = False
     inputs: Sequence[Path] = ()
 
-    def check(self, launch: str | None = None, goes_on: bool = False) -> RunStart:
+    def check(self, launch: str | None = None, restarted: bool = False) -> RunStart:
         """Remove leftovers of dead processes, refuse now what would fail hours later, and choose the start.
 
         Args:
             launch: the id that the processes of one launch share (see `launch_id`).
-            goes_on: the launcher has restarted this run, so existing results may be its own.
+            restarted: the launcher has restarted this run, so existing results may be its own.
 
         Raises:
             StorageError: foreign files, or those of an earlier run, are where this run writes.
@@ -78,12 +78,12 @@ class RunDirectory:
                 raise StorageError(f"{self.path / name} is a link; remove it, or give another save_path")
         self._check_inputs(tasks)
         for name in names.FILES:
-            if self.overwrite or goes_on or self.resume == "auto":
+            if self.overwrite or restarted or self.resume == "auto":
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
         self._clear(tasks)
         # A restart within one launch finds its own results and must not be refused because of them.
-        is_own = goes_on and self._record().get("launch") == launch
+        is_own = restarted and self._record().get("launch") == launch
         if not is_own and (refused := self.refusal()) is not None:
             raise StorageError(refused)
         return self._start(is_own)
@@ -103,7 +103,9 @@ class RunDirectory:
 
         Changes nothing on disk.
         """
-        continues = self.resume == "auto" or self._is_here(self.resume)
+        if is_sealed(self.path):
+            return f"save_path: {self.path} is a saved model or a checkpoint; give another folder"
+        continues = self.resume == "auto" or self._is_inside(self.resume)
         if continues or self.overwrite or not (found := self.results()):
             return None
         return self._refusal(found)
@@ -116,7 +118,7 @@ class RunDirectory:
         """
         if start.checkpoint is None:
             self._check_same(identity)
-        if not self._is_here(start.checkpoint):
+        if not self._is_inside(start.checkpoint):
             # Only results of an earlier run of palm are removed; its checkpoints are never used again.
             if found := self.results():
                 folders = ", ".join(shortened(found, MOST_FOLDERS))
@@ -139,14 +141,14 @@ class RunDirectory:
         """Add to an error that ends the run what has been saved and how to resume.
 
         Raises:
-            ResourceError, StorageError, TrainingError: the same error with `how_to_go_on` appended.
+            ResourceError, StorageError, TrainingError: the same error with `resume_advice` appended.
         """
         try:
             yield
         except (ResourceError, StorageError, TrainingError) as error:
-            raise type(error)(f"{error}\n{self.how_to_go_on()}") from error
+            raise type(error)(f"{error}\n{self.resume_advice()}") from error
 
-    def how_to_go_on(self) -> str:
+    def resume_advice(self) -> str:
         """Describe what is complete in the folder, and give the command that resumes from there."""
         checkpoint = newest_checkpoint(self.path, run_id=self._record().get("id"))
         whole = [*([] if checkpoint is None else [checkpoint.name]), *self._names(self._models())]
@@ -161,9 +163,9 @@ class RunDirectory:
             return RunStart(_new_id(), None)
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
-            return RunStart((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
+            return RunStart((self._is_inside(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
         # Checkpoints are selected by run id: the folder may still hold those of a run that was replaced.
-        run_id = self._run_here()
+        run_id = self._recorded_run_id()
         newest = None if run_id is None else newest_checkpoint(self.path, run_id)
         if run_id is None or newest is None:
             log = logger.warning if (self.path / HISTORY_FILE).exists() else logger.info
@@ -171,7 +173,7 @@ class RunDirectory:
             return RunStart(_new_id(), None)
         return RunStart(run_id, newest)
 
-    def _run_here(self) -> str | None:
+    def _recorded_run_id(self) -> str | None:
         """Return the id of the run in the folder; without a record, the id that all checkpoints share."""
         if (recorded := self._record().get("id")) is not None:
             return str(recorded)
@@ -214,7 +216,7 @@ class RunDirectory:
             ):
                 raise StorageError(f"{file} is an input that the run would overwrite; give another save_path")
 
-    def _is_here(self, checkpoint: str | Path | None) -> bool:
+    def _is_inside(self, checkpoint: str | Path | None) -> bool:
         return checkpoint is not None and Path(checkpoint).resolve().parent == self.path.resolve()
 
     def _earlier_tasks(self) -> list[str]:

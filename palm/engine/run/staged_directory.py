@@ -83,9 +83,9 @@ class StagedDirectory:
                 raise StorageError(f"{self.folder(stage)} is a link; remove it, or give another save_path")
         file = self.path / STAGES_RECORD
         saved = read_record(file, StagesRecord) if file.exists() else None
-        goes_on = self.run.resume == "auto" or (restarted and saved is not None and saved["launch"] == launch)
+        is_own = restarted and saved is not None and saved["launch"] == launch
         record = {"launch": launch, "stages": dict(self.stages)}
-        if saved and goes_on:
+        if saved and (is_own or self.run.resume == "auto"):
             lines = list(self._changed(saved))
             if not lines:
                 write_json(file, record)

@@ -22,7 +22,7 @@ class StopOnSignal:
         training: the run.
         request: holds the signal that arrived, if any.
         saver: writes the checkpoint; None if there is no folder for one.
-        how_to_go_on: describes what has been saved and how to resume the run.
+        resume_advice: describes what has been saved and how to resume the run.
 
     Raises:
         Stopped: a signal arrived; the checkpoint is written, and all observers have received its event.
@@ -31,7 +31,7 @@ class StopOnSignal:
     training: Training
     request: StopRequest
     saver: PeriodicSaver | None
-    how_to_go_on: Callable[[], str]
+    resume_advice: Callable[[], str]
 
     def __post_init__(self) -> None:
         self._is_saved = False
@@ -53,7 +53,6 @@ class StopOnSignal:
         if is_first():
             name = signal.Signals(number).name
             step = self.training.step
-            how = self.how_to_go_on()
-            logger.warning("%s: stopped after global step %d; %s", name, step, how)
+            logger.warning("%s: stopped after global step %d; %s", name, step, self.resume_advice())
         barrier()
         raise Stopped(number)

@@ -170,7 +170,7 @@ class Grid:
         folder = self.path / "runs" / name
         if has_link(folder / OUT, self.path):
             raise StorageError(
-                f"{folder / OUT} is or contains a symbolic link; remove the link, or give another folder "
+                f"the path {folder / OUT} contains a symbolic link; remove the link, or give another folder "
                 "(--output)"
             )
         return folder

@@ -112,6 +112,8 @@ def sweep(
     show_on_console()
     found = space_of(space)
     raise_any([] if trials is None else count_problems(trials=trials))
+    if "save_path" in found:
+        raise ConfigError("sweep: save_path cannot vary; each run has its own folder under --output")
     source = Source(config, task_dir, argv)
     settings = _checked(source.at(first_point(found)))
     with only_run_in(folder := folder_of(settings.save_path, "sweep", output)):

@@ -100,9 +100,9 @@ class Columns:
             if value is not None:
                 self._unseen.discard(name)
             elif name in self.required and name not in TARGETS:
-                problem = "is null" if source in row.cells else "is missing"
                 hint = did_you_mean(source, row.cells) or f"; the row has {cut(', '.join(row.cells))}"
-                raise DataError(f"{row.place}: {source!r} {problem}{hint}")
+                problem = "is null" if source in row.cells else f"is missing{hint}"
+                raise DataError(f"{row.place}: {source!r} {problem}")
             if value is not None or name in self.required:
                 cells[name] = value
         return TableRow(cells, row.place)

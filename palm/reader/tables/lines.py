@@ -119,7 +119,7 @@ def json_records(stream: Iterable[bytes]) -> Iterator[Record]:
             try:
                 cells = _DECODER.decode(text)
             except (ValueError, RecursionError) as error:  # includes repeated keys and too long numbers
-                problem = explained(error)
+                problem = f"expected a JSON object on the line; {explained(error)}"
             if not isinstance(cells, dict) and not problem:
                 problem = f"expected a JSON object with the columns as keys, not {cut(repr(cells), 40)}"
         yield number, [] if problem else cells, problem

@@ -97,6 +97,9 @@ def raw_rows(
         DataError: see `read_table`.
     """
     files = files_of(table_of(path))
+    if len({*files}) < len(files):
+        twice = next(file for file in files if files.count(file) > 1)
+        raise DataError(f"{twice} is listed twice among the files of a table; name it once")
 
     def rows_in(file: Path) -> Iterator[TableRow]:
         kind = format_of(file) or default or "tsv"
