@@ -1,4 +1,4 @@
-"""Download pretrained models into the folder `pretrain` of the current folder: `palm download`."""
+"""Download pretrained models to `./pretrain`, like `palm download`."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
 
 `atis`: slots as labels of words and as spans, kinds of slots, intents and numbers of slots, in one pass;
 beside linear models on TF-IDF. `rte`: an entailed sentence finds its premise as a vector among all, and by
-a score among four candidates or choices; beside cosines of TF-IDF, and of sentence-transformers with the same
-pairs.
+a score among four candidates or choices; beside cosines of TF-IDF, of sentence-transformers with the same
+pairs, and transformers' head for multiple choice with the same choices. `--tasks` trains some of them only.
 Prints one JSON line.
 """
 
@@ -31,6 +31,7 @@ from palm.metrics import METRICS, entities, scores_of
 Row = dict[str, Any]
 
 CANDIDATES = 4
+HEAD_RATE = 1e-3
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -174,21 +175,75 @@ def other_vectors(rows: dict[str, list[Row]], args: Any) -> Row:
         return model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
 
     found["untrained"] = scores_of_vectors(rows["test"], encode)
-    loss = losses.MultipleNegativesRankingLoss(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, weight_decay=args.weight_decay)
+    in_batch = losses.MultipleNegativesRankingLoss(model)
+
+    def loss_of(some: list[Row]) -> torch.Tensor:
+        examples = [InputExample(texts=[row["text_a"], row["premise"]]) for row in some]
+        loss: torch.Tensor = in_batch(*model.smart_batching_collate(examples))
+        return loss
+
+    train(model, loss_of, rows["train"], args)
+    found["trained"] = scores_of_vectors(rows["test"], encode)
+    found["choices"] = other_choices(rows, args)
+    return found
+
+
+def other_choices(rows: dict[str, list[Row]], args: Any) -> Row:
+    """Scores of the candidates by transformers' head for multiple choice, after the last step."""
+    from transformers import AutoTokenizer, BertForMultipleChoice
+
+    torch.manual_seed(1)
+    model = BertForMultipleChoice.from_pretrained(args.model)
+    words = AutoTokenizer.from_pretrained(args.model)
+
+    def logits_of(some: list[Row]) -> torch.Tensor:
+        first = [row["text_a"] for row in some for _ in row["texts"]]
+        second = [text for row in some for text in row["texts"]]
+        size = {"truncation": "longest_first", "max_length": args.max_seq_len}
+        encoded = words(first, second, padding=True, return_tensors="pt", **size)
+        shaped = {name: each.view(len(some), CANDIDATES, -1) for name, each in encoded.items()}
+        logits: torch.Tensor = model(**shaped).logits
+        return logits
+
+    def loss_of(some: list[Row]) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(
+            logits_of(some), torch.tensor([row["right"] for row in some])
+        )
+
+    train(model, loss_of, rows["train"], args)
+    model.eval()
+    with torch.no_grad():
+        parts = [logits_of(rows["test"][k : k + 32]) for k in range(0, len(rows["test"]), 32)]
+    return scores_of(
+        [METRICS["ranking"]],
+        [({"scores": own}, row) for own, row in zip(torch.cat(parts).numpy(), rows["test"], strict=True)],
+    )
+
+
+def train(
+    model: torch.nn.Module, loss_of: Callable[[list[Row]], torch.Tensor], rows: list[Row], args: Any
+) -> None:
+    """Train with as many updates as palm, the same rise and fall of the rate, and heads at their own rate."""
+    per_epoch = len(rows) // args.batch_size
+    total = per_epoch * int(args.epochs)
+    heads = [each for name, each in model.named_parameters() if name.startswith("classifier")]
+    others = [each for name, each in model.named_parameters() if not name.startswith("classifier")]
+    groups = [{"params": others}] + [{"params": heads, "lr": HEAD_RATE}] * bool(heads)
+    optimizer = torch.optim.AdamW(groups, lr=args.learning_rate, weight_decay=args.weight_decay)
+    rise = max(1, total // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / rise, (total - step) / max(1, total - rise))
+    )
     torch.manual_seed(1)
     for _ in range(int(args.epochs)):
-        order = torch.randperm(len(rows["train"])).tolist()
+        order = torch.randperm(len(rows)).tolist()
         model.train()
-        for start in range(0, len(order), args.batch_size):
-            some = [rows["train"][k] for k in order[start : start + args.batch_size]]
-            examples = [InputExample(texts=[row["text_a"], row["premise"]]) for row in some]
-            features, labels = model.smart_batching_collate(examples)
+        for start in range(0, per_epoch * args.batch_size, args.batch_size):
             optimizer.zero_grad()
-            loss(features, labels).backward()
+            loss_of([rows[k] for k in order[start : start + args.batch_size]]).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-    found["trained"] = scores_of_vectors(rows["test"], encode)
-    return found
+            schedule.step()
 
 
 def main() -> None:
@@ -198,6 +253,10 @@ def main() -> None:
     parser.add_argument("--set", choices=("atis", "rte"), required=True)
     parser.add_argument("--rows", type=int, help="train on the first ones only")
     parser.add_argument("--test_rows", type=int, help="of dev and test data")
+    parser.add_argument("--tasks", nargs="+", help="train these only; by default all of the set")
+    parser.add_argument(
+        "--part", choices=("palm", "peers"), help="one side only, for runs beside one another"
+    )
     args = parser.parse_args()
     read, tasks_of, peer = {
         "atis": (atis_rows, atis_tasks, lambda rows: linear_models(rows)),
@@ -207,12 +266,23 @@ def main() -> None:
     rows = {name: read(args.data, split) for name, split in splits.items()}
     rows = {name: each[: args.rows if name == "train" else args.test_rows] for name, each in rows.items()}
     found: Row = {"set": args.set, "rows": {name: len(each) for name, each in rows.items()}}
-    found["peer"] = peer(rows)
+    if args.part != "palm":
+        found["peer"] = peer(rows)
+    if args.part != "peers":
+        found |= train_palm(rows, tasks_of(rows), args)
+    print(json.dumps(found))
+
+
+def train_palm(rows: dict[str, list[Row]], every: dict[str, Row], args: Any) -> Row:
+    """Scores of palm's heads on the test rows, by the best step on the dev rows."""
+    found: Row = {}
     with tempfile.TemporaryDirectory() as folder:
         files = {name: write_rows(Path(folder) / f"{name}.jsonl", each) for name, each in rows.items()}
-        tasks = tasks_of(rows)
+        tasks = {name: task for name, task in every.items() if name in (args.tasks or [name])}
         for task in tasks.values():
-            task |= {"paradigm": task.get("paradigm", task["reader"]), "head_learning_rate": 1e-3}
+            if task.get("share_rows_with", "") not in ("", *tasks):
+                del task["share_rows_with"]
+            task |= {"paradigm": task.get("paradigm", task["reader"]), "head_learning_rate": HEAD_RATE}
             task |= {"train_file": files["train"], "dev_file": files["dev"]}
         settings = {"optimizer": "adam", "save_path": f"{folder}/out", "random_seed": 1}
         settings |= {
@@ -226,7 +296,7 @@ def main() -> None:
         for name in tasks:
             model = palm.load_model(f"{folder}/out/{name}/best_model")
             found[name] = model.evaluate(files["test"])
-    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from palm.core.errors import ConfigError, DataError, PalmError, StorageError, Tr
 from palm.core.threads import limit_spinning
 from palm.core.version import __version__
 
-limit_spinning()  # OpenMP reads it when torch is loaded
+limit_spinning()  # before torch is imported, because OpenMP reads the setting only once
 
 if TYPE_CHECKING:
     from palm import (
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from palm.experiments.comparison.compare import compare
     from palm.experiments.search.sweep import sweep
     from palm.export.convert import convert
-    from palm.export.inspection import inspect_directory
     from palm.export.merge import merge
+    from palm.report.inspection import inspect_directory
     from palm.report.page import write_report
     from palm.report.plot import plot
     from palm.trainer import MultiHeadTrainer, Trainer
@@ -47,7 +47,7 @@ _HOMES = {
     "Trainer": "palm.trainer",
     "compare": "palm.experiments.comparison.compare",
     "convert": "palm.export.convert",
-    "inspect_directory": "palm.export.inspection",
+    "inspect_directory": "palm.report.inspection",
     "load_backbone": "palm.downloader",
     "load_model": "palm.engine.inference.loading",
     "merge": "palm.export.merge",
@@ -55,7 +55,7 @@ _HOMES = {
     "sweep": "palm.experiments.search.sweep",
     "write_report": "palm.report.page",
 }
-"""Name -> the module that it comes from at its first use: most of them need torch, which takes a second."""
+"""Name -> module, imported at the first use: most need torch, which takes a second to import."""
 
 __all__ = [
     "ConfigError",
@@ -94,7 +94,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return the object that `palm.<name>` stands for: one of the names above, or a package of palm."""
+    """Return `palm.<name>`: one of the names above, or a package of palm."""
     if name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     elif not name.startswith("_") and find_spec(f"palm.{name}"):

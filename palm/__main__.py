@@ -5,7 +5,7 @@ from pathlib import Path
 
 HOME = Path(__file__).resolve().parent
 if __name__ == "__main__" and not __package__ and str(HOME) in sys.path:
-    # Run as a file: palm's packages are no modules of their own, and what lies beside palm comes last.
+    # Run as a file: palm's packages must not be top-level modules, and palm's parent folder comes last.
     sys.path.remove(str(HOME))
     sys.path.append(str(HOME.parent))
 

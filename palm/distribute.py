@@ -1,7 +1,7 @@
-"""Functions of PaddlePALM 2.x for several devices: their number, batches cut into pieces, pieces in groups.
+"""Functions of PaddlePALM 2.x for several devices: counting them, and splitting batches into pieces.
 
-Nothing in palm needs it, since one process is one device (`torchrun` starts several): it is for
-programs that call these functions themselves.
+palm itself does not use them, since each process uses one device (`torchrun` starts several). They are for
+programs that call them directly.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ gpu_dev_count: int = torch.cuda.device_count()
 """Number of visible GPUs."""
 
 cpu_dev_count: int = int(os.environ.get("CPU_NUM") or os.cpu_count() or 1)
-"""Number of processors, or what the environment variable `CPU_NUM` says."""
+"""Number of processors, or the value of the environment variable `CPU_NUM`."""
 
 dev_count: int = gpu_dev_count or 1
-"""Number of devices that a batch is cut for."""
+"""Number of devices among which a batch is divided."""
 
 
 def yield_pieces(
     data: Sequence[Any], distribute_strategy: Sequence[str], batch_size: int, num_pieces: int = dev_count
 ) -> Iterator[list[Any]]:
-    """Cut one batch into a piece per device; a short batch makes fewer.
+    """Split a batch into one piece per device; a short batch makes fewer pieces.
 
     Args:
-        data: the fields of the batch, the first with one entry a row.
-        distribute_strategy: for each field 's' or 'split' (every piece has some of its rows), 'c' or
-            'copy' (all of it) or 'u' or 'unstack' (piece i has its entry i).
+        data: the fields of the batch; the first has one entry per row.
+        distribute_strategy: for each field 's' or 'split' (each piece gets some of its rows), 'c' or
+            'copy' (each gets all of it), or 'u' or 'unstack' (piece i gets entry i).
         batch_size: rows of a full batch, a multiple of `num_pieces`.
-        num_pieces: the number of devices.
+        num_pieces: number of devices.
 
     Raises:
-        ValueError: a size that cannot be divided, or an unknown strategy.
+        ValueError: the size cannot be divided, or a strategy is unknown.
     """
     strategies = [strategy[:1] for strategy in distribute_strategy]
     if batch_size % num_pieces or not set(strategies) <= set("scu"):
@@ -61,16 +61,16 @@ def data_feeder(
     prefetch_steps: int = 2,  # noqa: ARG001
     group_size: int = dev_count,
 ) -> Iterator[tuple[list[T], list[bool]]]:
-    """Groups of one piece per device.
+    """Group pieces, one per device.
 
     Args:
-        pieces: what `yield_pieces` gives, batch after batch.
-        phase: in 'predict', a last group that is not full repeats its last piece.
-        prefetch_steps: accepted; a group is cut when it is asked for, which costs no more than a slice.
-        group_size: the number of devices.
+        pieces: the pieces from `yield_pieces`, batch after batch.
+        phase: with 'predict', an incomplete last group repeats its last piece.
+        prefetch_steps: accepted but ignored; pieces are made on demand, which is as cheap as a slice.
+        group_size: number of devices.
 
     Yields:
-        The pieces of a group, and for each whether it is real (True) or a repetition (False).
+        The pieces of a group, and for each piece True if it is real or False if it is a repetition.
     """
     waiting = iter(pieces)
     while group := list(islice(waiting, group_size)):
@@ -79,11 +79,11 @@ def data_feeder(
 
 
 def decode_fake(nums: int, mask: Sequence[bool], bs: int) -> int:
-    """Count the output rows, at the end of a group's, that come from repeated pieces.
+    """Count the output rows at the end of a group that come from repeated pieces.
 
     Args:
-        nums: all output rows of the group.
-        mask: as `data_feeder` gave it.
+        nums: number of output rows of the group.
+        mask: the second value from `data_feeder`.
         bs: rows of a full batch over all devices.
     """
     real = sum(mask)

@@ -1,4 +1,4 @@
-"""Run every static check of the project, all of them even when one fails: `python scripts/check.py`."""
+"""Run all static checks of the project, even if one fails: `python scripts/check.py`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECKS = {
 
 
 def main() -> int:
-    """0 if all checks pass, 1 otherwise."""
+    """Return 0 if all checks pass, 1 otherwise."""
     failed = []
     for name, command in CHECKS.items():
         print(f"== {name}", flush=True)

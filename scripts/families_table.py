@@ -1,4 +1,4 @@
-"""Write the tables of the library's families into docs/backbones.md: `python scripts/families_table.py`."""
+"""Write the tables of supported model families to docs/backbones.md: `python scripts/families_table.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ END = "<!-- end of families -->\n"
 
 
 def table() -> str:
-    """The families that run, then those that are refused and why."""
+    """Return the supported families, then the refused ones with the reasons."""
     rows = [
         f"| {title} | {', '.join(f'`{kind}`' for kind in kinds.split())} |"
         for title, kinds in FAMILIES.items()
@@ -28,7 +28,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """The page with the tables as the encoders have them now."""
+    """Return the page with up-to-date tables."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     return f"{before}{BEGIN}\n{table()}\n\n{END}{rest.split(END)[1]}"
 

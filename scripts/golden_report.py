@@ -1,11 +1,11 @@
-"""Compare palm with everything that was recorded of PaddlePALM, and print how far apart they are.
+"""Compare palm with everything that was recorded from PaddlePALM, and print the differences.
 
     python scripts/golden_report.py
 
-Runs the tests that compare with recorded numbers, on whole tensors where the recorded material lies beside
-the checkout (a folder `shared`), and prints for each how many numbers it compares, their largest difference,
-absolute and relative to the largest number of its tensor, the tolerance, and how much of that is used. Tests
-that compare texts, ids and counts allow no difference. What is missing is skipped, with the reason.
+This runs the tests that compare with recorded values, on whole tensors if the recorded files are in a folder
+`shared` beside the checkout. For each test it prints the number of compared values, their largest difference
+(absolute, and relative to the largest value of the tensor), the tolerance, and the share of it that is used.
+Tests that compare texts, ids and counts allow no difference. Missing files are skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ GOLDEN = (
     "reader/test_tokenizer.py::test_a_vocabulary_file_is_read_as_the_original_reads_it",
     "metrics/test_metrics_golden.py",
 )
-"""The tests that compare with recorded numbers, texts or ids, under `tests`."""
+"""Tests below `tests` that compare with recorded values, texts or ids."""
 
 
 def main() -> int:
-    """pytest's exit status: 0 if every difference is within its tolerance."""
+    """Return pytest's exit status: 0 if every difference is within its tolerance."""
     sys.path.insert(0, str(ROOT / "tests"))
     tests = [str(ROOT / "tests" / name) for name in GOLDEN]
     options = ["--no-header", "-p", "helpers.golden_report", "-c", str(ROOT / "pyproject.toml")]

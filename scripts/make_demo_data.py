@@ -1,4 +1,4 @@
-"""Writes the demos' data and vocabulary: invented places and people, the same bytes at every run."""
+"""Write the demos' data and vocabulary, about invented places and people; every run writes the same bytes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FILES: dict[str, tuple[Maker, int, int]] = {
     "mlm4mrqa/{}.tsv": (tasks.masking, 1200, 160),
     "cls4mrqa/{}.tsv": (tasks.classifying, 1600, 300),
 }
-"""File name -> who writes it, and how many articles or rows train and dev have."""
+"""File name -> its writer, and the numbers of articles or rows in train and dev."""
 
 
 def files(seed: int, scale: int) -> Iterator[tuple[str, str]]:
-    """Every data file's name and content.
+    """Yield the name and content of every data file.
 
     Args:
-        seed: another seed tells of other people and places.
-        scale: how many times as large the train files are.
+        seed: another seed invents other people and places.
+        scale: factor of the size of the train files.
     """
     for name, (make, num_train, num_dev) in FILES.items():
         for split, num_rows in (("train", num_train * scale), ("dev", num_dev)):
@@ -38,15 +38,15 @@ def files(seed: int, scale: int) -> Iterator[tuple[str, str]]:
 
 
 def writer(seed: int, name: str, split: str) -> Writer:
-    """Whoever writes one file; the same arguments write the same."""
+    """Return the writer of one file; the same arguments result in the same file."""
     return Writer(topics(), random.Random(f"{seed} {name} {split}"), split)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=DATA, help="folder to write to (default: data/)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed tells of other people and places")
-    parser.add_argument("--scale", type=int, default=1, help="how many times as large the train files are")
+    parser.add_argument("--seed", type=int, default=0, help="another seed invents other people and places")
+    parser.add_argument("--scale", type=int, default=1, help="factor of the size of the train files")
     arguments = parser.parse_args()
     vocab = "".join(f"{entry}\n" for entry in vocabulary(topics()))
     written = [*files(arguments.seed, arguments.scale), ("vocab.txt", vocab)]

@@ -1,7 +1,7 @@
 """Write the data of the demo of spans and relations: `python scripts/make_relation_data.py`.
 
-Requests as those of `make_starter_data.py`, and more of them. The same command writes the same bytes on every
-machine.
+The requests are like those of `make_starter_data.py`, but there are more of them. The same command writes the
+same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DATA = Path(__file__).resolve().parents[1] / "data"
 
 def main() -> None:
     """Write all files."""
-    parser = argparse.ArgumentParser(description="Writes the data of the demo of spans and relations.")
+    parser = argparse.ArgumentParser(description="Write the data of the demo of spans and relations.")
     parser.add_argument("--output", type=Path, default=DATA, help="folder to write to (default: data/)")
     folder = parser.parse_args().output / "relations"
     rows = annotated(random.Random(3), 600)

@@ -1,7 +1,7 @@
-"""Write the rows that `palm init` begins with: `python scripts/make_starter_data.py`.
+"""Write the example rows of `palm init`: `python scripts/make_starter_data.py`.
 
-Requests to an invented bicycle shop, with their intents and slots; answers that fit them or do not; and pages
-about its branches with questions. The same command writes the same bytes on every machine.
+They are requests to an invented bicycle shop with intents and slots, answers that fit them or do not, and
+pages about its branches with questions. The same command writes the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ SPANS = {
         *("product bought_on date", "product bought_in shop", "shop located_in city"),
     ],
 }
-"""Parts of requests with spans in brackets, some of them within others -> their relations."""
+"""Parts of requests with spans in brackets, which may be nested -> their relations."""
 
 NAMES = ["Ada Moss", "Ben Hill", "Cleo Park", "Dan Reed", "Eve Stone", "Finn Wood", "Gus Lane", "Ida Frost"]
 TIMES = ["seven", "eight", "nine", "ten"]
@@ -108,7 +108,7 @@ FACTS = [
 
 
 def requests(rng: random.Random) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Intent, and words with their labels, of different requests, as many of each intent, in random order."""
+    """Return intent and labelled words of different requests, equally many per intent, in random order."""
     found = []
     for intent, patterns in REQUESTS.items():
         of_intent = []
@@ -133,9 +133,9 @@ def _labelled(pattern: str, values: dict[str, str]) -> Iterator[tuple[str, str]]
 
 
 def annotated(rng: random.Random, number: int) -> list[dict[str, Any]]:
-    """Different requests of one or two parts, with spans of words, some within others, and their relations.
+    """Return different requests of one or two parts, with spans of words, which may be nested, and relations.
 
-    A part is a pattern of SPANS: `[label text ]` is a span, `{name}` a slot, which is one too.
+    A part is a pattern of SPANS: `[label text ]` is a span, and so is a slot `{name}`.
     """
     found: dict[str, dict[str, Any]] = {}
     while len(found) < number:
@@ -165,7 +165,7 @@ def _add_part(row: dict[str, Any], pattern: str, rng: random.Random) -> None:
 
 
 def squad(rng: random.Random) -> list[dict[str, Any]]:
-    """A page about the shop in every town, with a question about each of its facts."""
+    """Return a page about the shop in every town, with a question about each of its facts."""
     pages = []
     for number, town in enumerate(TOWNS):
         values = {"town": town, "name": NAMES[number], "time": TIMES[number % 4], "year": YEARS[number]}
@@ -188,14 +188,14 @@ def squad(rng: random.Random) -> list[dict[str, Any]]:
 def groups(
     requested: list[tuple[str, str]], rng: random.Random
 ) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Each request with a fitting answer, one of another request, and all labels of a choice among them."""
+    """Yield each request with an answer that fits and two answers of other intents."""
     for intent, text in requested:
         others = rng.sample([each for each in REQUESTS if each != intent], 2)
         yield text, rng.choice(ANSWERS[intent]), [rng.choice(ANSWERS[each]) for each in others]
 
 
 def write_groups(folder: Path, part: str, requested: list[tuple[str, str]]) -> None:
-    """The rows of multiple_choice, ranking and embedding."""
+    """Write the rows of multiple_choice, ranking and embedding."""
     rng = random.Random(part)
     choices, rankings, pairs = [], [], []
     for text, right, wrong in groups(requested, rng):
@@ -215,19 +215,19 @@ REVIEWS = ["the {product} is {word}", "a {word} {product} from {city}", "i find 
 
 
 def review(stars: int, rng: random.Random) -> str:
-    """A text that means so many stars, from 0."""
+    """Return a review with this number of stars, from 0."""
     values = {name: rng.choice(words) for name, words in SLOTS.items()}
     return rng.choice(REVIEWS).format(word=WORDS[stars], **values)
 
 
 def order(number: int, rng: random.Random) -> str:
-    """A text that orders one thing more than `number`."""
+    """Return an order of `number` + 1 items."""
     things = " and ".join(f"a {thing}" for thing in rng.sample(SLOTS["product"], number + 1))
     return rng.choice(ORDERS).format(things=things)
 
 
 def numbered(make: Callable[[int, random.Random], str], first: int) -> dict[str, list[tuple[str, str]]]:
-    """Different texts of five kinds, labelled from `first` on, for training and evaluation."""
+    """Return different texts of five kinds, with labels from `first` on, for training and evaluation."""
     rng = random.Random(2)
     labels: dict[str, str] = {}
     while len(labels) < 80:
@@ -238,25 +238,25 @@ def numbered(make: Callable[[int, random.Random], str], first: int) -> dict[str,
 
 
 def write_table(path: Path, head: str, rows: Iterable[Iterable[str]]) -> None:
-    """A TSV file."""
+    """Write a TSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in [head, *map("\t".join, rows)]), encoding="utf-8")
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
-    """A file with one JSON object a line."""
+    """Write a file with one JSON object per line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file."""
+    """Write a JSON file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def main(folder: Path) -> None:
-    """Write all files into a folder."""
+    """Write all files to a folder."""
     rng = random.Random(0)
     found = requests(rng)
     texts = [" ".join(word for word, _ in words) for _, words in found]

@@ -1,8 +1,7 @@
-"""Writes requests to an assistant as data for tagging and for classification, the same bytes at every run.
+"""Write requests to an assistant as data for tagging and classification; every run writes the same bytes.
 
-`tagging_data/grammar.txt` says what can be asked: intents with patterns, parts that patterns are made of, and
-slots, whose words are labelled. `(a|b)` is a choice, `{name}` a part or slot, `{label:name}` a slot with
-another label.
+`tagging_data/grammar.txt` defines the requests: intents with patterns, parts of patterns, and slots, whose
+words are labelled. `(a|b)` is a choice, `{name}` a part or slot, `{label:name}` a slot with another label.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ GRAMMAR = Path(__file__).with_name("tagging_data") / "grammar.txt"
 SIZES = {"train": 1000, "dev": 200}
 
 NAMES = ("city", "artist", "song", "restaurant", "airline")
-"""Slots whose values belong to one split for good: what dev asks about does not occur in train."""
+"""Slots whose values belong to only one split: values in dev do not occur in train."""
 DEV_SHARE = 5
 REFERENCE = re.compile(r"(\{(?:\w+:)?\w+\})")
 
@@ -29,7 +28,7 @@ Rules = dict[str, list[str]]
 
 
 class Request(NamedTuple):
-    """One sentence: its words, their labels, and what it wants."""
+    """One sentence: its words, their labels, and its intent."""
 
     words: list[str]
     labels: list[str]
@@ -37,10 +36,10 @@ class Request(NamedTuple):
 
 
 class Writer:
-    """Draws requests of one split.
+    """Generates the requests of one split.
 
     Args:
-        rules: patterns by kind and name, as `grammar` reads them.
+        rules: patterns by kind and name, as returned by `grammar`.
         split: `train` or `dev`.
     """
 
@@ -51,7 +50,7 @@ class Writer:
         self.is_dev = split == "dev"
 
     def request(self, intent: str) -> Request:
-        """A random request with this intent."""
+        """Return a random request with this intent."""
         words: list[str] = []
         labels: list[str] = []
         for text in REFERENCE.split(self._drawn(self.intents[intent], labelled=True)):
@@ -68,7 +67,7 @@ class Writer:
                 return value
 
     def _drawn(self, patterns: list[str], labelled: bool) -> str:
-        """One of the patterns with choices made and parts filled in; slots stay where they are `labelled`."""
+        """Return a random pattern with choices made and parts filled in; slots are kept if `labelled`."""
         text = self.rng.choice(patterns)
         while match := re.search(r"\(([^()]*)\)", text):
             text = text[: match.start()] + self.rng.choice(match[1].split("|")) + text[match.end() :]
@@ -86,7 +85,7 @@ def _labels(slot: str, length: int) -> list[str]:
 
 
 def grammar() -> dict[str, Rules]:
-    """Kind (`intent`, `part`, `slot`) -> name -> patterns."""
+    """Read kind (`intent`, `part`, `slot`) -> name -> patterns."""
     rules: dict[str, Rules] = {"intent": {}, "part": {}, "slot": {}}
     patterns: list[str] = []
     for line in GRAMMAR.read_text(encoding="utf-8").splitlines():
@@ -99,7 +98,7 @@ def grammar() -> dict[str, Rules]:
 
 
 def requests(split: str, number: int) -> list[Request]:
-    """Different requests, every intent in turn, in random order."""
+    """Return different requests, equally many per intent, in random order."""
     writer = Writer(grammar(), split)
     found: dict[tuple[str, ...], Request] = {}
     while len(found) < number:
@@ -110,7 +109,7 @@ def requests(split: str, number: int) -> list[Request]:
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """Every data file's name and content."""
+    """Yield the name and content of every data file."""
     splits = {split: requests(split, number) for split, number in SIZES.items()}
     labels = {label for request in splits["train"] for label in request.labels}
     yield "tagging/label_map.json", _numbered(sorted(labels, key=_by_slot))
@@ -131,7 +130,7 @@ def files() -> Iterator[tuple[str, str]]:
 
 
 def _several(drawn: list[Request]) -> Iterator[str]:
-    """Every request, alone or with the next one or two, with the list of what they want."""
+    """Yield every request, by itself or joined with the next one or two, with the list of intents."""
     for first in range(len(drawn)):
         asked = drawn[first : first + 1 + first % 3]
         labels = sorted({request.intent for request in asked})
@@ -153,7 +152,7 @@ def _table(header: str, lines: Iterator[str]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Writes the data of the tagging demo.")
+    parser = argparse.ArgumentParser(description="Write the data of the tagging demo.")
     parser.add_argument("--output", type=Path, default=DATA, help="folder to write to (default: data/)")
     output = parser.parse_args().output
     for name, text in files():

@@ -1,9 +1,9 @@
-"""Whether this version could be released: `python scripts/release_check.py [--tag v0.1.0]`.
+"""Check whether this version can be released: `python scripts/release_check.py [--tag v0.1.0]`.
 
-The version must be that of the changelog's top heading, and of the tag where there is one. Wheel and source
-distribution are built from the files that git knows and must have them all; then each is installed in an
-environment of its own, away from the sources, and trains and answers with demo 2. It takes a few minutes, and
-what `pip install palm-torch` downloads, twice.
+The version must be that of the changelog's top heading, and of the tag if there is one. Wheel and source
+distribution are built from the files tracked by git, and must contain all of them. Then each is installed in
+a new environment, away from the sources, and demo 2 is run. This takes a few minutes, and downloads the
+dependencies of `palm-torch` twice.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ LOOK = (
 
 
 def version_problems(version: str, changelog: str, tag: str | None) -> list[str]:
-    """What keeps `version` from being released; empty where all is well.
+    """List the reasons why `version` cannot be released.
 
     Args:
-        version: that of the package.
+        version: of the package.
         changelog: the text of CHANGELOG.md.
-        tag: the git tag that would release it; None before there is one, when the top heading may still say
+        tag: the git tag of the release; None if there is none yet, and then the top heading may say
             "unreleased".
     """
     top = next((line for line in changelog.splitlines() if line.startswith("## ")), "nothing")
@@ -46,21 +46,21 @@ def version_problems(version: str, changelog: str, tag: str | None) -> list[str]
         ]
     problems = []
     if heading["version"] != version:
-        problems.append(f"CHANGELOG.md: the top heading is of {heading['version']}, the package of {version}")
+        problems.append(f"CHANGELOG.md: the top heading says {heading['version']}, the package {version}")
     if tag is not None and tag != f"v{version}":
         problems.append(f"the tag should be 'v{version}', not {tag!r}")
     if tag is not None and heading["state"] == "unreleased":
-        problems.append(f"CHANGELOG.md: {version} should have a date in place of 'unreleased'")
+        problems.append(f"CHANGELOG.md: {version} should have a date instead of 'unreleased'")
     return problems
 
 
 def left_out(tracked: Iterable[str], packed: Iterable[str]) -> list[str]:
-    """The files that git knows and a distribution lacks, in order."""
+    """Return the tracked files that a distribution lacks, sorted."""
     return sorted(set(tracked) - set(packed))
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """What a program prints, when it is run without this program's import paths; it must end well."""
+    """Run a program without this program's import paths and return its output; exit if it fails."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     print("$", *command, flush=True)
     done = subprocess.run(
@@ -73,12 +73,12 @@ def run(*command: str | Path, cwd: Path) -> str:
         check=False,
     )
     if done.returncode:
-        sys.exit(f"{done.stdout}\nit ended with {done.returncode}")
+        sys.exit(f"{done.stdout}\nit ended with exit code {done.returncode}")
     return done.stdout
 
 
 def build(tracked: list[str], folder: Path) -> tuple[Path, Path]:
-    """The wheel and the source distribution of the tracked files alone; the wheel is made from the latter."""
+    """Build the source distribution of only the tracked files, and the wheel from it; return both."""
     sources = folder / "sources"
     for name in tracked:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def build(tracked: list[str], folder: Path) -> tuple[Path, Path]:
 
 
 def content_problems(tracked: list[str], wheel: Path, sdist: Path) -> list[str]:
-    """Which files the distributions lack."""
+    """List the files that the distributions lack."""
     with tarfile.open(sdist) as archive:
         packed = [name.partition("/")[2] for name in archive.getnames()]
     with zipfile.ZipFile(wheel) as archive_of_wheel:
@@ -103,7 +103,7 @@ def content_problems(tracked: list[str], wheel: Path, sdist: Path) -> list[str]:
 
 
 def install_problems(artifact: Path, demos: Path, version: str, folder: Path) -> list[str]:
-    """What is wrong where `artifact` is installed in a fresh environment and demo 2 of `demos` is run."""
+    """List the problems when `artifact` is installed in a new environment and demo 2 of `demos` is run."""
     environment = folder / "environment"
     run(sys.executable, "-m", "venv", environment, cwd=folder)
     python = environment / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -113,7 +113,7 @@ def install_problems(artifact: Path, demos: Path, version: str, folder: Path) ->
     if not Path(place).resolve().is_relative_to(environment.resolve()):
         problems.append(f"{artifact.name}: palm is imported from {place}, not from the environment")
     if versions != [version, version]:
-        problems.append(f"{artifact.name}: it says it is {' and '.join(versions)}, not {version}")
+        problems.append(f"{artifact.name}: its version is {' and '.join(versions)}, not {version}")
     demo = demos / "demos" / "demo2" / "demo.py"
     output = run(python, demo, "--num_epochs", "0.05", "--save_path", folder / "out", cwd=folder)
     print(output.splitlines()[-1])
@@ -124,9 +124,9 @@ def install_problems(artifact: Path, demos: Path, version: str, folder: Path) ->
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 if the version could be released, 1 otherwise."""
-    parser = argparse.ArgumentParser(description="Whether this version could be released.")
-    parser.add_argument("--tag", help="the tag that releases it, v<version>; the changelog needs a date then")
+    """Return 0 if the version can be released, 1 otherwise."""
+    parser = argparse.ArgumentParser(description="Check whether this version can be released.")
+    parser.add_argument("--tag", help="the tag of the release, v<version>; the changelog then needs a date")
     tag = parser.parse_args(arguments).tag
     version = runpy.run_path(str(ROOT / "palm" / "core" / "version.py"))["__version__"]
     problems = version_problems(version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), tag)
@@ -138,10 +138,10 @@ def main(arguments: list[str] | None = None) -> int:
         with tarfile.open(sdist) as archive:
             archive.extractall(folder, filter="data")
         demos = folder / sdist.name.removesuffix(".tar.gz")
-        shutil.rmtree(demos / "palm")  # what runs is what was installed
+        shutil.rmtree(demos / "palm")  # so that the installed package is tested
         for artifact in (wheel, sdist):
             problems += install_problems(artifact, demos, version, folder)
-    print("\n".join(problems) if problems else f"{version} is fit for release")
+    print("\n".join(problems) if problems else f"{version} can be released")
     return 1 if problems else 0
 
 

@@ -1,4 +1,4 @@
-"""Write the table of all settings into docs/configuration.md: `python scripts/settings_table.py`."""
+"""Write the table of all settings to docs/configuration.md: `python scripts/settings_table.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARK = "<!-- settings table, written by scripts/settings_table.py -->\n"
 
 
 def table() -> str:
-    """The settings of every heading as Markdown tables."""
+    """Return the settings of every heading as Markdown tables."""
     parts = []
     for heading, consumers in HELP.items():
         rows = [_row(setting) for setting in listed(consumers, NO_SETTINGS)]
@@ -32,7 +32,7 @@ def _row(setting: Parameter) -> str:
 
 
 def page() -> str:
-    """The page with the table as the components have it now."""
+    """Return the page with an up-to-date table."""
     before = PAGE.read_text(encoding="utf-8").split("<!-- settings table", 1)[0]
     return f"{before}{MARK}\n{table()}"
 

@@ -1,8 +1,8 @@
-"""Trains the small BERT that the demos start from, on invented text that is not theirs, in two stages.
+"""Train the small BERT from which the demos start, in two stages, on invented text that is not in the demos.
 
-Random weights do not learn to read in a demo's three minutes. So this script lets them read before:
-first pairs of sentences, then paragraphs, ten times as many as the demos have, about other people and places.
-Nothing that the demos' dev files name occurs in it. On two cores it takes about half an hour.
+Random weights do not learn to read in a demo's three minutes, so this script pretrains them: first on pairs
+of sentences, then on paragraphs, ten times as many as the demos have, about other people and places. No name
+in the demos' dev files occurs in this text. On two cores it takes about half an hour.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COMMON: dict[str, Any] = {
 
 
 def write_texts(folder: Path) -> None:
-    """The text of both stages."""
+    """Write the text of both stages."""
     glimpses = tasks.glimpsing(writer(SEED, "glimpses", "train"), 20_000)
     for name, text in [("glimpses.json", glimpses), *files(SEED, SCALE)]:
         path = folder / name
@@ -51,13 +51,13 @@ def write_texts(folder: Path) -> None:
 
 
 def read_glimpses(folder: Path) -> Path:
-    """Stage one: two sentences, two questions. Returns the model's folder."""
+    """Train stage one, with two sentences and two questions; return the model's folder."""
     task = {"reader": "mrc", "paradigm": "mrc", "train_file": str(folder / "glimpses.json")}
     return _trained(folder / "first", {"mrqa": task}, task_instance="mrqa", num_epochs=4)
 
 
 def read_paragraphs(folder: Path, start: Path) -> Path:
-    """Stage two: the tasks of demo 2. Returns the model's folder."""
+    """Train stage two, with the tasks of demo 2; return the model's folder."""
     settings = {
         "mrqa": {"reader": "mrc", "paradigm": "mrc", "train_file": str(folder / "mrqa/train.json")},
         "match": {"reader": "match", "paradigm": "match", "train_file": str(folder / "match4mrqa/train.tsv")},
@@ -83,7 +83,7 @@ def _trained(save_path: Path, settings: dict[str, dict[str, str]], **others: Any
 
 
 def export(model: Path, output: Path) -> None:
-    """The encoder alone, as a directory in Hugging Face's layout; 16 bits are plenty for a start."""
+    """Write only the encoder, in Hugging Face's layout; 16 bits are enough to start from."""
     weights = from_ours(to_ours(load_file(model / "model.safetensors")).weights, "huggingface")
     output.mkdir(parents=True, exist_ok=True)
     save_file(

@@ -1,10 +1,11 @@
 """Let the disk fill up, or turn read-only, at every file-system call in turn; then make room and go on.
 
-    python benchmarks/faults/full_disk.py [--calls 100] [--tmpfs 12]
+    python benchmarks/faults/full_disk.py [--calls 100] [--tmpfs 12] [--parts training others cache tmpfs]
 
 A trial is good if the program ends with a StorageError that tells what to do, everything under its proper
 name is whole, and after there is room again the run ends with the bits of one that had room all the time.
-With root's rights also on real file systems that are too small (tmpfs). Linux; needs a C compiler.
+With root's rights also on real file systems that are too small (tmpfs). Linux; needs a C compiler. Stopped by
+Ctrl-C or SIGTERM, it prints the table of the trials so far.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import errno
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,9 @@ FAULTS = {errno.ENOSPC: "the disk is full", errno.EROFS: "read-only"}
 
 SHORT = {"num_epochs": 1, "save_every_n_steps": 10, "eval_every_n_steps": 10, "eval_every_epoch": False}
 """A run that writes every kind of file once, so that all its calls can be tried."""
+
+
+PARTS = ("training", "others", "cache", "tmpfs")
 
 
 def training(
@@ -133,22 +138,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--calls", type=int, default=100)
+    parser.add_argument("--calls", type=int, help="of each kind, evenly spread; 100, or all with --short")
     parser.add_argument("--tmpfs", type=int, default=12)
-    parser.add_argument("--short", action="store_true", help="a shorter run, and everything at every call")
+    parser.add_argument("--short", action="store_true", help="a shorter run")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     options = parser.parse_args()
     more: dict[str, Any] = SHORT if options.short else {}
     under_the_shim()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     trials = Trials()
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder).resolve()
-        data, reference = left_in_peace(work, **more)
-        wanted = sys.maxsize if options.short else options.calls
-        training(data, work, wanted, trials, reference, more)
-        others(data, work, wanted, trials)
-        cache(data, work, wanted, trials, reference, more)
-        if not options.short:
-            tmpfs(data, work, options.tmpfs, trials, reference)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            work = Path(folder).resolve()
+            data, reference = left_in_peace(work, **more)
+            wanted = options.calls or (sys.maxsize if options.short else 100)
+            if "training" in options.parts:
+                training(data, work, wanted, trials, reference, more)
+            if "others" in options.parts:
+                others(data, work, wanted, trials)
+            if "cache" in options.parts:
+                cache(data, work, wanted, trials, reference, more)
+            if "tmpfs" in options.parts and not options.short:
+                tmpfs(data, work, options.tmpfs, trials, reference)
+    except KeyboardInterrupt:
+        print("stopped")
     return trials.report()
 
 

@@ -48,7 +48,6 @@ from palm.experiments.grid.source import Source
 from palm.experiments.search import sweep as sweeping
 from palm.experiments.search.study import Study
 from palm.export.hugging_face import to_hugging_face
-from palm.export.inspection import inspect_directory
 from palm.export.onnx_model import to_onnx
 from palm.export.sources import tasks_of_run
 from palm.reader.cache import DataCache, key_of
@@ -57,6 +56,7 @@ from palm.reader.predictions import SavedAnswers, SavedRecords
 from palm.report import page as pages
 from palm.report.analysis import analyses_of
 from palm.report.difference import differences
+from palm.report.inspection import inspect_directory
 from palm.report.page import comparison_page, page
 from palm.report.plot import terminal_plot
 from palm.report.run import read_run

@@ -1,4 +1,4 @@
-"""Shared encoders by name: `bert`, `distilbert`, `electra`, `ernie`, `roberta` and `transformers`."""
+"""Shared encoders, registered as `bert`, `distilbert`, `electra`, `ernie`, `roberta` and `transformers`."""
 
 from palm.backbone import base_backbone
 from palm.backbone.base import BACKBONES, Backbone

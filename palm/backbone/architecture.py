@@ -14,28 +14,28 @@ from palm.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class LearnedPositions:
-    """A vector for every position, added to the word's (Devlin et al., 2018).
+    """Learned position embeddings, added to the word embeddings (Devlin et al., 2018).
 
     Args:
-        pad_token_id: the last row of the table that belongs to padding, as in RoBERTa, where position 0
-            has the row after it; None where position 0 has row 0.
+        pad_token_id: last row of the table reserved for padding, as in RoBERTa, where position 0 has the next
+            row; None if position 0 has row 0.
     """
 
     pad_token_id: int | None = None
 
     def table(self, rows: int) -> Table:
-        """The table.
+        """Create the table.
 
         Args:
             rows: number of rows, the setting `max_position_embeddings`.
 
         Raises:
-            ConfigError: no row is left for a token.
+            ConfigError: if no row is left for tokens.
         """
         pad = -1 if self.pad_token_id is None else self.pad_token_id
         if self.pad_token_id is not None and not 0 <= pad < rows - 1:
             raise ConfigError(
-                f"pad_token_id: {pad!r} leaves no position to a token; it should be 0 or more, and below "
+                f"pad_token_id: {pad!r} leaves no position for any token; it should be 0 or more, and below "
                 f"max_position_embeddings {rows!r} - 1"
             )
         return Table("position", "position_ids", "max_position_embeddings", rows, unused=pad + 1)
@@ -46,12 +46,12 @@ class Architecture:
     """The parts of an encoder; the defaults are BERT's.
 
     Args:
-        tables: embedding tables that are added to those of words and positions.
-        positions: how positions enter the embeddings; None where they do not, because the layers know them.
-        embedding_size: width of the tables, where it may not be `hidden_size`.
+        tables: embedding tables besides those of words and positions.
+        positions: learned position embeddings; None if only the layers encode positions.
+        embedding_size: width of the tables, if it may differ from `hidden_size`.
         pooler_act: activation of the pooler.
-        attention: kinds of attention, which the layers take in turn, from the lowest.
-        layer: where layers normalize, `PostNorm` or `PreNorm`.
+        attention: kinds of attention, assigned to the layers cyclically, from the lowest.
+        layer: position of the layer norms, `PostNorm` or `PreNorm`.
         feed_forward: `FeedForward` or `GatedFeedForward`.
     """
 

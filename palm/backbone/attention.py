@@ -1,4 +1,4 @@
-"""Multi-head self-attention of packed tokens; the only place where a token sees others."""
+"""Multi-head self-attention of packed tokens; the only module in which tokens see each other."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from palm.core.numerics.weight_cache import cached_product
 
 @dataclass(frozen=True)
 class AttentionKind:
-    """The keys that tokens see in one layer.
+    """The kind of attention in one layer.
 
     Args:
         window: number of tokens that a token sees on either side; None for its whole sequence.
-        rotary_base: base of the angles by which queries and keys are turned, see `rotate`; None for none.
+        rotary_base: base of the rotation angles of queries and keys, see `rotate`; None for no rotation.
     """
 
     window: int | None = None
@@ -31,13 +31,13 @@ class SelfAttention(nn.Module):
     """Scaled dot-product attention between the tokens of each sequence (Vaswani et al., 2017).
 
     Args:
-        width: of the tokens, in and out.
-        num_heads: divides `width`.
+        width: width of the tokens, in and out.
+        num_heads: number of heads; `width` is a multiple of it.
         dropout_prob: probability of zeroing an attention weight while training.
-        kind: what a token sees.
+        kind: window and rotary positions.
 
     Raises:
-        ConfigError: rotary positions, and heads of odd width.
+        ConfigError: if rotary positions are combined with heads of odd width.
     """
 
     def __init__(self, width: int, num_heads: int, dropout_prob: float, kind: AttentionKind) -> None:
@@ -55,20 +55,20 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-        """Gather from the other tokens of every token's sequence.
+        """Compute attention within each sequence.
 
         Args:
             tokens: packed, [tokens, width].
-            packing: where they belong.
-            first_only: ask only for the first token of every row.
+            packing: layout of the tokens.
+            first_only: compute only the first token of every row.
 
         Returns:
-            [tokens, width], or [batch, width] where `first_only`.
+            [tokens, width], or [batch, width] if `first_only`.
         """
         asking = tokens[packing.first] if first_only else tokens
         joint = None if first_only else cached_product((self.query, self.key, self.value), tokens.dtype)
         if joint is not None:
-            # One product where the matrices are joined once; training would join them at every step.
+            # One product if the joined matrix is cached; training would have to join it at every step.
             parts = joint(tokens).chunk(3, dim=-1)
         else:
             parts = (linear(asking, self.query), linear(tokens, self.key), linear(tokens, self.value))
@@ -90,10 +90,10 @@ class SelfAttention(nn.Module):
 
 
 def rotate(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Turn every pair of a vector's coordinates by an angle that grows with the token's position.
+    """Rotate every pair of a vector's coordinates by an angle that grows with the token's position.
 
-    The product of a query and a key then depends on how far they are apart. Coordinate i makes a pair with
-    i + head_dim / 2, as in Hugging Face's programs, and turns by `position · base^(-2i / head_dim)`.
+    The product of a query and a key then depends on their distance. Coordinate i forms a pair with
+    i + head_dim / 2, as in Hugging Face's code, and is rotated by `position · base^(-2i / head_dim)`.
 
     Args:
         vectors: [tokens, heads, head_dim].
@@ -103,7 +103,7 @@ def rotate(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
     Source: Su et al., 2021, arXiv:2104.09864, section 3.2.2.
     """
     half = vectors.shape[-1] // 2
-    # In float32 also for bfloat16 vectors: bfloat16 does not tell position 257 from 256.
+    # Also in float32 for bfloat16 vectors, because bfloat16 cannot distinguish positions 256 and 257.
     exponents = torch.arange(half, dtype=torch.float32, device=vectors.device) / half
     angles = positions[:, None, None] * base**-exponents  # [tokens, 1, half]
     cos = angles.cos()

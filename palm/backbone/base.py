@@ -1,4 +1,4 @@
-"""The backbone's side of the contract: the reader's tensors in, features out."""
+"""The backbone interface: the reader's tensors in, features out."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
-"""Features of a whole text; both are the same tensor, as in PaddlePALM."""
+"""Features of the whole text; both are the same tensor, as in PaddlePALM."""
 
 
 class Backbone(Component, nn.Module):
     """A shared encoder.
 
     Attributes:
-        inputs_attr: tensors it takes from the reader.
-        outputs_attr: features it gives.
-        max_tokens: the longest sequence it takes; None for any.
-        wants_even_lengths: True if the rows of a training batch should be of about one length, because it
-            computes padding as well.
-        is_packed: True if it computes real tokens only, and takes the layout of `packing.layout_of`.
+        inputs_attr: tensors that it reads from the reader.
+        outputs_attr: features that it returns.
+        max_tokens: maximum sequence length; None for no limit.
+        wants_even_lengths: True if the rows of a training batch should have similar lengths, because padding
+            is computed too.
+        is_packed: True if it computes only real tokens and accepts the layout of `packing.layout_of`.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"is_pairwise": unused, "phase": checked_phase}
@@ -41,55 +41,53 @@ class Backbone(Component, nn.Module):
 
     @abstractmethod
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
-        """The declared outputs of the declared inputs.
+        """Compute the declared outputs from the declared inputs.
 
         Args:
-            inputs: every name of `inputs_attr`; further names are ignored.
-            wanted: the outputs that somebody will read; None for all. What nobody reads may be left out.
+            inputs: every name of `inputs_attr`; other names are ignored.
+            wanted: the outputs that will be read; None for all. Others may be omitted.
         """
 
     def head_layers(self, model: str) -> nn.Module | None:  # noqa: ARG002
-        """Build layers for one task between this encoder's tokens and its head's last layer; None for none.
+        """Create the family's layers between the tokens and a head's last layer; None if it has none.
 
         Args:
-            model: the head, as the end of a class's name in `transformers`.
+            model: the head, as a suffix of class names in `transformers`.
         """
         return None
 
     def parameter_layers(self) -> list[list[str]]:
-        """The names of the embeddings' parameters, then those of each layer, from the lowest.
+        """List the names of the embeddings' parameters, then those of each layer, from the lowest.
 
-        What comes after the topmost layer is in none of them. Only freezing and rates by layer ask for it.
+        Parameters above the top layer are omitted. Required only by `freeze` and `layerwise_decay`.
 
         Raises:
-            ConfigError: the encoder does not tell.
+            ConfigError: if the encoder does not define its layers.
         """
         raise ConfigError(
-            f"{type(self).__name__} does not tell which layer its parameters are in, as freeze and "
-            "layerwise_decay need; give it a method parameter_layers"
+            f"{type(self).__name__} does not define the layers of its parameters, which freeze and "
+            "layerwise_decay need; add a method parameter_layers"
         )
 
-    def copied_top(self, count: int) -> nn.ModuleDict:
-        """Copies of the topmost `count` layers and of what follows them, for one task alone.
+    def copied_top(self, count: int) -> nn.ModuleDict:  # noqa: ARG002
+        """Copy the top `count` layers and all modules above them, for a single task.
 
         Raises:
-            ConfigError: this backbone cannot, or has no more layers than that.
+            ConfigError: if this is not supported, or if no layer would remain shared.
         """
-        name = type(self).__name__
-        raise ConfigError(f"private_layers: {name} does not know how; leave it out, not {count}")
+        raise ConfigError(f"private_layers: not supported by {type(self).__name__}; leave it out")
 
-    def with_top(self, top: nn.ModuleDict) -> Backbone:
-        """This backbone with what `copied_top` gave in place of its own; below, it is the same modules."""
-        raise ConfigError(f"private_layers: {type(self).__name__} does not know how ({len(top)} parts)")
+    def with_top(self, top: nn.ModuleDict) -> Backbone:  # noqa: ARG002
+        """Return this backbone with its top replaced by the result of `copied_top`; the rest is shared."""
+        raise ConfigError(f"private_layers: not supported by {type(self).__name__}; leave it out")
 
     def checkpoint_activations(self) -> None:
-        """Keep less for the backward pass, and compute it again there; nothing else changes.
+        """Store fewer activations for the backward pass and recompute them there; results stay the same.
 
         Raises:
-            ConfigError: this backbone cannot.
+            ConfigError: if this is not supported.
         """
-        name = type(self).__name__
-        raise ConfigError(f"activation_checkpointing: {name} does not know how; leave it out")
+        raise ConfigError(f"activation_checkpointing: not supported by {type(self).__name__}; leave it out")
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)

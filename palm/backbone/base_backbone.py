@@ -1,4 +1,4 @@
-"""Encoders as programs of PaddlePALM 2.x write them: declarations as properties, and `build`."""
+"""Base class for custom encoders written for PaddlePALM 2.x: declarations as properties, and `build`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Backbone(base.Backbone):
     """The base class of encoders in PaddlePALM 2.x.
 
     A subclass has the properties `inputs_attr` and `outputs_attr` (name -> `[shape, dtype]`) and the method
-    `build`. What Paddle's layers create inside `build`, a torch module creates in its constructor.
+    `build`. Parameters that Paddle creates inside `build` are created in the constructor.
 
     Args:
         phase: 'train' or 'predict'.
@@ -34,7 +34,7 @@ class Backbone(base.Backbone):
 
     @abstractmethod
     def build(self, inputs: Tensors, scope_name: str = "") -> Tensors:
-        """The declared outputs of the declared inputs, tensors in the place of Paddle's variables."""
+        """Compute the declared outputs from the declared inputs, tensors in place of Paddle's variables."""
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:  # noqa: ARG002
         """Call `build`, which computes all outputs."""

@@ -1,4 +1,4 @@
-"""The encoders of BERT and its kin, as they differ from one another."""
+"""BERT and its variants, each described by its differences from BERT."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BERT(Encoder):
 
     @staticmethod
     def architecture(type_vocab_size: int = 2) -> Architecture:
-        """Segments."""
+        """Add segments."""
         return Architecture(tables=(Table("segment", "segment_ids", "type_vocab_size", type_vocab_size),))
 
 
@@ -29,8 +29,8 @@ class BERT(Encoder):
 class DistilBERT(Encoder):
     """The encoder of Sanh et al., 2019 (arXiv:1910.01108).
 
-    Published weights have no pooler. Ours is the layer that Hugging Face's DistilBERT classifier
-    puts in its place, linear and ReLU.
+    Published weights have no pooler. It is replaced by the linear layer and ReLU of Hugging Face's DistilBERT
+    classifier.
     """
 
     aliases: ClassVar[dict[str, str]] = {
@@ -45,7 +45,7 @@ class DistilBERT(Encoder):
 
     @staticmethod
     def architecture() -> Architecture:
-        """Another pooler."""
+        """Change the pooler's activation."""
         return Architecture(pooler_act="relu")
 
 
@@ -53,18 +53,18 @@ class DistilBERT(Encoder):
 class ELECTRA(Encoder):
     """The encoder of Clark et al., 2020 (arXiv:2003.10555), discriminator or generator.
 
-    Published weights have no pooler. Ours is the layer that Google's and Hugging Face's ELECTRA
-    classifiers put in its place, linear and GELU.
+    Published weights have no pooler. It is replaced by the linear layer and GELU of Google's and Hugging
+    Face's ELECTRA classifiers.
 
     Args:
         type_vocab_size: number of segments.
-        embedding_size: width of the embedding tables; where it is not `hidden_size`, a linear layer
-            lies between. `hidden_size` where None.
+        embedding_size: width of the embedding tables, projected to `hidden_size` by a linear layer if
+            different; None for `hidden_size`.
     """
 
     @staticmethod
     def architecture(type_vocab_size: int = 2, *, embedding_size: int | None = None) -> Architecture:
-        """Segments, the tables' width, another pooler."""
+        """Add segments; set the width of the tables and the pooler's activation."""
         segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
         return Architecture(tables=(segments,), embedding_size=embedding_size, pooler_act="gelu")
 
@@ -75,9 +75,9 @@ class ERNIE(Encoder):
 
     Args:
         sent_type_vocab_size: number of sentence types (segments).
-        task_type_vocab_size: number of tasks that `task_ids` can name.
-        use_task_id: whether there are task embeddings; ERNIE 1.0 has none. Without them the
-            backbone does not take `task_ids`.
+        task_type_vocab_size: number of task ids.
+        use_task_id: use task embeddings; ERNIE 1.0 has none. Without them, the backbone does not read
+            `task_ids`.
     """
 
     aliases: ClassVar[dict[str, str]] = {
@@ -105,7 +105,7 @@ class ERNIE(Encoder):
     def architecture(
         sent_type_vocab_size: int = 2, task_type_vocab_size: int = 3, *, use_task_id: bool = True
     ) -> Architecture:
-        """Segments and tasks."""
+        """Add segments and tasks."""
         segments = Table("segment", "segment_ids", "sent_type_vocab_size", sent_type_vocab_size)
         tasks = Table("task", "task_ids", "task_type_vocab_size", task_type_vocab_size)
         return Architecture(tables=(segments, tasks) if use_task_id else (segments,))
@@ -115,20 +115,20 @@ class ERNIE(Encoder):
 class RoBERTa(Encoder):
     """The encoder of Liu et al., 2019 (arXiv:1907.11692), and of XLM-R.
 
-    Every token belongs to segment 0. Token number 0 has row `pad_token_id + 1` of the position
-    table: the rows before belong to padding.
+    Every token belongs to segment 0. Position 0 has row `pad_token_id + 1` of the position table; the rows
+    before it are reserved for padding.
 
     Args:
-        max_position_embeddings: rows of the position table; the longest sequence has
-            `pad_token_id + 1` tokens less.
-        type_vocab_size: rows of the segment table, of which the first is used.
-        pad_token_id: the padding's id in the vocabulary, and the padding's row among the positions.
+        max_position_embeddings: rows of the position table; the maximum sequence length is
+            `pad_token_id + 1` less.
+        type_vocab_size: rows of the segment table; only the first is used.
+        pad_token_id: id of the padding token in the vocabulary, and its row in the position table.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-5}
 
     @staticmethod
     def architecture(type_vocab_size: int = 1, *, pad_token_id: int = 1) -> Architecture:
-        """One segment for all tokens, positions behind the padding's."""
+        """Use one segment for all tokens, and positions after the padding's."""
         segment = Table("segment", None, "type_vocab_size", type_vocab_size)
         return Architecture(tables=(segment,), positions=LearnedPositions(pad_token_id))

@@ -1,7 +1,7 @@
-"""Attention of packed sequences by plain matrix products, block by block, for training on a CPU.
+"""Attention of packed sequences with plain matrix products, block by block, for training on a CPU.
 
-The sequences are taken one by one: nothing is spent on padding, and what one of them needs stays in the
-processor's cache. Short neighbours are taken together, and within a window long sequences are cut.
+Sequences are processed one by one: no time is spent on padding, and the data of one sequence stays in the
+processor's cache. Short neighbours are merged, and with a window, long sequences are split.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from palm.backbone.stacked_attention import Piece, pieces_of
 
 
 def attend_by_blocks(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
-    """Compute `attend`; the arguments are the same."""
+    """Compute `attend`, with the same arguments."""
     pieces = pieces_of(scope, key.shape[1])
-    gathered: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+    output: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         query, key, value, pieces, dropout_prob, scope.window is not None
     )
-    return gathered
+    return output
 
 
 class _Attention(torch.autograd.Function):
-    """Scores, softmax, dropout and weighted mean, with their derivatives written out.
+    """Scores, softmax, dropout and weighted mean, with explicit derivatives.
 
-    Autograd would make a gradient as large as all tokens for each slice: for 32 sequences of 80 tokens, with
-    dropout, that took 3.7 times as long in float32 and 5 times in bfloat16.
+    Autograd would allocate a gradient of the size of all tokens for each slice: for 32 sequences of 80 tokens
+    with dropout, that took 3.7 times as long in float32 and 5 times in bfloat16.
     """
 
     @staticmethod
@@ -50,11 +50,11 @@ class _Attention(torch.autograd.Function):
         ctx.scale = 1 / math.sqrt(query.shape[-1])
         ctx.dropout_scale = 1 / (1 - dropout_prob)
         ctx.shapes = query.shape, key.shape
-        # One draw for all blocks in their order, so that stacking some of them changes no bit.
+        # One draw for all blocks, in order, so stacking some of them does not change the masks.
         masks: Sequence[Tensor | None] = [None] * len(pieces)
         if dropout_prob:
             masks = _masks(pieces, query, dropout_prob)
-        gathered = _empty_up_to(pieces[-1].blocks[-1].queries.stop, query, query.shape)
+        output = _empty_up_to(pieces[-1].blocks[-1].queries.stop, query, query.shape)
         saved: list[Tensor | None] = []
         for piece, mask in zip(pieces, masks, strict=True):
             q = piece.queries_by_head(query)
@@ -63,42 +63,42 @@ class _Attention(torch.autograd.Function):
             scores = product(q, k.mT, ctx.scale)
             piece.hide(scores)
             weight = scores.softmax(-1)
-            piece.put_queries(gathered, product(apply_mask(weight, mask), v, ctx.dropout_scale))
+            piece.put_queries(output, product(apply_mask(weight, mask), v, ctx.dropout_scale))
             saved += [q, k, v, weight, mask]
         ctx.save_for_backward(*saved)
-        return gathered
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        of_queries, of_keys = ctx.shapes
+        query_shape, key_shape = ctx.shapes
         last = ctx.pieces[-1].blocks[-1]
-        grad_query = _empty_up_to(last.queries.stop, gradient, of_queries)
-        # Blocks of a window add to what is there.
+        grad_query = _empty_up_to(last.queries.stop, gradient, query_shape)
+        # Overlapping blocks of a window accumulate, starting from zero.
         stop = 0 if ctx.overlapping else last.keys.stop
-        grad_key = _empty_up_to(stop, gradient, of_keys)
-        grad_value = _empty_up_to(stop, gradient, of_keys)
-        # Five tensors of each piece, in the order in which `forward` saved them.
+        grad_key = _empty_up_to(stop, gradient, key_shape)
+        grad_value = _empty_up_to(stop, gradient, key_shape)
+        # Five tensors per piece, in the order in which `forward` saved them.
         saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)
         for piece, (q, k, v, weight, mask) in zip(ctx.pieces, saved, strict=True):
-            # Scaled in the product, masked afterwards: what was dropped gets no gradient.
+            # Scaled in the product, then masked: dropped weights get no gradient.
             mean = piece.gradient_by_head(gradient)
             grad_weight = product(mean, v.mT, ctx.dropout_scale)
-            # Private to torch, and one pass: 3 to 4 times as fast as the formula by its operators, 13 µs
-            # against 51 for 12 heads of 80 tokens in float32, 23 against 101 in bfloat16.
+            # A private function of torch, in one pass: 3 to 4 times as fast as separate operators, 13 µs
+            # instead of 51 for 12 heads of 80 tokens in float32, 23 instead of 101 in bfloat16.
             grad_scores = torch._softmax_backward_data(
                 apply_mask(grad_weight, mask), weight, -1, weight.dtype
             )
             piece.put_queries(grad_query, product(grad_scores, k, ctx.scale))
-            of_keys = product(grad_scores.mT, q, ctx.scale)
-            of_values = product(apply_mask(weight, mask).mT, mean, ctx.dropout_scale)
-            piece.put_keys(grad_key, of_keys, ctx.overlapping)
-            piece.put_keys(grad_value, of_values, ctx.overlapping)
+            grad_k = product(grad_scores.mT, q, ctx.scale)
+            grad_v = product(apply_mask(weight, mask).mT, mean, ctx.dropout_scale)
+            piece.put_keys(grad_key, grad_k, ctx.overlapping)
+            piece.put_keys(grad_value, grad_v, ctx.overlapping)
         return grad_query, grad_key, grad_value, None, None, None
 
 
 def _masks(pieces: Sequence[Piece], query: Tensor, dropout_prob: float) -> list[Tensor]:
-    """Dropout masks in the shape of each piece's scores, from one draw for all blocks."""
+    """Draw dropout masks in the shape of each piece's scores, with one draw for all blocks."""
     heads = query.shape[1]
     sizes = [heads * math.prod(block.size) for piece in pieces for block in piece.blocks]
     drawn = iter(torch.split(draw_mask(torch.Size([sum(sizes)]), dropout_prob, query.dtype), sizes))
@@ -106,13 +106,13 @@ def _masks(pieces: Sequence[Piece], query: Tensor, dropout_prob: float) -> list[
 
 
 def _empty_up_to(stop: int, like: Tensor, shape: torch.Size) -> Tensor:
-    """Make a tensor to be filled up to a token; the spare tokens after it are zero."""
+    """Allocate a tensor whose tokens before `stop` are uninitialized, and all others zero."""
     empty = like.new_empty(shape)
     empty[stop:] = 0
     return empty
 
 
 def product(one: Tensor, other: Tensor, scale: float) -> Tensor:
-    """scale · one · other, head by head."""
+    """Compute scale · one · other, batched over the first dimension."""
     out = one.new_empty(one.shape[0], one.shape[1], other.shape[2])
     return torch.baddbmm(out, one, other, beta=0, alpha=scale, out=out)

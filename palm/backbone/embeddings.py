@@ -1,4 +1,4 @@
-"""Tokens to vectors: one table per kind of id, summed, normalized, dropped out."""
+"""Token embeddings: one table per kind of id, summed, normalized, with dropout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palm.core.tensor_specs import Tensors
 
 
 class Embeddings(nn.Module):
-    """The sum of a word's, its position's, its segment's (and task's) vectors, as wide as the layers."""
+    """Sum of the embeddings of a token's word, position, segment (and task), projected to `hidden_size`."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -32,20 +32,20 @@ class Embeddings(nn.Module):
 
     @property
     def word_table(self) -> nn.Parameter:
-        """The parameter that MLM shares, [vocabulary, width]."""
+        """The word embeddings, shared with MLM, [vocabulary, width]."""
         weight = self.get_submodule(self.tables[0].name).weight
         assert isinstance(weight, nn.Parameter)
         return weight
 
     def forward(self, inputs: Tensors, packing: Packing) -> Tensor:
-        """The packed tokens of `inputs`, [tokens, width], in the dtype that all layers compute with.
+        """Embed the packed tokens of `inputs`, [tokens, width], in the dtype that the layers compute in.
 
         Args:
             inputs: ids, [batch, seq], by name.
-            packing: where the tokens lie.
+            packing: layout of the tokens.
 
         Raises:
-            WiringError: if an id lies outside its table (on a CPU; a GPU cannot say which).
+            WiringError: if an id is out of range (on a CPU only; a GPU does not report which one).
         """
         ids = {table.ids: packing.pack(inputs[table.ids]) for table in self.tables if table.ids is not None}
         try:
@@ -67,7 +67,7 @@ class Embeddings(nn.Module):
         return embedded
 
     def _vectors(self, table: Table, ids: Tensors) -> Tensor:
-        """A table's vectors for packed ids, [tokens, width]; [width] where every token has the same."""
+        """Look up packed ids in a table, [tokens, width]; [width] if all tokens have the same row."""
         embedding = self.get_submodule(table.name)
         assert isinstance(embedding, nn.Embedding)
         if table.ids is None:

@@ -1,4 +1,4 @@
-"""The Transformer encoder of BERT and its kin: embeddings, layers and pooler, on packed tokens."""
+"""The Transformer encoder of BERT and its variants: embeddings, layers and pooler, on packed tokens."""
 
 from __future__ import annotations
 
@@ -30,37 +30,36 @@ E = TypeVar("E", bound="Encoder")
 class Encoder(TokenEncoder):
     """A Transformer encoder (Vaswani et al., 2017); a subclass describes its parts in `architecture`.
 
-    The parameters of this static method are settings of that encoder. They join those below in its
-    constructor: positional ones after `max_position_embeddings`, where PaddlePALM 2 has them, keyword-only
-    ones at the end.
+    The parameters of this static method become settings of that encoder. In the constructor, positional ones
+    follow `max_position_embeddings`, as in PaddlePALM 2, and keyword-only ones come last.
 
-    An encoder computes only the real tokens of a batch. Where only sentence embeddings are wanted, the last
+    An encoder computes only the real tokens of a batch. If only sentence embeddings are wanted, the last
     layer computes only the first token. Within `torch.autocast`, everything between the embeddings' norm and
-    the pooler has its dtype, the residual stream too; the pooler is float32.
+    the pooler, including the residual stream, has its dtype; the pooler is float32.
 
     Args:
-        hidden_size: width of every token's vector.
+        hidden_size: width of the token vectors.
         num_hidden_layers: number of layers.
-        num_attention_heads: heads per layer; it divides `hidden_size`.
+        num_attention_heads: heads per layer; `hidden_size` is a multiple of it.
         vocab_size: number of tokens in the vocabulary.
-        max_position_embeddings: longest sequence, in tokens.
+        max_position_embeddings: maximum sequence length, in tokens.
         hidden_act: activation inside the feed-forward networks.
-        hidden_dropout_prob: dropout on embeddings and on what each sublayer adds.
+        hidden_dropout_prob: dropout on embeddings and on the output of each sublayer.
         attention_probs_dropout_prob: dropout on attention weights.
-        initializer_range: sigma of the normal that weights start from.
-        intermediate_size: inner width of the feed-forward networks; 4 x `hidden_size` where None.
+        initializer_range: standard deviation of the normal distribution that initializes the weights.
+        intermediate_size: inner width of the feed-forward networks; None for 4 x `hidden_size`.
         layer_norm_eps: added to the variance in layer norms.
-        pooling: how a sentence embedding is made: `cls` is the first token through the pooler, as in PALM,
-            `mean` and `max` are over all tokens, without a pooler; `model` is what the directory of the
-            pretrained weights says (`1_Pooling/config.json`), otherwise `cls`.
+        pooling: pooling of tokens to a sentence embedding: `cls` is the first token through the pooler, as in
+            PALM; `mean` and `max` are over all tokens, without a pooler; `model` uses the pooling of the
+            pretrained directory (`1_Pooling/config.json`), or `cls` without one.
         own: settings of `architecture`.
 
     Attributes:
         architecture: the encoder's own settings -> its parts.
-        inner_width: that of the feed-forward networks.
+        inner_width: inner width of the feed-forward networks.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
     """
 
     architecture: ClassVar[Callable[..., Architecture]]
@@ -107,7 +106,7 @@ class Encoder(TokenEncoder):
         self._assemble(shape, parts)
 
     def _assemble(self, shape: Shape, parts: Architecture) -> None:
-        """Declare inputs and outputs, and build all modules; the order decides which weights a seed gives."""
+        """Declare inputs and outputs and create all modules; their order determines the weights of a seed."""
         width = shape.hidden_size
         self.inner_width = shape.inner_width
         self.max_tokens = shape.max_position_embeddings - sum(table.unused for table in shape.tables)
@@ -131,30 +130,30 @@ class Encoder(TokenEncoder):
 
     @classmethod
     def from_config(cls: type[E], config: Mapping[str, Any], phase: str = "train") -> E:
-        """Build the encoder that a JSON file of Hugging Face, Google or Paddle describes.
+        """Build an encoder from the content of a JSON file of Hugging Face, Google or Paddle.
 
         Args:
             config: the file's content; keys that are not settings of this class are ignored.
-            phase: 'train' or 'predict', as in PaddlePALM 2.x; nothing depends on it.
+            phase: 'train' or 'predict', as in PaddlePALM 2.x; it has no effect.
 
         Raises:
-            ConfigError: if settings are missing or wrong, with all of them.
+            ConfigError: if settings are missing or invalid; lists all of them.
         """
         raise_any(type_problems(Mapping, "the content of a JSON file, a mapping", config=config))
         return cls(**cls.settings_in(config), phase=phase)
 
     @classmethod
     def settings_in(cls, config: Mapping[str, Any]) -> dict[str, Any]:
-        """The constructor's arguments that such a file has, by their names here.
+        """Extract the constructor's arguments from the content of such a file.
 
         Raises:
-            ConfigError: if settings are missing, with all of them.
+            ConfigError: if settings are missing; lists all of them.
         """
         parameters = inspect.signature(cls).parameters
         other_spellings = {cls.aliases[key]: value for key, value in config.items() if key in cls.aliases}
         chosen = other_spellings | {key: value for key, value in config.items() if key in parameters}
         missing = [
-            f"{name}: the configuration of {cls.__name__} lacks it"
+            f"{name}: missing in the configuration of {cls.__name__}"
             for name, parameter in parameters.items()
             if parameter.default is parameter.empty and name not in chosen
         ]
@@ -172,30 +171,30 @@ class Encoder(TokenEncoder):
             packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
         outputs = {"word_embedding": embedded}
         if not {"encoder_outputs", *SENTENCE}.isdisjoint(wanted):
-            # From here on dtypes are our own choice: autocast would widen norms and softmax on a GPU.
+            # From here on, dtypes are set explicitly: autocast would widen norms and softmax on a GPU.
             with torch.autocast(embedded.device.type, enabled=False):
                 outputs |= self._encode(embedded, packing, wanted)
         return outputs
 
     def checkpoint_activations(self) -> None:
-        """Keep only what goes into each layer for the backward pass, and compute the rest there again.
+        """Store only the input of each layer for the backward pass, and recompute the rest there.
 
-        Losses and gradients stay the same, dropout too; a step takes about a third longer.
+        Losses and gradients, including dropout, stay the same; a step takes about a third longer.
 
         Source: Chen et al., 2016, arXiv:1604.06174.
         """
         self._checkpoints_activations = True
 
     def _encode(self, tokens: Tensor, packing: Packing, wanted: Collection[str]) -> Tensors:
-        """Compute `encoder_outputs`, or first tokens alone, and the sentence embedding, if it is wanted."""
+        """Compute `encoder_outputs`, or only the first tokens, and the sentence embedding if it is wanted."""
         every_token = "encoder_outputs" in wanted or self.pooler is None
         *lower, last = self.layers
         with casting(self.layers, tokens):
             for layer in lower:
                 tokens = self._run(layer, tokens, packing, False)
-            # Where only sentence embeddings are wanted, nobody reads what the last layer gives for other
-            # tokens than the first. With 6 layers, training is 1.11 to 1.13 times as fast without;
-            # results are equal to 4e-8.
+            # If only sentence embeddings are wanted, the last layer's output is not read except at the first
+            # token. Skipping the rest makes training with 6 layers 1.11 to 1.13 times as fast; results are
+            # equal to 4e-8.
             tokens = self._run(last, tokens, packing, not every_token)  # [tokens, width] or [batch, width]
         if self.final_norm is not None:
             tokens = layer_norm(tokens, self.final_norm)
@@ -208,7 +207,7 @@ class Encoder(TokenEncoder):
         return outputs
 
     def parameter_layers(self) -> list[list[str]]:
-        """The embeddings, then the layers; the pooler is in none of them."""
+        """List the embeddings' parameters, then those of each layer; the pooler is omitted."""
         stages: dict[str, nn.Module] = {"embeddings": self.embeddings}
         stages |= {f"layers.{number}": layer for number, layer in enumerate(self.layers)}
         return [
@@ -216,20 +215,20 @@ class Encoder(TokenEncoder):
         ]
 
     def copied_top(self, count: int) -> nn.ModuleDict:
-        """Copies of the topmost layers, of the norm after them and of the pooler.
+        """Copy the top layers, the norm after them and the pooler.
 
         Raises:
-            ConfigError: there are no more layers than that.
+            ConfigError: if no layer would remain shared.
         """
         if not 1 <= count < len(self.layers):
-            most = len(self.layers) - 1
-            raise ConfigError(f"private_layers should be at most {most}, so that one is shared, not {count}")
+            limit = len(self.layers) - 1
+            raise ConfigError(f"private_layers should be from 1 to {limit}, not {count}")
         parts = {"layers": self.layers[-count:], "final_norm": self.final_norm, "pooler": self.pooler}
         return nn.ModuleDict({name: copy.deepcopy(part) for name, part in parts.items() if part is not None})
 
     def with_top(self, top: nn.ModuleDict) -> Encoder:
-        """An encoder of the same lower modules, whose topmost are those of `copied_top`."""
-        # A shallow copy shares all parameters; a table of modules of its own leaves `self` as it is.
+        """Return an encoder that shares the lower modules and has those of `copied_top` on top."""
+        # A shallow copy shares all parameters; its own table of modules leaves `self` unchanged.
         own = copy.copy(self)
         own._modules = dict(self._modules)
         upper = top["layers"]
@@ -241,6 +240,6 @@ class Encoder(TokenEncoder):
 
     def _run(self, layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
         if self._checkpoints_activations and torch.is_grad_enabled():
-            again: Tensor = checkpoint(call_layer, layer, tokens, packing, first_only, use_reentrant=False)
-            return again
+            output: Tensor = checkpoint(call_layer, layer, tokens, packing, first_only, use_reentrant=False)
+            return output
         return call_layer(layer, tokens, packing, first_only)

@@ -1,4 +1,4 @@
-"""The layers that encoders are stacked from: where they normalize, and their feed-forward networks."""
+"""Encoder layers with post- or pre-normalization, and their feed-forward networks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class FeedForward(nn.Module):
     """Two linear layers with an activation between them (Vaswani et al., 2017, section 3.3).
 
     Args:
-        width: of the tokens, in and out.
-        inner_width: between the layers.
+        width: width of the tokens, in and out.
+        inner_width: width between the layers.
         hidden_act: name of the activation.
     """
 
@@ -39,7 +39,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(FeedForward):
-    """`FeedForward` whose inner values are multiplied by those of a third linear layer, the gate.
+    """`FeedForward` whose inner values are multiplied by those of a third linear layer (GLU).
 
     Source: Shazeer, 2020, arXiv:2002.05202, equation 6, with any activation.
     """
@@ -55,19 +55,19 @@ class GatedFeedForward(FeedForward):
 
 
 class PostNorm(nn.Module):
-    """Self-attention, then a feed-forward network; each added to its input, and the sum normalized.
+    """Self-attention, then a feed-forward network, each followed by a residual sum and a layer norm.
 
     Args:
         attention: the first sublayer.
-        ffn: the second.
-        width: of the tokens, in and out.
+        ffn: the second sublayer.
+        width: width of the tokens, in and out.
         layer_norm_eps: added to the variance in layer norms.
-        dropout_prob: dropout on what each sublayer adds.
+        dropout_prob: dropout on the output of each sublayer.
 
     Attributes:
-        needs_final_norm: whether the encoder normalizes what the last layer gives.
-        casts_its_parameters: where norms are cast, it computes with all of them in the dtype of its tokens;
-            fsdp may send them in that.
+        needs_final_norm: True if the encoder must normalize the output of the last layer.
+        casts_its_parameters: True if all parameters are used in the dtype of the tokens when norms are cast;
+            FSDP may then communicate them in this dtype.
 
     Source: Vaswani et al., 2017; Devlin et al., 2018.
     """
@@ -92,15 +92,15 @@ class PostNorm(nn.Module):
         self.dropout = Dropout(dropout_prob)
 
     def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-        """[tokens, width] to [tokens, width], or to [batch, width] where `first_only`."""
+        """[tokens, width] to [tokens, width], or to [batch, width] if `first_only`."""
         residual = tokens[packing.first] if first_only else tokens
-        gathered = self.dropout(self.attention(tokens, packing, first_only))
-        residual = layer_norm(residual + gathered, self.attention_norm)
+        attended = self.dropout(self.attention(tokens, packing, first_only))
+        residual = layer_norm(residual + attended, self.attention_norm)
         return layer_norm(residual + self.dropout(self.ffn(residual)), self.ffn_norm)
 
 
 class PreNorm(PostNorm):
-    """Each sublayer takes its input normalized, and is added to the input as it was.
+    """Layer with the norms before the sublayers; residual sums are not normalized.
 
     Source: Xiong et al., 2020, arXiv:2002.04745.
     """
@@ -108,7 +108,7 @@ class PreNorm(PostNorm):
     needs_final_norm = True
 
     def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-        """[tokens, width] to [tokens, width], or to [batch, width] where `first_only`."""
+        """[tokens, width] to [tokens, width], or to [batch, width] if `first_only`."""
         residual = tokens[packing.first] if first_only else tokens
         normalized = layer_norm(tokens, self.attention_norm)
         residual = residual + self.dropout(self.attention(normalized, packing, first_only))
@@ -119,13 +119,13 @@ class PreNorm(PostNorm):
 def casting(
     layers: Iterable[nn.Module], tokens: Tensor, *, one_of_several_ranks: bool = False
 ) -> AbstractContextManager[None]:
-    """Within it, what layers cast to the dtype of tokens on their way through them is cast already.
+    """Return a context in which the layers' parameters are cast to the dtype of the tokens in one operation.
 
-    Of several ranks, which send gradients of one layer while those of others are still computed, each layer
-    does so for itself, where its parameters are whole.
+    On several ranks, which send the gradients of one layer while others are still being computed, each layer
+    is cast by itself, where its parameters are unsharded.
     """
-    other_way = (num_ranks() > 1) != one_of_several_ranks
-    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or other_way:
+    is_other_case = (num_ranks() > 1) != one_of_several_ranks
+    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or is_other_case:
         return nullcontext()
     kinds = (nn.Linear, nn.LayerNorm) if casts_norms(tokens) else (nn.Linear,)
     parts = (part for layer in layers for part in layer.modules() if isinstance(part, kinds))

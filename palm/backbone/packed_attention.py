@@ -1,4 +1,4 @@
-"""softmax(query · key / sqrt(head_dim)) · value within each of several packed sequences, on CPU and GPU."""
+"""Scaled dot-product attention within each of several packed sequences, on CPU and GPU."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch.nn import functional as F
 from palm.backbone.block_attention import attend_by_blocks, product
 from palm.backbone.packed_kernels import attend_packed, fits
 from palm.backbone.packing import Scope
-from palm.backbone.stacked_attention import WIDEST
+from palm.backbone.stacked_attention import MAX_STACKED_KEYS
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
-    """Gather from the values of the keys that each query sees.
+    """Compute softmax(query · key / sqrt(head_dim)) · value over the keys that each query sees.
 
     Args:
-        query: [queries, heads, head_dim]; spare ones after those of the scope gather zeros on a CPU.
+        query: [queries, heads, head_dim]; on a CPU, results of spare queries after the scope are zero.
         key: [tokens, heads, head_dim].
         value: [tokens, heads, head_dim].
-        scope: which keys a query sees.
+        scope: the keys that each query sees.
         dropout_prob: probability of zeroing an attention weight.
 
     Returns:
@@ -30,15 +30,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob
     if query.is_cuda:
         on_gpu = attend_packed if fits(query, scope) else attend_padded
         return on_gpu(query, key, value, scope, dropout_prob)
-    # torch's fused kernel is 1.2 times as fast as plain products on a CPU, but its backward in bfloat16 is 10
-    # to 12 times slower at 80 tokens, 2 to 3 times at 384; and it computes all of what a window leaves out.
+    # torch's fused kernel is 1.2 times as fast as plain products on a CPU, but its backward pass in bfloat16
+    # is 10 to 12 times slower at 80 tokens, 2 to 3 times at 384, and it also computes keys outside a window.
     if dropout_prob or torch.is_grad_enabled() or scope.window is not None:
         return attend_by_blocks(query, key, value, scope, dropout_prob)
     return attend_without_gradients(query, key, value, scope)
 
 
 def attend_padded(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
-    """Compute `attend` on sequences padded to one length, where no kernel for packed ones fits."""
+    """Compute `attend` on padded sequences, for cases that no kernel for packed ones supports."""
     places, _ = scope.queries.padded()
     key_places, mask = scope.keys.padded()
     q = query[places].transpose(1, 2)  # [sequences, heads, queries, head_dim]
@@ -48,24 +48,24 @@ def attend_padded(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropo
     if scope.window is not None:
         columns = torch.arange(mask.shape[1], device=mask.device)
         distance = (columns[: q.shape[2], None] - columns).abs()
-        # Padding sees itself: the softmax over no key at all is not a number, and the next layer spreads it.
+        # Padding sees itself: the softmax over no keys would be NaN, which the next layer would spread.
         visible = (distance <= scope.window) & (visible | (distance == 0))
     attended = F.scaled_dot_product_attention(q, k, v, visible, dropout_prob).transpose(1, 2)
     return attended.flatten(0, 1).index_select(0, scope.queries.padded_places(len(query)))
 
 
 def attend_in_graph(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, window: int | None) -> Tensor:
-    """Compute `attend` in rows of one length, as products and a softmax that any reader of graphs has.
+    """Compute `attend` on padded rows with plain products and a softmax, which export to any graph format.
 
-    torch's own kernel becomes a graph that makes a mask and looks for NaN in every layer: onnxruntime spent a
-    third of its time on that in int8.
+    The exported graph of torch's own kernel creates a mask and checks for NaN in every layer; onnxruntime
+    spent a third of its time on that in int8.
 
     Args:
         query: [batch * queries, heads, head_dim].
         key: [batch * seq, heads, head_dim].
         value: [batch * seq, heads, head_dim].
-        bias: added to the scores of keys, `Padded.keys_bias`, [batch, 1, 1, seq].
-        window: as in `Scope`, counted in columns.
+        bias: bias of the scores of keys, `Padded.keys_bias`, [batch, 1, 1, seq].
+        window: maximum distance between query and key, in columns; None for no limit.
 
     Returns:
         [batch * queries, heads, head_dim].
@@ -76,17 +76,17 @@ def attend_in_graph(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, win
         places = torch.arange(bias.shape[-1], device=bias.device)
         bias = bias - 1e9 * ((places[: q.shape[2], None] - places).abs() > window)
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + bias  # [batch, heads, queries, seq]
-    gathered: Tensor = scores.softmax(-1) @ v
-    return gathered.transpose(1, 2).flatten(0, 1)
+    output: Tensor = scores.softmax(-1) @ v
+    return output.transpose(1, 2).flatten(0, 1)
 
 
 def attend_without_gradients(query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
-    """Compute `attend` on a CPU, without dropout and window, with torch's fused kernel where that is fast.
+    """Compute `attend` on a CPU without dropout and window, with torch's fused kernel if it is fast.
 
-    Neighbours of one length are one call; that changes no bit of what the kernel computes for each.
+    Neighbours of the same length are computed in one call, with bit-identical results.
     """
-    gathered = torch.empty_like(query)
-    gathered[scope.queries.bounds[-1][1] :] = 0  # of spare tokens
+    output = torch.empty_like(query)
+    output[scope.queries.bounds[-1][1] :] = 0  # spare tokens
     pairs = zip(scope.queries.bounds, scope.keys.bounds, strict=True)
     for _, group in itertools.groupby(pairs, lambda pair: [stop - start for start, stop in pair]):
         same = list(group)
@@ -96,19 +96,20 @@ def attend_without_gradients(query: Tensor, key: Tensor, value: Tensor, scope: S
         keys = slice(first_keys[0], last_keys[1])
         parts = (query[queries], key[keys], value[keys])
         q, k, v = (part.view(len(same), -1, *part.shape[1:]).transpose(1, 2) for part in parts)
-        is_fast = q.dtype != torch.bfloat16 or q.shape[2] <= WIDEST or torch.cpu._is_amx_tile_supported()
-        attended = (F.scaled_dot_product_attention if is_fast else _by_products)(q, k, v)
-        gathered[queries] = attended.transpose(1, 2).flatten(0, 1)
-    return gathered
+        is_short = q.shape[2] <= MAX_STACKED_KEYS
+        is_fast = q.dtype != torch.bfloat16 or is_short or torch.cpu._is_amx_tile_supported()
+        attended = (F.scaled_dot_product_attention if is_fast else _attend_row_by_row)(q, k, v)
+        output[queries] = attended.transpose(1, 2).flatten(0, 1)
+    return output
 
 
-def _by_products(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Compute torch's kernel, [rows, heads, tokens, head_dim], row by row.
+def _attend_row_by_row(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Replace torch's kernel by plain products for each row, [rows, heads, tokens, head_dim].
 
     In bfloat16 without AMX (Zen 5), 6 heads of 97 to 384 tokens take 0.44 to 0.60 of the kernel's time.
     """
-    gathered = torch.empty_like(query)
+    output = torch.empty_like(query)
     for row, parts in enumerate(zip(query, key, value, strict=True)):
         q, k, v = (part.contiguous() for part in parts)
-        gathered[row] = product(product(q, k.mT, q.shape[-1] ** -0.5).softmax(-1), v, 1.0)
-    return gathered
+        output[row] = product(product(q, k.mT, q.shape[-1] ** -0.5).softmax(-1), v, 1.0)
+    return output

@@ -1,4 +1,4 @@
-"""An encoder's measures, and everything that can be wrong with them."""
+"""Dimensions of an encoder, and their checks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Table:
     """One embedding table.
 
     Args:
-        name: of the table among the parameters, `embeddings.<name>.weight`.
-        ids: the input that holds row numbers of it; None where every token has row 0.
-        setting: the constructor's parameter that gives `rows`.
+        name: name of the table; its parameter is `embeddings.<name>.weight`.
+        ids: the input with its row numbers; None if every token has row 0.
+        setting: the constructor's parameter for `rows`.
         rows: number of rows.
-        unused: how many first rows no id reaches: id 0 is the row after them.
+        unused: number of unused first rows; id 0 is the row after them.
     """
 
     name: str
@@ -29,14 +29,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Shape:
-    """Measures of an encoder, most under the names of BERT's JSON file.
+    """Dimensions and other numbers of an encoder, mostly with the names of BERT's JSON file.
 
     Args:
-        tables: the embedding tables that are summed: of words, then others.
-        embedding_size: width of the tables, projected to `hidden_size`; None for that width.
+        tables: the embedding tables that are summed; the first one is that of the words.
+        embedding_size: width of the tables, projected to `hidden_size`; None for `hidden_size`.
 
     Raises:
-        ConfigError: with every problem at once.
+        ConfigError: if values are invalid; lists all problems.
     """
 
     tables: tuple[Table, ...]

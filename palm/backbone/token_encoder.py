@@ -1,4 +1,4 @@
-"""The common part of encoders that give a vector of every token: contract, checks, pooling."""
+"""Base class of encoders that return a vector per token: declarations, checks, pooling."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.tensor_specs import Tensors, TensorSpec
 
 Pooling = Literal["cls", "mean", "max", "model"]
-"""The first token, the mean or the maximum of all tokens, or what the pretrained directory says."""
+"""The first token, the mean or the maximum of all tokens, or the pooling of the pretrained directory."""
 
 
 class TokenEncoder(Backbone):
-    """Base of palm's own encoders and of those of the `transformers` library.
+    """Base class of palm's own encoders and of those of the `transformers` library.
 
     Args:
-        pooling: how a sentence embedding is made; `model` is `cls` until `set_pooling`.
+        pooling: pooling of tokens to a sentence embedding; `model` means `cls` until `set_pooling`.
 
     Attributes:
-        word_table: the parameter that MLM shares, [vocabulary, width].
+        word_table: the word embeddings, shared with MLM, [vocabulary, width].
     """
 
     def __init__(self, pooling: Pooling) -> None:
@@ -38,11 +38,11 @@ class TokenEncoder(Backbone):
     def word_table(self) -> Tensor: ...
 
     def declare(self, ids: Collection[str], width: int) -> None:
-        """Declare ids and a mask as inputs; features of tokens and texts, and the table, as outputs.
+        """Declare ids and a mask as inputs, and features of tokens and texts and the word table as outputs.
 
         Args:
             ids: names of the inputs that are ids.
-            width: of every token's vector.
+            width: width of the token vectors.
         """
         self.inputs_attr = dict.fromkeys(ids, TensorSpec(("batch", "seq"), torch.long))
         self.inputs_attr["input_mask"] = TensorSpec(("batch", "seq"), torch.bool)
@@ -54,36 +54,36 @@ class TokenEncoder(Backbone):
         }
 
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
-        """Compute the declared outputs of the declared inputs; they are zero where there is padding.
+        """Compute the declared outputs from the declared inputs; they are zero in the padding.
 
         Args:
             inputs: every name of `inputs_attr`, and optionally the tensors of
-                `palm.backbone.packing.layout_of`; further names are ignored.
+                `palm.backbone.packing.layout_of`; other names are ignored.
             wanted: the outputs to compute; None for all.
 
         Raises:
-            WiringError: an input is missing, of another shape or dtype, or too long; a row begins with
-                padding; or (on a CPU) an id lies outside its table.
+            WiringError: if an input is missing, too long, or has the wrong shape or dtype; if a row begins
+                with padding; or (on a CPU only) if an id is out of range.
         """
         packing = checked_layout(inputs, self.inputs_attr, self.max_tokens, self.word_table)
         return self.features(inputs, packing, wanted)
 
     def features(self, inputs: Tensors, packing: Packing, wanted: Collection[str] | None = None) -> Tensors:
-        """Compute `forward` without its checks, on a given layout of the batch."""
+        """Compute `forward` without its checks, with a given layout of the batch."""
         wanted = set(self.outputs_attr if wanted is None else wanted)
         found = {"embedding_table": self.word_table, **self.encoded(inputs, packing, wanted)}
-        of_tokens = wanted & {"word_embedding", "encoder_outputs"}
-        found |= {name: packing.unpack(found[name]) for name in of_tokens}
+        token_features = wanted & {"word_embedding", "encoder_outputs"}
+        found |= {name: packing.unpack(found[name]) for name in token_features}
         if SENTENCE[1] in wanted:
             found[SENTENCE[1]] = found[SENTENCE[0]]
         return {name: found[name] for name in self.outputs_attr if name in wanted}
 
     @abstractmethod
     def encoded(self, inputs: Tensors, packing: Packing, wanted: Collection[str]) -> Tensors:
-        """Compute the wanted features, or more: of tokens packed, [tokens, width]; not the pair's."""
+        """Compute at least the wanted features except the pair's; token features packed, [tokens, width]."""
 
     def set_pooling(self, pooling: str) -> None:
-        """Replace `pooling: model` by what a directory of weights says: 'cls', 'mean' or 'max'."""
+        """Replace `pooling: model` by the pooling of a directory of weights: 'cls', 'mean' or 'max'."""
         self.settings["pooling"] = pooling
         self.pooling = pooling
 
@@ -93,7 +93,7 @@ def pooled(tokens: Tensor, packing: Packing, pooling: str) -> Tensor:
 
     Args:
         tokens: packed, [tokens, width].
-        packing: their layout.
+        packing: layout of the tokens.
         pooling: 'cls', 'mean' or 'max'.
 
     Returns:

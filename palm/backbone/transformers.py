@@ -1,4 +1,4 @@
-"""Any encoder of the `transformers` library, on packed tokens where its attention can be replaced."""
+"""Encoders of the `transformers` library, on packed tokens if their attention can be replaced."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from palm.core.numerics.layers import CachedLinear
 from palm.core.tensor_specs import Tensors
 
 OURS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: CachedLinear, nn.Dropout: Dropout}
-"""The library's layers -> palm's, which compute the same: dropout by random bytes, weights cast once."""
+"""The library's layers -> palm's equivalents: dropout with random bytes, and weights cast once."""
 
 
 @BACKBONES.register("transformers")
 class Transformers(TokenEncoder):
     """An encoder of the `transformers` library.
 
-    Families in `PACKED` see one row of all real tokens, and palm's attention keeps the texts apart. The
-    others see the padded batch.
+    Families in `PACKED` get one row with all real tokens, and palm's attention separates the texts. Others
+    get the padded batch.
 
     Args:
         encoder_config_path: the encoder's `config.json`.
-        pooling: how a sentence embedding is made: of the first token (`cls`, through the family's pooler
-            or its classifier's layers where it has them), or the mean or maximum of all tokens; `model` is
-            `cls` where nothing else is known of the weights.
+        pooling: pooling of tokens to a sentence embedding: the first token (`cls`, through the family's
+            pooler or its classifier's layers, if any), or the mean or maximum of all tokens; `model` uses the
+            pooling of the pretrained directory, or `cls` without one.
 
     Attributes:
         model: the library's module.
-        sentence: the layers that the family's classifier has above the first token; None without.
-        is_packed: whether it runs on packed tokens.
+        sentence: the layers that the family's classifier has above the first token; None if there are none.
+        is_packed: True if it runs on packed tokens.
 
     Raises:
-        ConfigError: the library is missing, or the file describes what palm does not run.
+        ConfigError: if the library is missing, or the file is not supported.
     """
 
     def __init__(self, encoder_config_path: Path, pooling: Pooling = "cls") -> None:
@@ -60,23 +60,23 @@ class Transformers(TokenEncoder):
         self._build(encoder_config_path)
         if not self.is_packed:
             logger.info(
-                "%s: its attention cannot be replaced; batches are padded, of rows of like length", kind
+                "%s: its attention cannot be replaced; batches are padded, with rows of similar length", kind
             )
-        takes = inspect.signature(self.model.forward).parameters
-        self._takes_positions = "position_ids" in takes and self.is_packed
-        takes_segments = "token_type_ids" in takes and getattr(self.config, "type_vocab_size", 0) > 1
-        # RoBERTa's kin count positions from after the padding's id.
+        parameters = inspect.signature(self.model.forward).parameters
+        self._has_positions = "position_ids" in parameters and self.is_packed
+        has_segments = "token_type_ids" in parameters and getattr(self.config, "type_vocab_size", 0) > 1
+        # Variants of RoBERTa count positions from the padding's id + 1.
         counting = (m for m in self.model.modules() if hasattr(m, "create_position_ids_from_input_ids"))
         self._first_position = next((int(part.padding_idx) + 1 for part in counting), 0)
         longest = getattr(self.config, "max_position_embeddings", -1)
         self.max_tokens = longest - self._first_position if longest > 0 else None
-        ids = ["token_ids", *(["segment_ids"] if takes_segments else ())]
+        ids = ["token_ids", *(["segment_ids"] if has_segments else ())]
         self.declare(ids, self.config.hidden_size)
 
     def _build(self, path: Path) -> None:
-        """Build the library's modules, those above the first token in its classifiers among them.
+        """Build the library's modules, including its classifier's layers above the first token.
 
-        Where a classifier has no layer but the last, the encoder's pooler is what that reads.
+        If the classifier has only its last layer, the encoder's pooler is used.
         """
         if self.is_packed:
             register()
@@ -95,18 +95,18 @@ class Transformers(TokenEncoder):
             part.__class__ = OURS.get(type(part), type(part))
 
     def write_file(self, setting: str, target: Path) -> None:  # noqa: ARG002
-        """Write the configuration without what the library adds about the machine and its own version."""
+        """Write the configuration without the fields that the library adds about itself and the machine."""
         content = self.config.to_diff_dict() | {"model_type": self.config.model_type}
         write_text(target, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
     def sizes(self) -> dict[str, Any]:
-        """Return the settings that heads need, which the library may have under other names."""
+        """Return the settings that heads need, under palm's names."""
         rows, width = self.word_table.shape
         sizes = {"hidden_size": int(self.config.hidden_size), "vocab_size": int(rows)}
         return sizes if width == self.config.hidden_size else sizes | {"embedding_size": int(width)}
 
     def head_layers(self, model: str) -> HeadLayers | None:
-        """Build the layers that the library's model of the family has between tokens and its last layer."""
+        """Create the layers that the library's model has between the tokens and its last layer."""
         layers = head_layers(self.config, model)
         needed = layers is not None and (layers.has_parameters() or model == "ForMaskedLM")
         return layers.with_values() if layers and needed else None
@@ -123,13 +123,15 @@ class Transformers(TokenEncoder):
         return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]
 
     def encoded(self, inputs: Tensors, packing: Packing, wanted: Collection[str]) -> Tensors:
-        given = self._given(inputs, packing)
+        arguments = self._library_inputs(inputs, packing)
+        arguments |= {"output_hidden_states": "word_embedding" in wanted, "return_dict": True}
         try:
-            computed = self.model(**given, output_hidden_states="word_embedding" in wanted, return_dict=True)
+            computed = self.model(**arguments)
         except IndexError:
-            worst = int(inputs["token_ids"].max())
+            highest = int(inputs["token_ids"].max())
             raise WiringError(
-                f"token_ids: {worst} is outside 0..{len(self.word_table) - 1}; the vocabulary is another one"
+                f"token_ids: {highest} is outside 0..{len(self.word_table) - 1}; use the vocabulary of this "
+                "encoder"
             ) from None
         found = {"encoder_outputs": computed.last_hidden_state}
         if "word_embedding" in wanted:
@@ -148,17 +150,17 @@ class Transformers(TokenEncoder):
             return self.model.pooler_activation(above(first))  # type: ignore[no-any-return]
         return first if above is None else above(first[:, None])
 
-    def _given(self, inputs: Tensors, packing: Packing) -> dict[str, Any]:
-        """Name inputs as the library does: packed tokens in one row, or the batch with its mask."""
+    def _library_inputs(self, inputs: Tensors, packing: Packing) -> dict[str, Any]:
+        """Convert inputs to the library's arguments: packed tokens in one row, or the batch with its mask."""
         ids = inputs["token_ids"]
         given = {"token_type_ids": inputs["segment_ids"]} if "segment_ids" in self.inputs_attr else {}
         if not self.is_packed:
             mask = inputs["input_mask"]
-            # Some families count positions by what is not padding, so padding must be their own.
+            # Some families derive positions from the padding ids, so padding must have their own id.
             given["input_ids"] = ids.masked_fill(~mask, self.config.pad_token_id or 0)
             return given | {"attention_mask": mask.long()}
         given["input_ids"] = ids
-        if self._takes_positions:
+        if self._has_positions:
             columns = torch.arange(ids.shape[1], device=ids.device)
             given["position_ids"] = (columns + self._first_position).expand(ids.shape)
         rows = ids.shape if isinstance(packing, Padded) else (1, -1)
@@ -166,16 +168,16 @@ class Transformers(TokenEncoder):
         return packed | {"palm_packing": packing}
 
     def checkpoint_activations(self) -> None:
-        """Keep only what goes into each layer for the backward pass, and compute the rest there again."""
+        """Store only the input of each layer for the backward pass, and recompute the rest there."""
         if not self.model.supports_gradient_checkpointing:
             super().checkpoint_activations()
         self.model.gradient_checkpointing_enable({"use_reentrant": False})
 
     def parameter_layers(self) -> list[list[str]]:
-        """Name the parameters before the first layer, then those of each; what follows is in none of them.
+        """List the parameters before the first layer, then those of each layer; later ones are omitted.
 
         Raises:
-            ConfigError: the family's layers are not one list, or have parameters in common.
+            ConfigError: if the family's layers are not in one list, or share parameters.
         """
         count = self.config.num_hidden_layers
         lists = (n for n, m in self.named_modules() if isinstance(m, nn.ModuleList) and len(m) == count)

@@ -11,12 +11,12 @@ from palm.backbone.packed_attention import attend, attend_in_graph
 from palm.backbone.packing import Packing, Padded
 
 NAME = "palm_packed"
-"""Name of the implementation; the library makes no mask for a name without a mask function."""
+"""Name of the implementation; the library creates no mask for a name without a mask function."""
 
 
 @cache
 def register() -> None:
-    """Tell the library of `attend_packed`."""
+    """Register `attend_packed` with the library."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attend_packed)
@@ -35,19 +35,19 @@ def attend_packed(
     sliding_window: int | None = None,
     **unused: Any,  # noqa: ARG001
 ) -> tuple[Tensor, None]:
-    """Attend within each of the packed texts.
+    """Compute attention within each of the packed texts.
 
     Args:
         module: the library's attention layer.
         query: [1, heads, tokens, head_dim]; [batch, heads, seq, head_dim] in a padded layout.
-        key: [1, key heads, tokens, head_dim]; a divisor of `heads` of them, each for as many query heads.
-        value: as `key`.
-        attention_mask: None, since `palm_packing` says which tokens see each other.
+        key: [1, key_heads, tokens, head_dim]; `heads` is a multiple of `key_heads` (grouped-query attention).
+        value: the same shape as `key`.
+        attention_mask: None, because `palm_packing` defines which tokens see each other.
         palm_packing: the layout of the tokens, which the encoder passes through all layers.
-        scaling: of the scores; None for head_dim^-0.5.
+        scaling: factor of the scores; None for head_dim^-0.5.
         dropout: probability of zeroing an attention weight.
-        sliding_window: tokens this many places apart, or more, do not see each other.
-        unused: further arguments of the library that do not change attention.
+        sliding_window: distance from which on tokens do not see each other.
+        unused: other arguments of the library, which do not change attention.
 
     Returns:
         [1, tokens, heads, head_dim], and None for the weights.
@@ -61,7 +61,7 @@ def attend_packed(
     window = None if sliding_window is None else sliding_window - 1
     if isinstance(palm_packing, Padded):
         q, k, v = (part.transpose(1, 2).flatten(0, 1) for part in (query, key, value))
-        gathered = attend_in_graph(q, k, v, palm_packing.keys_bias, window)  # [batch * seq, heads, head_dim]
-        return gathered.view(query.shape[0], -1, *gathered.shape[1:]), None
+        output = attend_in_graph(q, k, v, palm_packing.keys_bias, window)  # [batch * seq, heads, head_dim]
+        return output.view(query.shape[0], -1, *output.shape[1:]), None
     q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
     return attend(q, k, v, palm_packing.scope(False, window), dropout)[None], None

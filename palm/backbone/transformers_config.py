@@ -1,4 +1,4 @@
-"""Families of the `transformers` library that palm runs, and settings of their files that it refuses."""
+"""Supported families of the `transformers` library, and settings of their files that are refused."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ FAMILIES = {
     " modernbert nomic_bert roberta roberta-prelayernorm roc_bert ultrabert xlm-roberta xlm-roberta-xl",
     "padded": "big_bird deberta deberta-v2 esm esmc flaubert ibert luke megatron-bert mpnet rembert roformer"
     " squeezebert xlm",
-    "it is an encoder and a decoder": "bart mbart mvp",
+    "it is an encoder-decoder": "bart mbart mvp",
     "it mixes tokens with padding": "convbert fnet funnel mobilebert nystromformer reformer yoso",
-    "it gives no vector of every token": "perceiver",
-    "it reads boxes, tables, images or sounds": "layoutlm modernvbert neomme tapas ultravbert",
-    "it has adapters by language": "xmod",
-    "its tasks choose tokens that attend to all others": "longformer",
-    "its attention is a kernel that the library downloads": "mra",
+    "it returns no vector per token": "perceiver",
+    "it reads boxes, tables, images or audio": "layoutlm modernvbert neomme tapas ultravbert",
+    "it has language-specific adapters": "xmod",
+    "its tasks require a choice of tokens with global attention": "longformer",
+    "the library downloads its attention kernel": "mra",
 }
 """How families run, or why palm refuses them -> their `model_type`.
 
-Packed outputs and gradients equal those of every text alone, by test, and so do padded ones. The attention of
-the latter cannot be replaced, or they mix neighbouring tokens outside of it.
+Outputs and gradients of packed and padded families are tested to equal those of single texts. The attention
+of padded families cannot be replaced, or they mix neighbouring tokens outside of attention.
 """
 
 PACKED = frozenset(FAMILIES["packed"].split())
 RUN = PACKED.union(FAMILIES["padded"].split())
 
 _ATTENTION = "chooses an attention implementation, which the library may download"
-_DECODER = "makes a decoder of the model, and palm trains encoders"
+_DECODER = "turns the model into a decoder, but palm trains encoders"
 
 REFUSED = {
-    "auto_map": "names code of the directory's author, which palm never runs",
+    "auto_map": "refers to code of the directory's author, which palm never runs",
     "attn_implementation": _ATTENTION,
     "_attn_implementation": _ATTENTION,
     "_attn_implementation_internal": _ATTENTION,
     "experts_implementation": "chooses an implementation, which the library may download",
-    "kernel_config": "names kernels to be loaded",
-    "use_kernels": "names kernels to be loaded",
-    "quantization_config": "describes quantized weights, which palm does not compute with",
+    "kernel_config": "loads external kernels",
+    "use_kernels": "loads external kernels",
+    "quantization_config": "describes quantized weights, which palm does not support",
     "is_decoder": _DECODER,
     "add_cross_attention": _DECODER,
     "is_encoder_decoder": _DECODER,
 }
-"""Setting of a foreign `config.json` -> why a directory with it is refused, unless it is empty or false."""
+"""Setting of an external `config.json` -> why it is refused, unless it is empty or false."""
 
 
 def refusals(config: Mapping[str, Any]) -> Iterator[str]:
-    """Messages about settings that palm does not follow, nested ones included."""
+    """Yield a message for each refused setting, including nested ones."""
     for name, value in config.items():
         if name in REFUSED and value:
             yield f"{name} {REFUSED[name]}; use a directory without it"
@@ -60,16 +60,16 @@ def refusals(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def unknown(kind: object) -> str:
-    """Return the message about a family that palm does not run."""
+    """Return the message about an unsupported family."""
     reason = next((f", because {why}" for why, kinds in FAMILIES.items() if kind in kinds.split()), "")
-    return f"palm runs no model of type {kind!r}{reason}; it runs {', '.join(sorted(RUN))}"
+    return f"model type {kind!r} is not supported{reason}; supported are {', '.join(sorted(RUN))}"
 
 
 def read_encoder_config(path: Path) -> Any:
-    """Read the `config.json` of an encoder as the library's own object, which chooses no code by itself.
+    """Read the `config.json` of an encoder into the library's configuration class, without loading code.
 
     Raises:
-        ConfigError: the library is missing or cannot make it, or the file says what palm refuses; with all.
+        ConfigError: if the library is missing or rejects the file, or settings are refused; lists all.
     """
     config = read_object(path)
     kind = str(config.pop("model_type", None))
@@ -82,7 +82,7 @@ def read_encoder_config(path: Path) -> Any:
     config.pop("reference_compile", None)
     try:
         return make(kind, **config)
-    except Exception as error:  # the library checks values by errors of many kinds
+    except Exception as error:  # the library reports invalid values with many kinds of errors
         reason = str(error).strip().rpartition("\n")[2]
         raise ConfigError(f"{path}: {kind}: {type(error).__name__}: {reason.strip()}") from error
 
@@ -91,7 +91,7 @@ def library() -> Any:
     """Import `transformers`.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: if it is not installed.
     """
     try:
         import transformers

@@ -1,4 +1,4 @@
-"""The library's models with a head: an encoder, layers between, and a last linear layer."""
+"""The library's models with a head: an encoder, intermediate layers and a last linear layer."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch import Tensor, nn
 from palm.backbone.transformers_config import library
 
 FIRST_TOKEN = {"eurobert": "bos", "modernbert": "cls"}
-"""Family -> the value of its `classifier_pooling` for the first token; others know nothing else."""
+"""Family -> the value of its `classifier_pooling` for the first token; other families always use it."""
 
-UNLIKE = {("big_bird", "ForQuestionAnswering")}
-"""Families and heads that compute something else from tokens: BigBird's leaves out those of the question."""
+UNSUPPORTED_HEADS = {("big_bird", "ForQuestionAnswering")}
+"""Families and heads that compute something else from tokens: BigBird's omits the tokens of the question."""
 
-UNUSUAL = 7919
-"""A number of labels that is no other size of a model, by which a classifier's last layer is found."""
+MARKER_SIZE = 7919
+"""A number of labels that equals no other size of a model, to identify a classifier's last layer."""
 
 
 def task_model(config: Any, head: str, **settings: Any) -> Any:
-    """Build the library's model with a head, which reads the first token where it reads one; None without.
+    """Build the library's model with a head, with first-token pooling in classifiers; None if there is none.
 
     Args:
-        config: of the encoder, in the library's form.
-        head: end of the class's name, as `ForSequenceClassification`.
-        settings: further settings of the configuration.
+        config: the encoder's configuration object of the library.
+        head: suffix of the class name, such as `ForSequenceClassification`.
+        settings: additional settings of the configuration.
     """
     if (kind := getattr(library(), f"AutoModel{head}")._model_mapping.get(type(config), None)) is None:
         return None
@@ -39,20 +39,21 @@ def task_model(config: Any, head: str, **settings: Any) -> Any:
 
 
 def head_layers(config: Any, head: str) -> HeadLayers | None:
-    """Take the layers of a head, on the meta device, from the library's model of a family.
+    """Extract the layers of a head, on the meta device, from the library's model of a family.
 
     Args:
-        config: of the encoder, in the library's form.
-        head: end of the class's name.
+        config: the encoder's configuration object of the library.
+        head: suffix of the class name.
 
     Returns:
-        None where the library has no such model, or one that does not compute its outputs of tokens alone.
+        The layers; None if the library has no such model, or if it reads more than the tokens.
     """
-    size = {"ForMaskedLM": config.vocab_size, "ForQuestionAnswering": 2}.get(head, UNUSUAL)
+    size = {"ForMaskedLM": config.vocab_size, "ForQuestionAnswering": 2}.get(head, MARKER_SIZE)
     settings = {} if head == "ForMaskedLM" else {"num_labels": size}
     with torch.device("meta"):
-        model = None if (config.model_type, head) in UNLIKE else task_model(config, head, **settings)
-        if model is None:
+        if (config.model_type, head) in UNSUPPORTED_HEADS:
+            return None
+        if (model := task_model(config, head, **settings)) is None:
             return None
         encoder = f"{model.base_model_prefix}."
         sized = [name for name, part in model.named_modules() if getattr(part, "out_features", 0) == size]
@@ -61,7 +62,7 @@ def head_layers(config: Any, head: str) -> HeadLayers | None:
             layers = HeadLayers(model, last[-1], head == "ForMaskedLM")
             if layers.has_parameters():
                 layers(torch.empty(1, 1, config.hidden_size))
-        except (AttributeError, IndexError):  # it reads more of the encoder, as LUKE's entities
+        except (AttributeError, IndexError):  # it reads other outputs of the encoder, such as LUKE's entities
             return None
     return layers
 
@@ -70,15 +71,15 @@ class HeadLayers(nn.Module):
     """The layers of the library's model between the encoder's tokens and the last linear layer.
 
     Args:
-        model: the model; what this module does not need is taken out of it.
+        model: the model; its encoder and last layer are replaced by placeholders.
         last: the name of its last layer.
-        is_masked: True if it predicts masked words, by a bias of its own and a table.
+        is_masked: True for masked language models, whose last layer has a bias and a word table.
 
     Attributes:
-        layers: what is left of the model.
-        table: weights of the last layer, [vocab_size, width], where a model for masked words has other ones
-            than the encoder's table; otherwise None.
-        names: the parameters of a head of palm's with these layers, `above.` them -> those of the model.
+        layers: the remaining model.
+        table: weights of the last layer, [vocab_size, width], if a masked language model does not share the
+            encoder's word embeddings; otherwise None.
+        names: parameter of a palm head with these layers as `above` -> parameter of the model.
     """
 
     def __init__(self, model: Any, last: str, is_masked: bool) -> None:
@@ -91,26 +92,26 @@ class HeadLayers(nn.Module):
         if is_masked:
             self.table = None if layer.weight is model.get_input_embeddings().weight else layer.weight
             weight = {} if self.table is None else {"above.table": f"{last}.weight"}
-            place = last.rpartition(".")[0]
-            around = model.get_submodule(place)
-            if getattr(around, "bias", None) is not None:
-                bias = bias or {ours: f"{place}.bias"}
-                del around.bias
-                around.register_buffer("bias", torch.zeros(1), persistent=False)
-        setattr(model, model.base_model_prefix, _Encoded())
-        model.set_submodule(last, _Twice() if layer.out_features == 2 else nn.Identity())
+            parent_name = last.rpartition(".")[0]
+            parent = model.get_submodule(parent_name)
+            if getattr(parent, "bias", None) is not None:
+                bias = bias or {ours: f"{parent_name}.bias"}
+                del parent.bias
+                parent.register_buffer("bias", torch.zeros(1), persistent=False)
+        setattr(model, model.base_model_prefix, _GivenOutputs())
+        model.set_submodule(last, _Duplicate() if layer.out_features == 2 else nn.Identity())
         for part in model.modules():
             if isinstance(part, nn.Dropout):
-                part.p = 0.0  # palm's heads have their own
+                part.p = 0.0  # palm's heads have their own dropout
         self.layers = model
         self.names = {f"above.layers.{name}": name for name, _ in model.named_parameters()} | weight | bias
 
     def has_parameters(self) -> bool:
-        """Tell whether they compute anything."""
+        """Check whether the layers have any parameters besides the last one's."""
         return any(name.startswith("above.") for name in self.names)
 
     def with_values(self) -> HeadLayers:
-        """Give the layers the random weights that the library gives them."""
+        """Initialize the layers randomly, as the library does."""
         self.to_empty(device="cpu")
         with torch.no_grad():
             for value in (*self.parameters(), *self.buffers()):
@@ -122,29 +123,29 @@ class HeadLayers(nn.Module):
         return self
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Compute what the last layer reads from tokens, [batch, seq, width].
+        """Compute the input of the last layer from tokens, [batch, seq, width].
 
         Returns:
-            The same shape, or [batch, width] of the first tokens in a classifier of texts.
+            The same shape; in a classifier of texts, [batch, width] of the first tokens.
         """
         mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
         read: Tensor = self.layers(inputs_embeds=tokens, attention_mask=mask)[0]
         return read
 
 
-class _Encoded(nn.Module):
-    """Stands in place of an encoder whose outputs are known."""
+class _GivenOutputs(nn.Module):
+    """Placeholder for an encoder that returns its inputs as outputs."""
 
     def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> Any:
-        """Return them in the library's form."""
+        """Wrap the tokens in the library's output class."""
         from transformers.modeling_outputs import BaseModelOutput
 
         return BaseModelOutput(last_hidden_state=inputs_embeds)
 
 
-class _Twice(nn.Module):
-    """Stands in place of a last layer whose two outputs are split."""
+class _Duplicate(nn.Module):
+    """Placeholder for a last layer whose two outputs are split."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the tokens as both."""
+        """Return the tokens as both outputs."""
         return torch.stack((tokens, tokens), -1)

@@ -1,4 +1,4 @@
-"""Methods that weigh the tasks of one step against each other, by name; without one, losses are added up."""
+"""Methods that weight the tasks of a step against each other, by name; without one, losses are summed."""
 
 from __future__ import annotations
 

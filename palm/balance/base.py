@@ -1,4 +1,4 @@
-"""The base class of balancing methods, which give every task's loss, or gradient, of a step a factor."""
+"""The base class of balancing methods, which compute a factor for every task's loss or gradient in a step."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from palm.core.registry import Registry
 
 
 class Balance(Component, ABC):
-    """A balancing method. What it has learned is in `state` alone, JSON-ready, for checkpoints.
+    """A balancing method. Everything it learns is in `state`, JSON-ready, for checkpoints.
 
     Attributes:
-        needs_gradients: whether `of_gradients` decides, from the dot products of the tasks' gradients;
-            otherwise `of_losses`, from what `observe` was told of earlier steps.
-        state: name -> task -> numbers.
+        needs_gradients: True if factors come from `of_gradients`, which reads the dot products of the tasks'
+            gradients; otherwise from `of_losses`, which uses the losses that `observe` received.
+        state: name -> task -> values.
     """
 
     needs_gradients: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        """No settings, unless a method has some."""
+        """Without settings; methods may add some."""
         self.state: dict[str, dict[str, Any]] = {}
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
-        """The factor of every loss in the step that comes; 1 each where the method does not use them."""
+        """Return the factor of every loss in the next step; 1 each if the method does not use losses."""
         return [1.0] * len(tasks)
 
     def of_gradients(self, tasks: Sequence[str], gramian: Tensor, draws: np.random.Generator) -> list[float]:  # noqa: ARG002
-        """The factor of every gradient.
+        """Return the factor of every gradient.
 
         Args:
-            tasks: those of the step.
+            tasks: the tasks of the step.
             gramian: the dot products of their gradients, averaged over ranks, float64[tasks, tasks].
-            draws: where random numbers come from.
+            draws: source of random numbers.
         """
         return [1.0] * len(tasks)
 
     def observe(self, tasks: Sequence[str], losses: Sequence[float]) -> None:
-        """Take the losses of a step in, which were measured before its update."""
+        """Process the losses of a step, computed before its update."""
 
     def table(self, name: str) -> dict[str, Any]:
-        """Return the part of the state that has a name."""
+        """Return the part of the state with this name, created if necessary."""
         return self.state.setdefault(name, {})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the method has learned, JSON-ready."""
+        """Return the state, JSON-ready."""
         return copy.deepcopy(self.state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from where `state_dict` was taken."""
+        """Restore the state that `state_dict` returned."""
         self.state = copy.deepcopy(state)
 
     def reset(self) -> None:
-        """Forget what it has learned: a run begins."""
+        """Clear the state at the start of a run."""
         self.state = {}
 
 

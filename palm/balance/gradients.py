@@ -1,4 +1,4 @@
-"""Methods of torchjd that weigh the tasks' gradients, which a step computes one by one."""
+"""Methods from torchjd that weight the tasks' gradients, which a step computes separately."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from palm.core.errors import ConfigError
 
 
 class GradientBalance(Balance):
-    """A weighting of torchjd, which has no state: from the gradients' dot products to their factors.
+    """A stateless weighting from torchjd, which computes factors from the gradients' dot products.
 
     Attributes:
         weighting: name of its class in `torchjd.aggregation`.
         options: arguments of that class.
 
     Raises:
-        ConfigError: torchjd, or its solver, is not installed.
+        ConfigError: torchjd or its solver is not installed.
     """
 
     needs_gradients = True
@@ -40,14 +40,14 @@ class GradientBalance(Balance):
             ) from None
 
     def of_gradients(self, tasks: Sequence[str], gramian: Tensor, draws: np.random.Generator) -> list[float]:
-        """Compute the factors; random numbers of torchjd follow `draws`."""
-        # Some weightings divide by a gradient's norm, so a task without any gradient is left out.
+        """Compute the factors; torchjd's random numbers are seeded from `draws`."""
+        # Some weightings divide by a gradient's norm, so tasks with zero gradients are omitted.
         nonzero = [k for k in range(len(tasks)) if float(gramian[k, k]) > 0]
         factors = [1.0] * len(tasks)
         if len(nonzero) > 1:
             with torch.random.fork_rng(devices=[]):
+                # torchjd uses torch's global generator; the context restores it, so dropout is not affected.
                 torch.manual_seed(int(draws.integers(2**63)))
-                # Of torch's own generator, which the context gives back as it was: dropout is not disturbed.
                 weights = self._weighting(gramian[nonzero][:, nonzero]).tolist()
             for k, weight in zip(nonzero, weights, strict=True):
                 factors[k] = weight
@@ -56,14 +56,14 @@ class GradientBalance(Balance):
 
 @BALANCES.register("pcgrad")
 class PCGrad(GradientBalance):
-    """The sum of the gradients, each without what it has against the others (arXiv:2001.06782)."""
+    """The sum of the gradients, each without its components that conflict with others (arXiv:2001.06782)."""
 
     weighting = "PCGradWeighting"
 
 
 @BALANCES.register("cagrad")
 class CAGrad(GradientBalance):
-    """The direction near the mean gradient that helps the worst-off task the most (arXiv:2110.14048)."""
+    """The direction near the mean gradient that most improves the worst task (arXiv:2110.14048)."""
 
     weighting = "CAGradWeighting"
     options: ClassVar[dict[str, Any]] = {"c": 0.5}
@@ -71,13 +71,13 @@ class CAGrad(GradientBalance):
 
 @BALANCES.register("mgda")
 class MGDA(GradientBalance):
-    """The shortest vector among all weighted means of the gradients (arXiv:1810.04650)."""
+    """The shortest vector among all convex combinations of the gradients (arXiv:1810.04650)."""
 
     weighting = "MGDAWeighting"
 
 
 @BALANCES.register("upgrad")
 class UPGrad(GradientBalance):
-    """The mean of the gradients, each first projected to where no other loss grows (arXiv:2406.16232)."""
+    """The mean of the gradients after projecting each so that no other loss increases (arXiv:2406.16232)."""
 
     weighting = "UPGradWeighting"

@@ -1,4 +1,4 @@
-"""Methods that weigh losses by those of earlier steps, which costs a step nothing."""
+"""Methods that weight losses by those of earlier steps, at no cost per step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from palm.core.checks import positive_problems, raise_any
 
 
 class LearnedBalance(Balance):
-    """Base of methods whose weights are learned beside the model.
+    """Base class of methods whose weights are learned along with the model.
 
     Args:
-        balance_rate: of uncertainty and famo, the learning rate of their weights.
+        balance_rate: learning rate of the weights of uncertainty and famo.
     """
 
     def __init__(self, balance_rate: float = 0.025) -> None:
@@ -24,50 +24,50 @@ class LearnedBalance(Balance):
 
 @BALANCES.register("uncertainty")
 class Uncertainty(LearnedBalance):
-    """A loss L counts `exp(-s)`, where s is learned beside the model to make `exp(-s) L + s` small.
+    """A loss L has the weight `exp(-s)`, where s is learned along with the model to minimize `exp(-s) L + s`.
 
-    s goes towards log L, so every task comes to pull about equally, whatever the scale of its loss.
+    s approaches log L, so all tasks have about the same influence, regardless of the scale of their losses.
 
-    Source: Kendall et al., 2018, arXiv:1705.07115, with plain gradient steps on s, each cut off at the rate.
+    Source: Kendall et al., 2018, arXiv:1705.07115, with plain gradient steps on s, each clipped to the rate.
     """
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
-        """`exp(-s)`; 1 at first."""
+        """Return `exp(-s)` for each task, initially 1."""
         return [math.exp(-self.table("s").get(task, 0.0)) for task in tasks]
 
     def observe(self, tasks: Sequence[str], losses: Sequence[float]) -> None:
-        """Move s against its gradient, `1 - exp(-s) L`."""
+        """Update s by a step against its gradient, `1 - exp(-s) L`."""
         s = self.table("s")
         for task, loss in zip(tasks, losses, strict=True):
             now = s.get(task, 0.0)
-            # Cut off, so that one huge loss does not throw s far away.
+            # The gradient is clipped, so a single huge loss does not change s much.
             s[task] = now - self.rate * min(max(1 - math.exp(-now) * loss, -1.0), 1.0)
 
 
 @BALANCES.register("dwa")
 class DWA(Balance):
-    """Dynamic weight average: a task counts more, the more slowly its loss falls.
+    """Dynamic weight average: tasks whose losses fall slowly get larger weights.
 
     The factor is `K exp(r / T) / Σ exp(r / T)` over the K tasks of the step, with T = 2, where r is
-    the mean loss of the task's last 100 steps, divided by that of the 100 before; 1 until both are known.
+    the mean loss of the task's last 100 steps divided by that of the 100 before; 1 until both are known.
 
     Source: Liu et al., 2019, arXiv:1803.10704, equation 7.
     """
 
     TEMPERATURE = 2.0
-    STEPS = 100  # the paper takes an epoch
+    STEPS = 100  # the paper uses an epoch
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
-        """Those of the last two whole means."""
+        """Return the factors by the last two complete means."""
         means = self.table("means")
         known = {task: means[task] for task in tasks if len(means.get(task, ())) == 2 and means[task][0] > 0}
         if len(known) < len(tasks):
             return [1.0] * len(tasks)
-        heights = [math.exp(known[task][1] / known[task][0] / self.TEMPERATURE) for task in tasks]
-        return [len(tasks) * height / sum(heights) for height in heights]
+        exponentials = [math.exp(known[task][1] / known[task][0] / self.TEMPERATURE) for task in tasks]
+        return [len(tasks) * each / sum(exponentials) for each in exponentials]
 
     def observe(self, tasks: Sequence[str], losses: Sequence[float]) -> None:
-        """Add to the running sums, and make a mean of them when they are full."""
+        """Add the losses to the running sums, and store a mean after every 100 steps."""
         sums = self.table("sums")
         means = self.table("means")
         for task, loss in zip(tasks, losses, strict=True):
@@ -81,19 +81,20 @@ class DWA(Balance):
 
 @BALANCES.register("famo")
 class FAMO(LearnedBalance):
-    """Losses fall at the same relative speed: `z / L`, where the shares z of tasks that lag grow.
+    """Factors `z / L` that let all losses fall at the same relative speed; z grows for tasks that lag.
 
-    z is the softmax of logits that move by how much the logarithms of the losses fell from one step of a task
-    to its next; the factors sum up to the number of tasks.
+    z is the softmax of logits, which are updated by the decrease in the logarithms of the losses from one
+    step of a task to its next; the factors sum to the number of tasks.
 
-    Source: Liu et al., 2023, arXiv:2306.03792, algorithm 1, with plain steps, L the task's loss in its
-    previous step and its fall from there to the present one: the paper computes each batch a second time.
+    Source: Liu et al., 2023, arXiv:2306.03792, algorithm 1, with plain gradient steps. L is the loss of the
+    task's previous step, and its decrease is measured from there to the present step, whereas the paper
+    computes each batch twice.
     """
 
-    DECAY = 0.001  # of the logits towards 0
+    DECAY = 0.001  # decay of the logits towards 0
 
     def of_losses(self, tasks: Sequence[str]) -> list[float]:
-        """In proportion to `z / L`; 1 each until all losses are known."""
+        """Return factors proportional to `z / L`; 1 each until all losses are known."""
         losses = self.table("losses")
         if any(losses.get(task, 0.0) <= 0 for task in tasks):
             return [1.0] * len(tasks)
@@ -102,7 +103,7 @@ class FAMO(LearnedBalance):
         return [len(tasks) * slope / sum(slopes) for slope in slopes]
 
     def observe(self, tasks: Sequence[str], losses: Sequence[float]) -> None:
-        """Move the logits by the gradient of the softmax towards tasks whose losses fell less."""
+        """Update the logits along the gradient of the softmax, towards tasks whose losses fell less."""
         known = self.table("losses")
         logits = self.table("logits")
         if all(known.get(task, 0.0) > 0 < loss for task, loss in zip(tasks, losses, strict=True)):
@@ -115,5 +116,5 @@ class FAMO(LearnedBalance):
         known.update(zip(tasks, losses, strict=True))
 
     def _shares(self, tasks: Sequence[str]) -> list[float]:
-        heights = [math.exp(self.table("logits").get(task, 0.0)) for task in tasks]
-        return [height / sum(heights) for height in heights]
+        exponentials = [math.exp(self.table("logits").get(task, 0.0)) for task in tasks]
+        return [each / sum(exponentials) for each in exponentials]

@@ -1,4 +1,4 @@
-"""A dry run: its data, its wiring, its plan, its cost, and the files that it would write."""
+"""Dry run: data, wiring, plan and cost of a run, and the files that it would write."""
 
 from __future__ import annotations
 

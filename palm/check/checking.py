@@ -1,4 +1,4 @@
-"""The dry run: everything that can be known of a run, with nothing trained and nothing written."""
+"""The dry run: all that can be found out about a run without training it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from palm.controller.controller import Controller
 from palm.controller.plan import TaskPlan, place_of
 from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of
-from palm.controller.startup import configured
+from palm.controller.startup import read_program_config
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError
 from palm.core.limits import explain_limits
@@ -36,7 +36,7 @@ from palm.paradigm import HEADS
 from palm.reader import READERS
 
 MUCH_PADDING = 0.3
-"""Fraction of padding that is worth a note, where the encoder computes it."""
+"""Fraction of padding from which there is a note, if the encoder computes padding."""
 
 
 def check(
@@ -48,75 +48,75 @@ def check(
     measure: bool = True,
     find_batch_size: bool = False,
 ) -> Check:
-    """Check a run: its data, its wiring, its plan, its cost, and where it would write.
+    """Check the data, wiring, plan and cost of a run, and the files that it would write.
 
-    Encoded training rows go to the data cache, where the run will find them; nothing else is written. A
-    few steps are trained on a model that is thrown away.
+    Encoded training rows are written to the data cache, for use by the run, and nothing else. A few steps are
+    trained on a model that is then discarded.
 
     Args:
-        config: as for `palm.Controller`.
-        task_dir: likewise.
-        argv: settings of a command line, likewise.
-        tasks: likewise.
-        measure: whether to measure time and memory.
-        find_batch_size: halve all batches until the fullest fit into memory; a finding names the settings.
+        config: as in `palm.Controller`.
+        task_dir: as in `palm.Controller`.
+        argv: settings from a command line, as in `palm.Controller`.
+        tasks: tasks built in Python, as in `palm.Controller`.
+        measure: measure time and memory.
+        find_batch_size: halve all batches until the fullest ones fit into memory, and report the settings.
     """
     raise_any(type_problems((str, Path, Mapping), "a file or a mapping", config=config))
     began = time.perf_counter()
     name = str(config) if isinstance(config, (str, Path)) else "configuration"
     with only_collected() as warned:
         try:
-            devices = _devices(config, task_dir, argv, needs_tasks=not tasks)
-            # With several, a Controller would start this program again on each of them.
+            devices = _num_devices(config, task_dir, argv, needs_tasks=not tasks)
+            # With several devices, a Controller would start this program again for each of them.
             words = [*argv, "--num_devices", "1"]
             controller = Controller(config, task_dir, argv=words, tasks=tasks)
         except PalmError as error:
             lines = error.problems if isinstance(error, ConfigError) else [str(error)]
             problems = [Problem("error", "configuration", "", line) for line in lines]
             return Check(name, problems, seconds=time.perf_counter() - began)
-        # Before the data is looked at: what that takes of memory is not the run's.
-        parts, of_run = _checked_run(controller, devices, measure)
+        # Before the data is checked, because memory for that is not part of the run.
+        parts, of_run = _check_run(controller, devices, measure)
         smaller: list[str] = []
-        while find_batch_size and _is_too_large(of_run) and (smaller := _halved(controller)):
-            gc.collect()  # the model of the attempt before
+        while find_batch_size and _is_too_large(of_run) and (smaller := _halve_batches(controller)):
+            gc.collect()  # frees the model of the previous attempt
             torch.cuda.empty_cache()
             controller = Controller(config, task_dir, argv=[*words, *smaller], tasks=tasks)
-            parts, of_run = _checked_run(controller, devices, measure=True)
+            parts, of_run = _check_run(controller, devices, measure=True)
         if smaller and not _is_too_large(of_run):
             finding = "the fullest batches do not fit into the memory of the device; smaller ones do"
             of_run.append(Problem("error", "memory", "", finding, f"set {' '.join(smaller)}"))
         plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
         data = [data_of(plan) for plan in plans]
-    problems = _together(data, of_run, warned, plans)
+    problems = _merge_problems(data, of_run, warned, plans)
     return Check(name, problems, data, **parts, seconds=time.perf_counter() - began)
 
 
-def _together(
+def _merge_problems(
     data: Sequence[TaskData], of_run: Sequence[Problem], warned: Sequence[str], plans: Sequence[TaskPlan]
 ) -> list[Problem]:
-    """Put the problems of data, run and warnings together, each once."""
+    """Merge the problems of data and run with logged warnings, each once."""
     problems = [problem for task in data for problem in task.problems]
-    # The run stops at the first task whose data cannot be used; here, all of them are told.
+    # The run stops at the first task with unusable data; here, all are reported.
     codes = {problem.code for problem in problems if problem.severity == "error"}
     problems += [problem for problem in of_run if problem.code not in codes]
-    files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # their warnings are told above
+    files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # already among the data's problems
     rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
     problems += [Problem("warning", "warning", "", line) for line in rest]
     return problems
 
 
-def _devices(
+def _num_devices(
     config: str | Path | Mapping[str, Any], task_dir: str | Path, argv: Sequence[str], needs_tasks: bool
 ) -> int:
-    """The number of devices that the run would use."""
-    given = configured(config, task_dir, argv, for_train=True, needs_tasks=needs_tasks)
+    """Return the number of devices that the run would use."""
+    given = read_program_config(config, task_dir, argv, for_train=True, needs_tasks=needs_tasks)
     settings = given.arguments(RunSettings, None, required=False)
     device = device_of(settings.get("use_gpu", True), settings.get("device", "auto"))
     return count_devices(device, settings.get("num_devices", "auto"))
 
 
-def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[dict[str, Any], list[Problem]]:
-    """Build the run, plan it, look at where it writes, and perhaps measure it: parts of `Check`, problems."""
+def _check_run(controller: Controller, devices: int, measure: bool) -> tuple[dict[str, Any], list[Problem]]:
+    """Build and plan the run, check its folder, perhaps measure it; return fields of `Check` and problems."""
     settings = RunSettings(**controller.plan.settings)
     parts: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -134,7 +134,7 @@ def _checked_run(controller: Controller, devices: int, measure: bool) -> tuple[d
                 f"{stage}: {', '.join(f'{task} {count}' for task, count in own.expected_steps.items())}"
                 for stage, own in stages.items()
             )
-            remedy = "the rest of this check is of the settings outside of stages, as one run"
+            remedy = "the rest of this check is about the settings outside of stages, as a single run"
             problems.append(Problem("note", "stages", "", f"steps: {'; '.join(steps)}", remedy))
         parts |= {"plan": plan, "wiring": list(_wiring(training)), "saving": saving}
         parts["computing"] = _computing(training, settings, devices)
@@ -152,8 +152,8 @@ def _is_too_large(problems: Sequence[Problem]) -> bool:
     return any(problem.code == "memory" for problem in problems)
 
 
-def _halved(controller: Controller) -> list[str]:
-    """Batches of half the size, and twice as many of them in a step, as on a command line."""
+def _halve_batches(controller: Controller) -> list[str]:
+    """Return command-line settings for batches of half the size, and twice as many in a step."""
     words = []
     for plan in controller.plan.tasks:
         for name in ("batch_size", "max_tokens_per_batch"):
@@ -194,7 +194,7 @@ def _wiring(training: Training) -> Iterator[Wiring]:
         yield Wiring(
             task=task.name,
             reader=READERS.name_of(type(task.reader)),
-            backbone=BACKBONES.name_of(type(training.model.backbone)) + _shown_adapters(task),
+            backbone=BACKBONES.name_of(type(training.model.backbone)) + _describe_adapters(task),
             paradigm=HEADS.name_of(type(task.head)),
             reads={name: str(spec) for name, spec in task.head.inputs_attr.items()},
             targets={name: str(spec) for name, spec in task.head.targets_attr.items()},
@@ -203,7 +203,7 @@ def _wiring(training: Training) -> Iterator[Wiring]:
         )
 
 
-def _shown_adapters(task: Task) -> str:
+def _describe_adapters(task: Task) -> str:
     if task.adapters is None:
         return ""
     count = sum(each.numel() for each in task.adapters.parameters())
@@ -211,17 +211,17 @@ def _shown_adapters(task: Task) -> str:
 
 
 def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:
-    """Yield what is odd about the plan."""
+    """Yield notes about the plan."""
     for task in plan.tasks:
         if task.epochs < 1:
             seen = f"{100 * task.epochs:.0f} % of its {task.rows} rows are seen"
             yield Problem("note", "coverage", task.task, seen, "raise num_epochs or its mix_ratio for more")
         if not plan.packs and task.batches.padding > MUCH_PADDING:
-            finding = f"{100 * task.batches.padding:.0f} % of the places of its batches hold padding"
-            remedy = "the encoder computes it: use one of palm's, or lower max_seq_len"
+            finding = f"{100 * task.batches.padding:.0f} % of the positions in its batches are padding"
+            remedy = "the encoder computes padding: use one of palm's encoders, or lower max_seq_len"
             yield Problem("note", "padding", task.task, finding, remedy)
     if settings.early_stopping_patience > 0:
-        yield Problem("note", "early_stopping", "", "the run may end before its steps: early stopping is on")
+        yield Problem("note", "early_stopping", "", "the run may stop before its last step (early stopping)")
     if plan.total_drawn is None:
-        finding = "draws depend on dev scores, or there are many: steps of auxiliary tasks are expected ones"
+        finding = "draws depend on dev scores, or are many: the steps of auxiliary tasks are expected values"
         yield Problem("note", "draws", "", finding)

@@ -1,4 +1,4 @@
-"""Rows as digests of a few bytes: repetitions, contradictions, and rows that stand in two files."""
+"""Digests of rows, for finding repetitions, contradictions, and rows that are in two files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Digests: TypeAlias = "array[int]"
-"""A number of a few bytes for each row; numpy reads it in place."""
+"""One integer for each row; numpy reads it in place."""
 
 NO_LABEL = 0
 """The digest of a row without a label."""
@@ -23,7 +23,7 @@ _BETWEEN = re.compile(r"[\W_]+")
 
 
 def normalised(text: str) -> str:
-    """The text as a careless copy would still have it: compatible characters, one case, words alone."""
+    """Normalize a text so that near copies are equal: NFKC, one case, only words."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text)
     return _BETWEEN.sub(" ", text.casefold()).strip()
@@ -31,28 +31,28 @@ def normalised(text: str) -> str:
 
 @dataclass
 class RowDigests:
-    """The rows of one file, 20 bytes each: text as it stands, normalised text, label.
+    """Digests of the rows of one file, 20 bytes per row.
 
-    64 bits tell a hundred million rows apart but for one chance in 3,000; the 32 bits of a label are only
-    compared between rows of the same text.
+    With 64 bits, the chance of any collision among a hundred million rows is 1 in 3,000. The 32 bits of
+    labels are only compared between rows with the same text.
 
     Attributes:
-        exact: of the texts as they stand, 64 bits a row.
-        normalised: of the normalised texts.
-        labels: of the labels, 32 bits a row.
+        exact: digests of the unchanged texts, 64 bits each.
+        normalised: digests of the normalized texts, 64 bits each.
+        labels: digests of the labels, 32 bits each.
     """
 
-    # An `array` grows in place, by an eighth at a time; lists of numbers would take eight times the memory.
+    # An `array` grows in place, by an eighth at a time; lists of integers would need eight times the memory.
     exact: Digests = field(default_factory=lambda: array("Q"))
     normalised: Digests = field(default_factory=lambda: array("Q"))
     labels: Digests = field(default_factory=lambda: array("I"))
 
     def add(self, texts: Sequence[str], label: Any = None) -> None:
-        """Take the next row in.
+        """Add the next row.
 
         Args:
             texts: its texts, in order.
-            label: whatever it is labelled with; None where it has no label.
+            label: its label, of any type; None if it has none.
         """
         self.exact.append(_digest("\x1f".join(texts)))
         self.normalised.append(_digest("\x1f".join(map(normalised, texts))))
@@ -69,11 +69,11 @@ def _digest(text: str) -> int:
 
 @dataclass(frozen=True)
 class Matches:
-    """Rows that have a partner.
+    """Rows that match another row.
 
     Args:
-        count: how many there are.
-        pairs: the first few of them, each behind its partner: row numbers from 0.
+        count: number of such rows.
+        pairs: the first few: the number of the matching row, and of the row, from 0.
     """
 
     count: int
@@ -81,7 +81,7 @@ class Matches:
 
 
 def repeated(digests: Digests, most: int) -> Matches:
-    """The rows that repeat an earlier one; each pair is (the first of its kind, the repetition)."""
+    """Find rows that repeat an earlier one; each pair is (first occurrence, repetition)."""
     numbers = np.asarray(digests)
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
@@ -92,7 +92,7 @@ def repeated(digests: Digests, most: int) -> Matches:
 
 
 def contradictory(rows: RowDigests, most: int) -> Matches:
-    """The rows of whose text there is another row with another label; pairs of rows that contradict."""
+    """Find rows with the same text as another row and a different label; pairs contradict each other."""
     digests = np.asarray(rows.exact)
     labels = np.asarray(rows.labels)
     order = np.lexsort((labels, digests))
@@ -100,7 +100,7 @@ def contradictory(rows: RowDigests, most: int) -> Matches:
     ordered = labels[order]
     starts = np.flatnonzero(np.concatenate([[True], texts[1:] != texts[:-1]])) if len(texts) else order
     sizes = np.diff(np.append(starts, len(texts)))
-    # Labels are sorted within a text: they differ where the last is not the first.
+    # Labels are sorted within a text, so they differ if the last is not the first.
     differ = (sizes > 1) & (ordered[starts] != ordered[starts + sizes - 1]) & (ordered[starts] != NO_LABEL)
     firsts = order[starts[differ]]
     lasts = order[(starts + sizes)[differ] - 1]
@@ -110,7 +110,7 @@ def contradictory(rows: RowDigests, most: int) -> Matches:
 
 
 def shared(train: Digests, other: Digests, most: int) -> Matches:
-    """The rows of `other` that also stand in `train`; each pair is (row of `train`, row of `other`)."""
+    """Find rows of `other` that are also in `train`; each pair is (row of `train`, row of `other`)."""
     order = np.argsort(np.asarray(train), kind="stable")
     ordered = np.asarray(train)[order]
     places = np.minimum(np.searchsorted(ordered, np.asarray(other)), max(len(ordered) - 1, 0))
@@ -120,10 +120,10 @@ def shared(train: Digests, other: Digests, most: int) -> Matches:
 
 
 def relabelled(train: RowDigests, other: RowDigests) -> int:
-    """Count the rows of `other` with a label whose text stands in `train`, but only with other labels."""
+    """Count the labelled rows of `other` with texts that `train` has only with other labels."""
     texts = np.asarray(other.exact)
     labels = np.asarray(other.labels)
     is_known = np.isin(texts, np.asarray(train.exact)) & (labels != NO_LABEL)
-    # Digests of text and label are independent, so that of both is as rarely met by chance.
+    # Digests of text and label are independent, so their XOR collides as rarely.
     pairs = np.asarray(train.exact) ^ np.asarray(train.labels)
     return int((is_known & ~np.isin(texts ^ labels, pairs)).sum())

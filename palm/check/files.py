@@ -1,4 +1,4 @@
-"""One data file, read once from beginning to end in flat memory: its contents, and digests of its rows."""
+"""One streaming pass over a data file: its statistics, and digests of its rows."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ from palm.reader.tables.selection import is_selection, read_selection, table_of
 from palm.reader.text.bad_rows import BadRows
 
 FIRST_ROWS = 3
-"""Rows that are shown as the model sees them."""
+"""Number of rows to show as the model sees them."""
 
 MOST_UNKNOWN_TEXTS = 500
-"""Texts in which unknown words are looked up: cutting a text with its characters takes longer."""
+"""Number of texts in which unknown words are located: tokenizing with offsets is slower."""
 
 MOST_WORDS = 10
 
 
 @dataclass(frozen=True)
 class FileCheck:
-    """The contents of a file; JSON-ready.
+    """Statistics of a file; JSON-ready.
 
     Args:
-        role: what the run does with it: `train`, `dev` or `pred`.
-        path: where it is.
-        chosen_by: the settings that chose rows of it; empty where all are used.
+        role: its role in the run: `train`, `dev` or `pred`.
+        path: the file.
+        chosen_by: settings that chose some of its rows; empty if all are used.
         bytes: its size.
-        examples: how many it has.
-        rows: what they became: as many, or more where long texts are cut into windows.
-        repeated: examples whose texts stand earlier in the file.
-        nearly_repeated: the same, letter case, punctuation and blanks not counted.
-        contradictory: examples of whose text there is another with another label.
-        labels: every label and how often it occurs, the most frequent first, up to 200.
-        num_labels: how many labels occur.
-        label_range: the least, the mean and the largest of labels that are numbers.
+        examples: number of examples.
+        rows: number of rows for the model: more than examples if long texts are split into windows.
+        repeated: examples with the texts of an earlier one.
+        nearly_repeated: the same apart from letter case, punctuation and spaces.
+        contradictory: examples with the same text as another one and a different label.
+        labels: labels and their counts, the most frequent first, up to 200.
+        num_labels: number of distinct labels.
+        label_range: minimum, mean and maximum of numeric labels.
         unanswered: questions without an answer.
-        tokens: of a row: the shortest, the mean, the median, 95 % are no longer, 99 %, the longest.
-        histogram: ranges of tokens and how many rows are in each.
-        truncated: what is too long (`rows`, `questions`) -> how many lose their end.
-        unknown: tokens that the vocabulary cannot write, of all tokens.
-        unknown_share: the share.
-        rows_with_unknown: rows that have one.
-        unknown_words: the most frequent of them in the first 500 texts that have any.
+        tokens: tokens per row: shortest, mean, median, 95th and 99th percentile, longest.
+        histogram: ranges of tokens, and the number of rows in each.
+        truncated: unit that is too long (`rows`, `questions`) -> how many are truncated.
+        unknown: number of tokens that are not in the vocabulary.
+        unknown_share: their fraction of all tokens.
+        rows_with_unknown: rows that contain one.
+        unknown_words: the most frequent unknown words in the first 500 texts that have any.
         first_rows: the first rows as the model sees them.
     """
 
@@ -94,18 +94,18 @@ class FileCheck:
 
 
 class FileReading:
-    """Reads one file and counts; `run` has to be called once.
+    """One pass over a file; call `run` once.
 
     Args:
-        reader: of the task; it counts texts for this reading meanwhile.
+        reader: the task's reader; it collects `facts` and `bad` during the pass.
         path: the file.
-        role: what the run does with it.
+        role: its role in the run.
 
     Attributes:
-        digests: of its examples.
-        bad: its rows that cannot be used.
-        facts: what its texts are for the vocabulary.
-        counts: its labels and lengths.
+        digests: digests of its examples.
+        bad: its unusable rows.
+        facts: unknown tokens and truncation.
+        counts: statistics of labels and lengths.
     """
 
     def __init__(self, reader: Reader, path: Path, role: Role) -> None:
@@ -124,10 +124,10 @@ class FileReading:
         self._normalizer = self._tokenizer and self._tokenizer.to_library().normalizer
 
     def run(self) -> None:
-        """Read the file; rows that cannot be used go to `bad`.
+        """Read the file; unusable rows are collected in `bad`.
 
         Raises:
-            DataError: it is no file of this form.
+            DataError: it does not have the reader's format.
         """
         found = examples_of(self.reader, self.path, self.role)
         examples = tqdm(found, f"reading {self.path.name}", leave=False, disable=None, unit=" rows")
@@ -137,16 +137,16 @@ class FileReading:
             for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
                 truths = list(truths_of(self.reader, chunk, self.role))
                 for example, truth in zip(chunk, truths, strict=True):
-                    texts = [self._seen(text) for text in texts_of(example)]
+                    texts = [self._normalized(text) for text in texts_of(example)]
                     self.digests.add(texts, tuple(map(str, truth.values())) or None)
                 self.counts.add(rows, truths)
                 self._show_first(chunk, rows, truths)
-                self._look_for_unknown(chunk, rows)
+                self._count_unknown(chunk, rows)
         finally:
             self.reader.facts = self.reader.bad_rows = None
 
-    def _seen(self, text: str) -> str:
-        """Return the text as the model gets it: blanks alike, one case and no accents if it lower-cases."""
+    def _normalized(self, text: str) -> str:
+        """Return the text as the model sees it: uniform spaces; no case and accents if it lower-cases."""
         return " ".join((self._normalizer.normalize_str(text) if self._normalizer else text).split())
 
     def _show_first(self, chunk: Sequence[Any], rows: Rows, truths: Sequence[Mapping[str, Any]]) -> None:
@@ -162,8 +162,8 @@ class FileReading:
             text = readable_row(self._tokenizer, rows["token_ids"][row], targets)
             self.first_rows.append(f"{place_of(chunk[number])} {text}")
 
-    def _look_for_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
-        """Count the rows with unknown tokens, and the words behind these in the first texts that have any."""
+    def _count_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
+        """Count rows with unknown tokens, and the unknown words in the first texts that have any."""
         tokenizer = self._tokenizer
         column = rows["token_ids"]
         if tokenizer is None or column.offsets is None or not len(rows):
@@ -174,12 +174,13 @@ class FileReading:
         wanted = np.unique(rows["example"].values[found])[: MOST_UNKNOWN_TEXTS - self.unknown_texts]
         self.unknown_texts += len(wanted)
         texts = [text for number in wanted.tolist() for text in texts_of(chunk[number])]
-        for text, pieces in zip(texts, tokenizer.encode_with_offsets(texts) if texts else [], strict=True):
-            for place in np.flatnonzero(pieces.ids == tokenizer.unk_id).tolist():
-                self.unknown_words[text[pieces.starts[place] : pieces.ends[place]]] += 1
+        encodings = tokenizer.encode_with_offsets(texts) if texts else []
+        for text, subwords in zip(texts, encodings, strict=True):
+            for place in np.flatnonzero(subwords.ids == tokenizer.unk_id).tolist():
+                self.unknown_words[text[subwords.starts[place] : subwords.ends[place]]] += 1
 
     def check(self, repeated: int, nearly_repeated: int, contradictory: int) -> FileCheck:
-        """The counts as one value; for the arguments see `FileCheck`."""
+        """Return the statistics; for the arguments see `FileCheck`."""
         counts = self.counts
         least, total, largest = counts.values or (0.0, 0.0, 0.0)
         is_chosen = is_selection(self.path)
@@ -204,7 +205,7 @@ class FileReading:
         )
 
     def examples_at(self, numbers: set[int]) -> dict[int, Any]:
-        """The examples of these numbers, from 0; the file is read again up to the last of them."""
+        """Return the examples with these numbers, from 0; reads the file again up to the last of them."""
         if not numbers:
             return {}
         until: Iterator[Any] = islice(examples_of(self.reader, self.path, self.role), max(numbers) + 1)

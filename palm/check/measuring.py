@@ -1,4 +1,4 @@
-"""Time and memory of a run, from a few real steps of each task: its fullest batches and some usual ones."""
+"""Time and memory of a run, from a few real steps of each task: its fullest batches and typical ones."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from palm.engine.training.task import Task
 from palm.engine.watching.throughput import memory_bytes
 
 EVALUATED = 2048
-"""Dev examples that are predicted to know how long an evaluation takes."""
+"""Number of dev examples to predict for the time of an evaluation."""
 
 SETTLING = 10.0
-"""Seconds of the run's own next steps, behind those that were picked."""
+"""Seconds of consecutive steps of the run after the selected ones."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class TaskPace:
     """The speed of a task.
 
     Args:
-        task: its name.
-        usual: seconds of a step on usual batches, the median.
+        task: the task's name.
+        usual: seconds of a step on typical batches, the median.
         fullest: seconds of the step with the most tokens.
-        tokens_per_second: of usual steps.
-        evaluation: seconds to predict all of its dev data once; 0 without any.
+        tokens_per_second: speed of typical steps.
+        evaluation: seconds to predict all its dev data once; 0 if it has none.
     """
 
     task: str
@@ -53,15 +53,14 @@ class Cost:
     """Time and memory of a run.
 
     Args:
-        seconds: of the whole run: its steps, its evaluations, what it saves, what its first step
-            needs once.
-        training: of its steps.
-        evaluating: of its evaluations.
-        evaluations: how many there are.
-        saving: of what it writes, as if every second evaluation were the best so far.
-        starting: what the first step took beyond the others.
-        memory_bytes: the most memory: of tensors on a GPU, of the process on a CPU; None where nobody tells.
-        tasks: by task.
+        seconds: the whole run: steps, evaluations, saving, and the extra time of the first step.
+        training: seconds of its steps.
+        evaluating: seconds of its evaluations.
+        evaluations: number of evaluations.
+        saving: seconds of saving, if every second evaluation is the best so far.
+        starting: extra seconds of the first step.
+        memory_bytes: peak memory, of tensors on a GPU or of the process on a CPU; None if unknown.
+        tasks: the speed of each task.
     """
 
     seconds: float
@@ -75,15 +74,15 @@ class Cost:
 
 
 def measured(training: Training, plan: RunPlan, saving: Saving, every: int, every_epoch: bool) -> Cost:
-    """Train a few steps of each task, predict some of its dev rows, save a model; the run is spoilt by it.
+    """Train a few steps of each task, predict some of its dev rows, and save a model.
 
-    `training` is before its first step. It is evaluated `every` so many steps (0 or less: not for their sake)
-    and, with `every_epoch`, at the end of every epoch of the main task.
+    `training` has not begun, and cannot be used afterwards. It is evaluated `every` so many steps (not if
+    0 or less) and, with `every_epoch`, at the end of every epoch of the main task.
 
     Raises:
-        DataError: dev data that cannot be used, with its file and line.
-        TrainingError: a loss that is not a number.
-        ResourceError: the fullest batch does not fit.
+        DataError: dev data cannot be used; with file and line.
+        TrainingError: a loss is NaN.
+        ResourceError: the fullest batch does not fit into memory.
     """
     device = training.recipe.device
     if device.type == "cuda":
@@ -91,20 +90,20 @@ def measured(training: Training, plan: RunPlan, saving: Saving, every: int, ever
     first = _seconds(training, training.tasks[0], plan.tasks[0].batches.usual[0])
     paces = []
     for task, steps in zip(training.tasks, plan.tasks, strict=True):
-        _seconds(training, task, steps.batches.usual[0])  # kernels are chosen, buffers made
+        _seconds(training, task, steps.batches.usual[0])  # warm-up: kernels are selected, buffers allocated
         fullest = _seconds(training, task, steps.batches.fullest)
         usual = median(_seconds(training, task, step) for step in steps.batches.usual)
         per_step = steps.batches.tokens * steps.gradient_accumulation_steps
         evaluation = _evaluation(training, task)
         paces.append(TaskPace(task.name, usual, fullest, per_step / usual, evaluation))
-    pace = _settled(training, plan, {each.task: each.usual for each in paces})
+    pace = _relative_pace(training, plan, {each.task: each.usual for each in paces})
     drawn = [each.planned if each.drawn is None else each.drawn for each in plan.tasks]
     steps_time = pace * sum(count * each.usual for count, each in zip(drawn, paces, strict=True))
     evaluations = (
         num_evaluations(plan, every, every_epoch) if any(task.dev_file for task in training.tasks) else 0
     )
     evaluating = evaluations * sum(each.evaluation for each in paces)
-    # Nobody knows how often a dev score will be the best so far: every second time.
+    # How often a dev score is the best so far is unknown; assume every second time.
     best = max(1.0, evaluations / 2)
     size = sum(best * place.bytes if place.written is None else place.written for place in saving.places)
     writing = size * _seconds_per_byte(training)
@@ -130,12 +129,12 @@ def num_evaluations(plan: RunPlan, every: int, every_epoch: bool) -> int:
     return len(regular) + (main.planned // main.steps_per_epoch if every_epoch else 0) + 1
 
 
-def _settled(training: Training, plan: RunPlan, usual: Mapping[str, float]) -> float:
-    """Train on for ten seconds; returns how many times as long the steps take as usual ones did.
+def _relative_pace(training: Training, plan: RunPlan, usual: Mapping[str, float]) -> float:
+    """Train for ten more seconds; return the time of the steps relative to typical ones.
 
-    Medians of a few steps leave out what disturbs one step in ten. And what a CPU needs for bf16 grows with
-    every new number of tokens: of 997 MB that a run of 828 steps had at its end, 631 MB were there after 50
-    steps. In fp32, the same run stays at 348 MB.
+    The median of a few steps misses what slows down one step in ten. Also, memory for bf16 on a CPU grows
+    with every new number of tokens: a run of 828 steps needed 631 MB after 50 steps and 997 MB at its end. In
+    fp32, the same run stays at 348 MB.
     """
     expected = 0.0
     began = time.perf_counter()
@@ -154,13 +153,13 @@ def _seconds(training: Training, task: Task, step: int) -> float:
 
 
 def _wait(training: Training) -> None:
-    """Wait for the device."""
+    """Wait until the device is idle."""
     if training.recipe.device.type == "cuda":
         torch.cuda.synchronize(training.recipe.device)
 
 
 def _evaluation(training: Training, task: Task) -> float:
-    """Seconds to predict a task's dev data, from its first examples; 0 where it has none."""
+    """Estimate the seconds to predict a task's dev data from its first examples; 0 if it has none."""
     if task.dev_file is None:
         return 0.0
     model = model_of(training, task)
@@ -172,7 +171,7 @@ def _evaluation(training: Training, task: Task) -> float:
 
 
 def _seconds_per_byte(training: Training) -> float:
-    """Measure saving with a target's model in a temporary folder; 0 if there is no room for it."""
+    """Measure saving with a target's model in a temporary folder; 0 if the disk has no room for it."""
     target = next(task for task in training.tasks if task.is_target)
     size = sum(each.nbytes for part in (training.model.backbone, target.head) for each in part.parameters())
     if shutil.disk_usage(tempfile.gettempdir()).free < 3 * size:

@@ -1,4 +1,4 @@
-"""A check as one HTML file, in the style of the report: no network, no script."""
+"""A check as one HTML file, in the style of the report, without network access and scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palm.report.page import environment
 
 
 def write_findings(check: Check, file: Path) -> None:
-    """Write a check as JSON or, where the file's name ends in `.html`, as a page.
+    """Write a check as JSON, or as a page if the file has the suffix `.html`.
 
     Raises:
         PalmError: jinja2 is missing.
@@ -27,7 +27,7 @@ def write_findings(check: Check, file: Path) -> None:
 
 
 def page(check: Check) -> str:
-    """The page's HTML; every text of the data is escaped."""
+    """Return the page's HTML; all text from the data is escaped."""
     templates = environment("palm.check")
     templates.filters |= {"size": size, "took": duration, "labels": labels_of}
     return templates.get_template("check.html").render(

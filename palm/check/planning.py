@@ -1,4 +1,4 @@
-"""The plan of a run, for people: its steps, its draws, its learning rate, its padding."""
+"""A readable plan of a run: steps, draws, learning rate and padding."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from palm.engine.training.stream import TaskStream
 from palm.engine.training.task import Task
 
 MOST_DRAWS = 200_000
-"""Steps whose tasks are drawn as the run will draw them; of a longer run, the draws are expected ones."""
+"""Maximum number of steps for which the tasks are drawn; a longer run has expected draws."""
 
 MOST_BATCHES = 2_000
-"""Batches of a task that are looked at, for how full they are."""
+"""Maximum number of batches of a task to inspect for their tokens."""
 
 MEASURED = 8
-"""Usual steps of a task that are measured."""
+"""Number of typical steps of a task to measure."""
 
 RATE_POINTS = 60
-"""Of the learning-rate curve."""
+"""Number of points of the learning-rate curve."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Batches:
     """The rows and tokens in the batches of a task.
 
     Args:
-        rows: of a batch, on average.
-        tokens: of a batch, on average, padding not counted.
-        padding: the share of its places that hold padding.
-        fullest: the step, from 0, whose batches have the most tokens.
+        rows: rows per batch, on average.
+        tokens: tokens per batch, on average, without padding.
+        padding: fraction of its positions that are padding.
+        fullest: the step, from 0, with the most tokens.
         usual: steps with about the average number of tokens.
     """
 
@@ -49,16 +49,16 @@ class TaskSteps:
     """A task's part of the run; JSON-ready.
 
     Args:
-        task: its name.
-        is_target: whether it gets an exact number of steps.
+        task: the task's name.
+        is_target: True for a target, which gets an exact number of steps.
         rows: training rows.
         gradient_accumulation_steps: batches per step.
         steps_per_epoch: steps of one pass over its rows.
-        planned: the steps that are planned for it.
-        drawn: the steps that it will have when the run ends, drawn in advance; None where draws follow dev
-            scores, or the run is longer than `MOST_DRAWS` steps.
-        epochs: passes over its own rows that this makes.
-        batches: how full its batches are.
+        planned: its planned steps.
+        drawn: its steps at the end of the run, drawn in advance; None if draws depend on dev scores, or the
+            run has more than `MOST_DRAWS` steps.
+        epochs: the resulting passes over its own rows.
+        batches: rows and tokens in its batches.
     """
 
     task: str
@@ -77,14 +77,14 @@ class RunPlan:
     """The whole run.
 
     Args:
-        tasks: each task's part.
-        total_planned: the sum of the planned steps, the horizon of the learning rate.
+        tasks: the part of each task.
+        total_planned: the sum of the planned steps, which is the horizon of the learning rate.
         total_drawn: the steps of the run; None as in `TaskSteps`.
-        main: the task whose epochs are counted, the first target.
-        num_epochs: passes over its rows.
-        rates: (global step from 1, learning rate), some 60 of them.
-        epoch_ends: the global steps that end an epoch of the main task, as far as draws are known.
-        packs: whether the encoder computes real tokens only, so that padding costs nothing in it.
+        main: the main task, the first target, of which epochs are counted.
+        num_epochs: passes over the rows of the main task.
+        rates: (global step from 1, learning rate), about 60 points.
+        epoch_ends: global steps that end an epoch of the main task, if draws are known.
+        packs: True if the encoder computes only real tokens, so that padding costs nothing.
     """
 
     tasks: Sequence[TaskSteps]
@@ -98,12 +98,12 @@ class RunPlan:
 
     @property
     def steps(self) -> int:
-        """Steps of the run, as well as they are known."""
+        """Steps of the run: drawn if known, otherwise planned."""
         return self.total_planned if self.total_drawn is None else self.total_drawn
 
 
 def plan_of(training: Training) -> RunPlan:
-    """Plan a run from its first step on."""
+    """Return the plan of a run from its first step on."""
     mixing = training.recipe.mixing
     epoch_ends: Sequence[int] = []
     drawn: Mapping[str, int] | None = None
@@ -116,7 +116,7 @@ def plan_of(training: Training) -> RunPlan:
     tasks = [_task_steps(task, None if drawn is None else drawn[task.name]) for task in training.tasks]
     total = training.total_steps
     last = total if steps is None else steps
-    # A peak may lie between the points that are shown.
+    # The peak may lie between the points of the curve.
     factors = {
         int(step): training.recipe.schedule(int(step)) for step in np.linspace(0, max(last - 1, 0), 2000)
     }
@@ -140,7 +140,8 @@ def draws_of(training: Training) -> tuple[Counter[str], int, list[int]]:
     """Draw the tasks of the whole run.
 
     Returns:
-        Task -> its steps; the steps of the run; and those, from 1, that end an epoch of the main task.
+        Task -> number of its steps; number of steps of the run; steps, from 1, that end an epoch of the main
+        task.
     """
     main = training.plan.main
     done = Counter({task.name: 0 for task in training.tasks})
@@ -170,7 +171,7 @@ def _task_steps(task: Task, drawn: int | None) -> TaskSteps:
 
 
 def _batches(stream: TaskStream, per_step: int, steps: int) -> Batches:
-    """The first batches of a task, as many as it will see, but no more than `MOST_BATCHES`."""
+    """Measure the batches that a task will see, up to `MOST_BATCHES`."""
     count = max(1, min(steps, MOST_BATCHES // per_step))
     lengths = stream.rows.lengths
     rows, tokens, places = np.zeros((3, count))

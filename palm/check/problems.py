@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning", "note"]
-"""error: the run would stop, or could not start. warning: it would run, and its numbers would mislead or
-rows be wasted. note: good to know."""
+"""error: the run would stop, or could not start. warning: it would run, but results would be misleading or
+rows wasted. note: good to know."""
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
@@ -18,11 +18,11 @@ class Problem:
 
     Args:
         severity: how bad it is.
-        code: its kind in one word, the same in every version: `leak`, `truncation` ...
-        task: whose it is; empty for the whole run.
-        message: where and what, with numbers.
+        code: its kind in one word, stable between versions: `leak`, `truncation` ...
+        task: the task; empty for the whole run.
+        message: place and problem, with numbers.
         remedy: what to do.
-        examples: a few rows that show it.
+        examples: a few affected rows.
     """
 
     severity: Severity

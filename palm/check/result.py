@@ -1,4 +1,4 @@
-"""The result of a check, as one value: to print, as JSON, or for a page."""
+"""The result of a check as one value, for text, JSON or a page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palm.check.saving import Saving
 from palm.core.version import __version__
 
 VERSION = 1
-"""Of the JSON."""
+"""Version of the JSON format."""
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ class Wiring:
     """The components of a task, and the tensors that connect them.
 
     Args:
-        task: its name.
-        reader: its reader, as the configuration names it.
-        backbone: the shared encoder.
-        paradigm: its head.
-        reads: what the head reads -> its form.
-        targets: what its loss compares with -> its form.
+        task: the task's name.
+        reader: registered name of its reader.
+        backbone: registered name of the shared encoder.
+        paradigm: registered name of its head.
+        reads: tensors that the head reads -> their specs.
+        targets: tensors that its loss compares with -> their specs.
         shares_head_with: tasks with the same head.
-        metrics: how it is scored; empty where it is not.
+        metrics: its metrics; empty if it is not evaluated.
     """
 
     task: str
@@ -48,13 +48,13 @@ class Computing:
     """The device and the precision of a run, with the reasons for them.
 
     Args:
-        device: its name.
-        why: it was chosen.
-        devices: how many share the work.
+        device: name of the device.
+        why: the reason for the device.
+        devices: number of devices.
         precision: fp32 or bf16.
-        why_precision: that was chosen.
-        parameters: of encoder and heads together.
-        trained: of these, those that are not frozen.
+        why_precision: the reason for the precision.
+        parameters: number of parameters of encoder and heads.
+        trained: number of those that are not frozen.
     """
 
     device: str
@@ -72,14 +72,14 @@ class Check:
 
     Args:
         name: the configuration.
-        problems: everything found, the worst first.
-        data: by task.
-        wiring: by task; empty where the configuration is wrong.
-        computing: None likewise, as what follows.
-        plan: its steps.
-        cost: its time and memory; None also where nothing was measured.
-        saving: what it writes.
-        seconds: what the check took.
+        problems: all findings, the worst first.
+        data: the data of each task.
+        wiring: the components of each task; empty if the configuration has errors.
+        computing: device and precision; None if the configuration has errors, like plan, cost and saving.
+        plan: the steps of the run.
+        cost: its time and memory; also None if they were not measured.
+        saving: the files that it writes.
+        seconds: duration of the check.
     """
 
     name: str
@@ -100,12 +100,12 @@ class Check:
         object.__setattr__(self, "counts", {severity: found.count(severity) for severity in SEVERITIES})
 
     def is_fine(self, strict: bool = False) -> bool:
-        """Check that there is no error; with `strict`, no warning either."""
+        """Check that there are no errors; with `strict`, no warnings either."""
         return not (self.counts["error"] or (strict and self.counts["warning"]))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, JSON-ready."""
+        """Return the check, JSON-ready."""
         found = {"format": "palm-check", "version": VERSION, "palm": __version__, **dataclasses.asdict(self)}
         for task in found["data"]:
-            del task["problems"]  # they are among those of the whole run
+            del task["problems"]  # also among those of the whole run
         return found

@@ -1,4 +1,4 @@
-"""The files of a run: their sizes, those that exist, and the room on the disk."""
+"""The files that a run writes: their sizes, existing ones, and free disk space."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from palm.controller.settings import RunSettings
 from palm.core.differences import shortened
 from palm.core.files.atomic_dir import foreign_files
 from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run.run_directory import CONFIGURATION, RECORD, RunDirectory
+from palm.engine.run.run_directory import RunDirectory
+from palm.engine.run.run_names import CONFIGURATION, RECORD
 from palm.engine.training.loop import Training
 from palm.engine.watching.history import HISTORY_FILE
 
 
 @dataclass(frozen=True)
 class Place:
-    """Something that the run writes.
+    """A file or folder that the run writes.
 
     Args:
-        path: below `save_path`; `*` stands for a step.
-        when: the moment.
-        bytes: about how much, all copies that are kept together.
-        exists: whether it is there already.
-        written: bytes in the whole run, older copies that are deleted included; None: as often as a dev score
-            is the best so far.
+        path: relative to `save_path`; `*` stands for a step.
+        when: when it is written.
+        bytes: approximate size of all copies that are kept.
+        exists: True if it exists already.
+        written: bytes written in the whole run, including deleted copies; None if that depends on how often
+            a dev score is the best so far.
     """
 
     path: str
@@ -42,14 +43,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Saving:
-    """All that the run writes.
+    """All files that the run writes.
 
     Args:
         save_path: the folder.
-        places: in it.
-        bytes: all together, about.
-        free_bytes: of the disk.
-        there: checkpoints and models of earlier runs.
+        places: the files and folders in it.
+        bytes: approximate total size.
+        free_bytes: free space on the disk.
+        there: existing checkpoints and models of earlier runs.
     """
 
     save_path: str
@@ -66,7 +67,7 @@ def saving_of(
     directory: RunDirectory,
     chosen: Mapping[Path, str],
 ) -> Saving:
-    """List the files that a run writes, records of `chosen` rows among them; nothing is touched."""
+    """List the files that a run writes, including records of `chosen` rows, without writing anything."""
     folder = settings.save_path
     places = [
         Place(path, when, size, next(folder.glob(path), None) is not None, written)
@@ -81,7 +82,7 @@ def saving_of(
 
 
 def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem]:
-    """Yield the reasons for which the run could not write its files."""
+    """Yield the reasons why the run could not write its files."""
     if (refused := directory.refusal()) is not None:
         message, _, remedy = refused.partition(". ")
         yield Problem("error", "save_path", "", message, remedy)
@@ -93,12 +94,12 @@ def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem
     for model in (directory.path / place.path for place in saving.places):
         is_used = model.name in (LAST, BEST) and model.is_dir() and any(model.iterdir())
         if is_used and (found := foreign_files(model)):
-            finding = f"{model} holds files that palm did not write ({', '.join(found[:3])})"
+            finding = f"{model} contains files that palm did not write ({', '.join(found[:3])})"
             yield Problem("error", "save_path", "", finding, "move them elsewhere, or give another save_path")
     if saving.bytes > saving.free_bytes:
         finding = (
             f"{saving.save_path}: the run writes about {saving.bytes / 1e9:.1f} GB, "
-            f"and {saving.free_bytes / 1e9:.1f} GB are free"
+            f"but only {saving.free_bytes / 1e9:.1f} GB are free"
         )
         yield Problem("error", "disk", "", finding, "set keep_last_n, or give another save_path")
 
@@ -106,7 +107,7 @@ def saving_problems(saving: Saving, directory: RunDirectory) -> Iterator[Problem
 def _places(
     training: Training, plan: RunPlan, settings: RunSettings
 ) -> Iterator[tuple[str, str, int, int | None]]:
-    """Path, moment, bytes that are kept, bytes that are written."""
+    """Yield path, time, bytes kept and bytes written of each file or folder."""
     yield CONFIGURATION, "at the start", 0, 0
     yield RECORD, "at the start", 0, 0
     yield HISTORY_FILE, "from the start on", 0, 0
@@ -124,12 +125,12 @@ def _places(
         if every > 0:
             number = task.expected_steps // every
             count = _kept(number, keep)
-            finding = f"every {every} of its steps, {count} are kept"
-            yield f"{task.name}/{ON_THE_WAY}*", finding, count * model, number * model
+            when = f"every {every} of its steps, {count} are kept"
+            yield f"{task.name}/{ON_THE_WAY}*", when, count * model, number * model
     if (every := settings.save_every_n_steps) > 0:
         number = plan.steps // every
         count = _kept(number, keep)
-        # Weights and, with Adam's two moments, twice as much for the optimizer.
+        # Weights, and twice as much for Adam's two moments.
         state = 3 * _bytes(training.model)
         yield "step_*", f"every {every} global steps, {count} are kept", count * state, number * state
 

@@ -1,4 +1,4 @@
-"""A check as text for a terminal: data, plan, cost and places, and last of all what is wrong."""
+"""A check as text for a terminal: data, plan, cost and files, then the problems."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from palm.check.planning import RunPlan
 from palm.check.result import Check
 from palm.check.saving import Saving
 from palm.core.durations import duration
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.reader.inspection import MOST_LETTERS
 from palm.reader.tables.record import cut
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
 MOST_LABELS = 6
-"""In a line; all of them are in the JSON and on the page."""
+"""Maximum number of labels in a line; the JSON and the page have all."""
 
 
 def text_of_check(check: Check) -> str:
-    """The whole check; the problems and the verdict are its last lines."""
+    """Return the whole check as text; problems and verdict are the last lines."""
     files = ((task.task, file) for task in check.data for file in task.files[:1] if file.first_rows)
     first_rows = (f"{task}: {cut(file.first_rows[0], MOST_LETTERS)}" for task, file in files)
     sections: dict[str, Iterable[str]] = {
@@ -45,9 +45,9 @@ def text_of_check(check: Check) -> str:
 
 
 def verdict(check: Check) -> str:
-    """One line: how many problems there are, and how long the check took."""
+    """Return one line with the number of problems and the duration of the check."""
     counted = [f"{count} {name}{'s' if count != 1 else ''}" for name, count in check.counts.items() if count]
-    return f"{check.name}: {', '.join(counted) or 'nothing is wrong'} ({check.seconds:.1f} s)"
+    return f"{check.name}: {', '.join(counted) or 'no problems'} ({check.seconds:.1f} s)"
 
 
 def _data(check: Check) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _data(check: Check) -> Iterator[str]:
 def _about(file: FileCheck, with_histogram: bool) -> Iterator[str]:
     """Describe the choice of a file's rows, its labels, and its lengths."""
     if file.chosen_by:
-        yield f"chosen of {file.path} by {', '.join(file.chosen_by)}"
+        yield f"chosen from {file.path} by {', '.join(file.chosen_by)}"
     if labels := labels_of(file):
         yield labels
     if with_histogram and file.histogram:
@@ -90,7 +90,7 @@ def _about(file: FileCheck, with_histogram: bool) -> Iterator[str]:
 
 
 def labels_of(file: FileCheck) -> str:
-    """The most frequent labels with their counts, or the range of labels that are numbers."""
+    """Return the most frequent labels with their counts, or the range of numeric labels."""
     if file.label_range:
         least, mean, largest = file.label_range
         return f"labels from {least:g} to {largest:g}, {mean:.4g} on average"
@@ -112,7 +112,7 @@ def _wiring(check: Check) -> Iterator[str]:
         yield f"model      {each.parameters:,} parameters{frozen}"
     for wire in check.wiring:
         reads = ", ".join(f"{name} {form}" for name, form in wire.reads.items())
-        shares = f"; one head with {', '.join(wire.shares_head_with)}" if wire.shares_head_with else ""
+        shares = f"; head shared with {', '.join(wire.shares_head_with)}" if wire.shares_head_with else ""
         parts = f"reader {wire.reader} -> {wire.backbone} -> {wire.paradigm}"
         yield f"{wire.task}: {parts} reads {reads}{shares}"
 
@@ -122,7 +122,7 @@ def _plan(plan: RunPlan) -> Iterator[str]:
     rows += [
         (
             each.task,
-            "target" if each.is_target else "helps",
+            "target" if each.is_target else "auxiliary",
             str(each.steps_per_epoch),
             str(each.planned),
             f"~{each.planned}" if each.drawn is None else str(each.drawn),
@@ -137,7 +137,7 @@ def _plan(plan: RunPlan) -> Iterator[str]:
     about = "" if plan.total_drawn is not None else "about "
     yield f"{about}{plan.steps} steps, {plan.num_epochs:g} epochs of {plan.main}"
     rates = [rate for _, rate in plan.rates]
-    yield f"learning rate {sparks(rates)} from {rates[0]:.3g} over {max(rates):.3g} to {rates[-1]:.3g}"
+    yield f"learning rate {sparks(rates)} from {rates[0]:.3g} via {max(rates):.3g} to {rates[-1]:.3g}"
     yield f"padding is {'not computed: the encoder packs' if plan.packs else 'computed by the encoder'}"
 
 
@@ -168,20 +168,20 @@ def _saving(saving: Saving) -> Iterator[str]:
             place.path,
             size(place.bytes) if place.bytes else "",
             place.when,
-            "is there" if place.exists else "",
+            "exists" if place.exists else "",
         )
         for place in saving.places
     ]
     yield from aligned(rows)
-    yield f"about {size(saving.bytes)} of {size(saving.free_bytes)} that are free"
+    yield f"about {size(saving.bytes)} of {size(saving.free_bytes)} free"
 
 
 def sparks(values: Sequence[float]) -> str:
-    """Numbers as a line of small bars."""
+    """Draw numbers as a line of small bars."""
     top = max(values) or 1
     return "".join(SPARKS[min(len(SPARKS) - 1, int(value / top * len(SPARKS)))] for value in values)
 
 
 def size(count: int) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes for people."""
     return re.sub(r"(?<=\d)(?=[kMGT]|$)", " ", tqdm.format_sizeof(count)) + "B"

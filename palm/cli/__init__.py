@@ -33,12 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logger.debug("palm %s, Python %s, %s", __version__, platform.python_version(), platform.platform())
     words = [word for word in words if word not in ("--quiet", "--verbose")]
     if not words or words[0] not in COMMANDS:
-        _parser().parse_args(words)  # --help, --version, or a mistake: it ends here
+        _parser().parse_args(words)  # --help, --version, or an error: this exits
     command = COMMANDS[words[0]]
     if not {"-h", "--help"}.isdisjoint(words):
         run_without_torch(command.show_help)
         raise SystemExit(ExitCode.DONE)
-    options = _parsed(command, words[1:])
+    options = _parse(command, words[1:])
     try:
         with ending_on_signals(), explain_limits():
             named = getattr(options, "of", None) or getattr(options, "config", None)
@@ -46,11 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run = partial(command.run, options)
             run_without_torch(run) if command.only_reads else run()
     except PalmError as error:
-        if failures := sys.modules.get("palm.distributed.failures"):  # else this is no rank of several
-            with suppress(OSError, MemoryError):  # where files or memory are what is missing
+        if failures := sys.modules.get("palm.distributed.failures"):  # loaded if this is a rank of several
+            with suppress(OSError, MemoryError):  # files or memory may be what ran out
                 failures.record_failure(error)
         sys.stdout.flush()
-        logger.debug("where the error came from", exc_info=error)
+        logger.debug("traceback of the error", exc_info=error)
         sys.stderr.write(f"error: {printable(str(error))}\n")
         return ExitCode.REFUSED
     except KeyboardInterrupt as stop:
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser of `palm` itself; the arguments of a command are parsed by the command's parser."""
+    """Return the parser of `palm` itself; every command parses its own arguments."""
     codes = "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
     parser = argparse.ArgumentParser(
         prog="palm",
@@ -71,11 +71,11 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"Exit codes: {codes}; 128 + N: ended by signal N.",
     )
     parser.add_argument("--version", action="version", version=f"palm {__version__}")
-    parser.add_argument("--quiet", action="store_true", help="show warnings only; goes with every command")
+    parser.add_argument("--quiet", action="store_true", help="only show warnings; works with every command")
     parser.add_argument(
         "--verbose",
         action="store_true",
-        help="show also when and where each message was written, and of an error its traceback",
+        help="also show when and where each message was written, and the traceback of an error",
     )
     commands = parser.add_subparsers(metavar="command", required=True)
     for command in COMMANDS.values():
@@ -83,12 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parsed(command: Command, words: Sequence[str]) -> argparse.Namespace:
-    """Return the command's options, and as one more, `settings`, those of a configuration among its words."""
+def _parse(command: Command, words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command's arguments; settings of a configuration are collected in `settings`."""
     parser = command.parser()
     takes_value = {name[2:]: each.nargs != 0 for each in parser._actions for name in each.option_strings}
     flags = [name for name, takes in takes_value.items() if not takes]
     commands, settings = separated(words, takes_value, flags)
     if settings and not command.takes_settings:
-        parser.error(f"palm {command.name} does not know {' '.join(settings)}")
+        parser.error(f"unrecognized arguments: {' '.join(settings)}")
     return parser.parse_args(commands, argparse.Namespace(settings=settings))

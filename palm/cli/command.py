@@ -1,7 +1,7 @@
 """Commands of `palm` as values: a name, help, options, and the function that runs it.
 
-A function imports what it needs when it runs: `palm --help` and the commands that need no torch must not
-wait for torch.
+A function imports what it needs when it runs, because `palm --help` and the commands that need no torch must
+not wait for torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Option = Callable[[argparse.ArgumentParser], object]
 
 
 def option(*names: str, **keywords: Any) -> Option:
-    """Declare an argument, as `ArgumentParser.add_argument` takes it."""
+    """Declare an argument; parameters as for `ArgumentParser.add_argument`."""
     return methodcaller("add_argument", *names, **keywords)
 
 
@@ -38,13 +38,20 @@ def flag(name: str, meaning: str) -> Option:
 
 
 def repeated(name: str, metavar: str, meaning: str) -> Option:
-    """Declare an option whose values are collected."""
+    """Declare an option that may be repeated; its values are collected in a list."""
     return option(name, metavar=metavar, action="append", default=[], help=meaning)
 
 
+def path(text: str) -> Path:
+    """Parse the path of an option; `Path` takes the empty text for the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
 def output(what: str, **keywords: Any) -> Option:
-    """Declare the place of what a command writes: the same option in all of them."""
-    return option("--output", metavar="OUT", type=Path, help=f"where to write {what}", **keywords)
+    """Declare `--output`, the destination of what a command writes."""
+    return option("--output", metavar="OUT", type=path, help=f"where to write {what}", **keywords)
 
 
 @dataclass(frozen=True)
@@ -54,12 +61,12 @@ class Command:
     Args:
         name: the word after `palm`.
         help: its line in `palm --help`.
-        run: gets the arguments, and in `settings` what only the configuration can understand; its docstring
-            is the description.
+        run: called with the parsed arguments, and the settings of a configuration in `settings`; its
+            docstring is the description.
         options: its arguments.
         epilog: returns the end of its `--help`.
         takes_settings: whether settings of a configuration may follow.
-        only_reads: whether it reads declarations and records, for which torch is not needed.
+        only_reads: whether it only reads declarations and records, which does not need torch.
     """
 
     name: str
@@ -71,12 +78,12 @@ class Command:
     only_reads: bool = False
 
     def show_help(self) -> None:
-        """Write its help to stdout."""
+        """Print the help of the command."""
         self.parser("" if self.epilog is None else self.epilog()).print_help()
 
     def parser(self, epilog: str = "") -> argparse.ArgumentParser:
-        """Return the parser of its arguments."""
-        # Without allow_abbrev=False, a setting whose name begins an option's would be taken for the option.
+        """Return a parser of its arguments."""
+        # With abbreviations, a setting whose name is a prefix of an option's would be read as the option.
         parser = argparse.ArgumentParser(
             prog=f"palm {self.name}",
             allow_abbrev=False,
@@ -96,19 +103,19 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
-"""Word after `palm` -> command, in the order of `palm --help`."""
+"""Commands by name, in the order of `palm --help`."""
 
 
 def command(
     name: str, help: str, options: Sequence[Option], **more: bool | Callable[[], str]
 ) -> Callable[[Run], Run]:
-    """Return a decorator that makes a function a command; arguments as in `Command`."""
+    """Return a decorator that registers a function as a command; arguments as for `Command`."""
 
-    def enter(run: Run) -> Run:
+    def register(run: Run) -> Run:
         COMMANDS[name] = Command(name, help, run, options, **more)  # type: ignore[arg-type]
         return run
 
-    return enter
+    return register
 
 
 # ---- Options of several commands ----
@@ -118,7 +125,7 @@ CONFIG = (option("config", help="the global YAML file"), TASK_DIR)
 OPTIONAL_CONFIG = (option("config", nargs="?", help="the global YAML file"), TASK_DIR)
 
 JSON = flag("--json", "as JSON")
-OVERWRITE = flag("--overwrite", "replace OUT, if palm wrote it and no file of others is there")
+OVERWRITE = flag("--overwrite", "replace OUT, if palm wrote everything in it")
 TRUST = repeated(
     "--trust",
     "MODULE",
@@ -127,36 +134,37 @@ TRUST = repeated(
 
 SAVED_MODEL = (
     option("--inference_model_dir", help="the saved model, for one task"),
-    option("--model", type=Path, help="the saved model"),
+    option("--model", type=path, help="the saved model"),
     option(
         "--engine",
         choices=["torch", "onnx"],
         default="torch",
-        help="with --model: what computes; onnx is onnxruntime on the CPU (extra onnx)",
+        help="with --model: the inference engine; onnx is onnxruntime on the CPU (extra onnx)",
     ),
-    option("--precision", help="auto, fp32, or bf16; with --engine onnx auto, fp32 or int8 (default: auto)"),
+    option("--precision", help="auto, fp32 or bf16; with --engine onnx: auto, fp32 or int8 (default: auto)"),
     TRUST,
 )
 
 GRID = (
-    option("--workers", type=int, metavar="N", help="runs at a time; one a GPU where absent"),
+    option("--workers", type=int, metavar="N", help="runs at a time (default: one per GPU)"),
     output("the runs: a folder"),
-    flag("--keep_models", "keep the models of runs that are done"),
-    flag("--overwrite", "remove the runs of other settings there"),
-    # With these the command is one of its own runs.
+    flag("--keep_models", "keep the models of finished runs"),
+    flag("--overwrite", "remove runs with other settings from OUT"),
+    # The command calls itself with these to train one of its runs.
     flag("--one_run", argparse.SUPPRESS),
     option("--of", help=argparse.SUPPRESS),
 )
 """Options of commands that train a folder of runs."""
 
 
-# ---- What commands have in common ----
+# ---- Shared by the commands ----
 
 
 class _ComponentFinder(MetaPathFinder):
-    """Modules of the user, for what names them in a configuration and for each other, after all else.
+    """Finds the user's modules, for palm's registries and for each other, after all other finders.
 
-    Libraries import optional packages by name (triton, dill): a file of that name there is none.
+    Libraries import optional packages by name (triton, dill); a user's file of that name is not found for
+    them.
     """
 
     def __init__(self) -> None:
@@ -172,8 +180,8 @@ class _ComponentFinder(MetaPathFinder):
         frame = sys._getframe(1)
         while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        is_asked = frame.f_globals.get("__name__") in ("palm.core.registry", "palm.starter.catalogue")
-        if path is None and (is_asked or frame.f_code.co_filename.startswith(tuple(self.folders))):
+        is_registry = frame.f_globals.get("__name__") in ("palm.core.registry", "palm.starter.catalogue")
+        if path is None and (is_registry or frame.f_code.co_filename.startswith(tuple(self.folders))):
             return PathFinder.find_spec(fullname, self.folders)
         return None
 
@@ -182,7 +190,7 @@ _FINDER = _ComponentFinder()
 
 
 def find_components(config: str) -> None:
-    """Let a configuration name classes of modules beside it or in the working directory."""
+    """Let a configuration name classes from modules in its folder or in the working directory."""
     for folder in (Path(config).absolute().parent, Path.cwd()):
         if str(folder) not in _FINDER.folders:
             _FINDER.folders.append(str(folder))
@@ -191,22 +199,22 @@ def find_components(config: str) -> None:
 
 
 def write_line(text: object) -> None:
-    """Write an answer to stdout."""
+    """Write a line of output to stdout."""
     sys.stdout.write(f"{text}\n")
 
 
 def json_text(value: Any) -> str:
-    """Return an answer as indented JSON."""
+    """Return a value as indented JSON."""
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def pairs_of(words: Sequence[str], name: str, form: str) -> list[tuple[str, str]]:
-    """Return the two sides of words such as `TASK=FILE`.
+    """Split words such as `TASK=FILE` at the equals sign.
 
     Raises:
-        PalmError: a word of another form.
+        PalmError: a word has another form.
     """
     pairs = [word.partition("=") for word in words]
     if wrong := ["".join(pair) for pair in pairs if not all(pair)]:
-        raise PalmError(f"{name} takes {form}, not {wrong[0]!r}")
+        raise PalmError(f"{name} should be {form}, not {wrong[0]!r}")
     return [(left, right) for left, _, right in pairs]

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool:
-    """Return whether a saved model is named, and not a configuration.
+    """Return True if the options name a saved model, False if they name a configuration.
 
     Raises:
-        PalmError: options of the other way are there, or some that are needed are not.
+        PalmError: options of both are mixed, or required ones are missing.
     """
     if options.config is not None:
         if options.model is not None:
-            raise PalmError("--model: not beside CONFIG, whose models are its own, or --inference_model_dir")
+            raise PalmError("--model cannot be used with CONFIG; use --inference_model_dir for another model")
         own = ("input", "trust", "engine")
         if given := [name for name in own if getattr(options, name) not in (None, [], "torch")]:
-            what = f"--{', --'.join(given)} goes with --model"
+            what = f"--{', --'.join(given)} can only be used with --model"
             raise PalmError(f"{what}; a configuration names files and components itself")
         return False
     missing = [f"--{name}" for name in needed if getattr(options, name) is None]
@@ -53,12 +53,12 @@ def _open_controller(options: argparse.Namespace) -> Controller:
 
 
 def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -> list[str]:
-    """Return the tasks that are named, or else the targets that have this file."""
+    """Return the tasks named with --task, or else the targets that have this file."""
     from palm.controller.saved_model import with_data
 
     tasks = options.task or with_data(controller.plan, setting)
     if options.output is not None and len(tasks) > 1:
-        raise PalmError(f"--output takes the rows of one task; choose it with --task: {', '.join(tasks)}")
+        raise PalmError(f"--output is for the rows of one task; choose it with --task: {', '.join(tasks)}")
     return list(tasks)
 
 
@@ -68,16 +68,16 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
     [
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to predict; may be repeated"),
-        cli.option("--input", type=Path, help="the data file to predict"),
+        cli.option("--input", type=cli.path, help="the data file to predict"),
         cli.output("the predictions: a folder, or a .jsonl, .csv or .parquet file"),
-        cli.flag("--resume", "go on where the same prediction was stopped, if it was"),
+        cli.flag("--resume", "continue the same prediction where it was interrupted"),
         *cli.SAVED_MODEL,
     ],
     takes_settings=True,
 )
 def predict(options: argparse.Namespace) -> None:
-    """Predict the pred_file of tasks of a configuration (the targets that have one where none is named); or,
-    without any configuration, a file with a saved model: --model DIR --input FILE --output DIR.
+    """Predict the pred_file of tasks of a configuration (by default, of every target that has one); or,
+    without a configuration, predict a file with a saved model: --model DIR --input FILE --output DIR.
     """
     if _names_model(options, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
@@ -100,17 +100,17 @@ def predict(options: argparse.Namespace) -> None:
     [
         *cli.OPTIONAL_CONFIG,
         cli.repeated("--task", "NAME", "a task to evaluate; may be repeated"),
-        cli.option("--input", type=Path, help="the data file, with labels"),
+        cli.option("--input", type=cli.path, help="the data file, with labels"),
         cli.output("the scored rows: a .jsonl, .csv or .parquet file"),
-        cli.option("--metric", action="append", help="a metric instead of the usual; may be repeated"),
+        cli.option("--metric", action="append", help="a metric to use instead of the usual; may be repeated"),
         *cli.SAVED_MODEL,
     ],
     takes_settings=True,
 )
 def evaluate(options: argparse.Namespace) -> None:
-    """Score tasks of a configuration on their dev_file (the targets that have one where none is named), or a
-    saved model on a file with labels (--model DIR --input FILE). The last line is JSON: the numbers, with a
-    configuration by task.
+    """Score tasks of a configuration on their dev_file (by default, every target that has one), or a saved
+    model on a file with labels (--model DIR --input FILE). The last line of the output is JSON: the scores,
+    by task if there is a configuration.
     """
     from palm.engine.run.evaluation import json_ready
 
@@ -132,21 +132,21 @@ def evaluate(options: argparse.Namespace) -> None:
         cli.option("source", metavar="MODEL", help="a saved model, or the checkpoint of a run"),
         cli.output("it: a new folder", required=True),
         cli.OVERWRITE,
-        cli.option("--to", choices=["hf", "onnx"], required=True, help="for transformers, or ONNX"),
+        cli.option("--to", choices=["hf", "onnx"], required=True, help="hf for transformers, or onnx"),
         cli.flag("--all_heads", "all tasks of a run in one ONNX graph"),
         cli.TRUST,
     ],
 )
 def export(options: argparse.Namespace) -> None:
-    """Write a saved model as a directory of Hugging Face's transformers, or as an ONNX graph; or all tasks of
-    a checkpoint as one ONNX graph. A graph is compared with PyTorch first.
+    """Write a saved model for Hugging Face's transformers or as an ONNX graph, or all tasks of a checkpoint
+    as one ONNX graph. A graph is first compared with PyTorch.
     """
     from palm.export import to_hugging_face, to_onnx
 
     common: dict[str, Any] = {"trust": options.trust, "overwrite": options.overwrite}
     if options.to == "hf":
         if options.all_heads:
-            raise PalmError("--all_heads goes with --to onnx")
+            raise PalmError("--all_heads can only be used with --to onnx")
         to_hugging_face(options.source, options.output, **common)
         return
     to_onnx(options.source, options.output, all_heads=options.all_heads, **common)
@@ -156,14 +156,14 @@ def export(options: argparse.Namespace) -> None:
     "convert",
     "write an encoder for transformers",
     [
-        cli.option("source", metavar="DIR", help="a directory with weights, sizes and vocabulary"),
+        cli.option("source", metavar="DIR", help="a directory with weights, config and vocabulary"),
         cli.output("it: a new folder", required=True),
         cli.OVERWRITE,
     ],
 )
 def convert_encoder(options: argparse.Namespace) -> None:
-    """Write the encoder of a directory (of Hugging Face, PaddlePALM, PaddleNLP or palm) with its
-    vocabulary for Hugging Face's transformers. The numbers stay the same.
+    """Write the encoder and the vocabulary of a directory (of Hugging Face, PaddlePALM, PaddleNLP or palm)
+    for Hugging Face's transformers. The values of the weights do not change.
     """
     from palm.export.convert import convert
 
@@ -175,16 +175,16 @@ def convert_encoder(options: argparse.Namespace) -> None:
     "list pretrained models, or download them by name",
     [
         cli.option("-l", "--list", action="store_true", help="list the models"),
-        cli.option("names", metavar="NAME", nargs="*", help="a model, owner/name, or all of the list (all)"),
+        cli.option("names", metavar="NAME", nargs="*", help="a model of the list, owner/name, or all"),
         cli.option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
-        cli.output("`pretrain/NAME`: a folder; the working directory where absent", default=Path()),
+        cli.output("`pretrain/NAME`: a folder (default: the working directory)", default=Path()),
     ],
     only_reads=True,
 )
 def download_models(options: argparse.Namespace) -> None:
-    """Download pretrained models to OUT/pretrain/NAME. What has arrived is kept when a connection breaks off:
-    run the same again, and it goes on from there. The environment variables PALM_MIRROR (PaddlePALM's
-    archives) and HF_ENDPOINT (Hugging Face) name other servers.
+    """Download pretrained models to OUT/pretrain/NAME. If the connection breaks, the finished part is kept:
+    run the same command again to continue. The environment variables PALM_MIRROR (PaddlePALM's archives) and
+    HF_ENDPOINT (Hugging Face) name other servers.
     """
     from palm.downloader import download
     from palm.downloader.items import listed
@@ -199,47 +199,47 @@ def download_models(options: argparse.Namespace) -> None:
         for name in names:
             download("pretrain", name, options.output)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt("run the same again, and it goes on from there") from None
+        raise KeyboardInterrupt("run the same command again to continue") from None
 
 
 @cli.command(
     "inspect",
-    "tell what a directory holds",
+    "show what a directory contains",
     [cli.option("directory", metavar="DIR", help="the directory"), cli.JSON],
     only_reads=True,
 )
 def inspect(options: argparse.Namespace) -> None:
-    """Tell what a directory holds: a saved model, a checkpoint, a run, an export, or pretrained weights of
-    Hugging Face, PaddlePALM or PaddleNLP. Of weights, only names and shapes are read where the
-    format allows it.
+    """Show what a directory contains: a saved model, a checkpoint, a run, an export, or pretrained weights of
+    Hugging Face, PaddlePALM or PaddleNLP. If the format allows it, only the names and shapes of weights are
+    read.
     """
     from palm.config import yaml_text
     from palm.core.files.untrusted import printable
-    from palm.export.inspection import inspect_directory
+    from palm.report.inspection import inspect_directory
 
     facts = inspect_directory(options.directory)
     if not options.json:
         cli.write_line(printable(yaml_text(facts)))
         return
     text = cli.json_text(facts)
-    cli.write_line(text if text == printable(text) else json.dumps(facts, indent=2))  # whose escapes are JSON
+    cli.write_line(text if text == printable(text) else json.dumps(facts, indent=2))  # escaped as JSON
 
 
 @cli.command(
     "merge",
-    "the mean of several models of one task",
+    "average several models of one task",
     [
         cli.option("models", metavar="MODEL", nargs="+", help="a saved model, or a checkpoint of a run"),
         cli.output("it: a new folder", required=True),
-        cli.option("--weights", help="the weight of each model, separated by commas; equal where absent"),
-        cli.option("--task", help="whose model to take from checkpoints that have several"),
+        cli.option("--weights", help="the weight of each model, separated by commas (default: equal)"),
+        cli.option("--task", help="the task to merge, if checkpoints have several"),
         cli.OVERWRITE,
         cli.TRUST,
     ],
 )
 def merge_models(options: argparse.Namespace) -> None:
-    """Save the mean of models of one task: of the last checkpoints of a run, or of runs with other seeds.
-    They must be built alike; differences are reported.
+    """Save the mean of several models of one task: the last checkpoints of a run, or runs with different
+    seeds. The models must have the same architecture; other differences are reported.
     """
     from palm.export.merge import merge
 

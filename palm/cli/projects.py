@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from palm.cli import command as cli
 from palm.cli.without_torch import need_torch
@@ -16,20 +15,22 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
 
 @cli.command(
     "init",
-    "write a new project that trains as it stands",
+    "write a new project that is ready to train",
     [
-        cli.option("folder", metavar="DIR", type=Path, help="the new folder"),
+        cli.option("folder", metavar="DIR", type=cli.path, help="the new folder"),
         cli.option("--tasks", metavar="KIND,...", help="such as cls,mlm or intent=cls,slots=seq_label"),
-        cli.option("--from", dest="table", metavar="FILE", type=Path, help="a table to make tasks of"),
+        cli.option(
+            "--from", dest="table", metavar="FILE", type=cli.path, help="a table to create tasks from"
+        ),
         cli.option(
             "--pretrain",
             metavar="WEIGHTS",
-            help="the directory, or model at Hugging Face, to start from; absent: a small random encoder",
+            help="a directory or a model at Hugging Face to start from (default: a small random encoder)",
         ),
         cli.option(
             "--effort",
             choices=["quick", "normal", "best"],
-            help="how much to train; absent: normal with --pretrain, fixed settings without",
+            help="how much to train (default: normal with --pretrain, fixed settings without)",
         ),
     ],
     only_reads=True,
@@ -38,27 +39,29 @@ def init(options: argparse.Namespace) -> None:
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
     train config.yaml` trains them within two minutes on a CPU, without network. Kinds of tasks: cls,
     multi_label, seq_label, span, relation, mrc, match, multiple_choice, ranking, embedding, ordinal, count,
-    mlm. On a terminal, what is missing is asked for.
+    mlm. On a terminal, palm asks for what is missing.
     """
     from palm.starter.project import KINDS, tasks_of, write_project
-    from palm.starter.table_tasks import tasks_in
 
     tasks = options.tasks
     pretrain = options.pretrain
     if options.table is not None and tasks is not None:
         raise ConfigError("--from finds the tasks in the table; leave --tasks out")
-    table = None if options.table is None else tasks_in(options.table)
-    if table is not None:
+    table = None
+    if options.table is not None:
+        from palm.starter.table_tasks import tasks_in
+
+        table = tasks_in(options.table)
         tasks = ",".join(f"{name}={kind}" for name, kind in table.kinds.items())
     if tasks is None:
         if not sys.stdin.isatty():
             example = DEFAULT_TASKS.replace(" ", "")
-            raise ConfigError(f"--tasks: say which tasks, such as --tasks {example}")
+            raise ConfigError(f"--tasks: missing; name the tasks, for example --tasks {example}")
         for kind, meaning in KINDS.items():
             cli.write_line(f"  {kind:9}  {meaning}")
-        tasks = input(f"Tasks, NAME=KIND or KIND alone [{DEFAULT_TASKS}]: ").strip() or DEFAULT_TASKS
+        tasks = input(f"Tasks, as KIND or NAME=KIND [{DEFAULT_TASKS}]: ").strip() or DEFAULT_TASKS
         if pretrain is None:
-            question = "Start from, a directory or a model at Hugging Face [a small random encoder]: "
+            question = "A directory or a model at Hugging Face to start from [a small random encoder]: "
             pretrain = input(question).strip() or None
     for file in write_project(options.folder, tasks_of(tasks), pretrain, table, options.effort):
         cli.write_line(options.folder / file)
@@ -67,17 +70,18 @@ def init(options: argparse.Namespace) -> None:
 
 @cli.command(
     "ls",
-    "list what a configuration can name, and its settings",
+    "list components and their settings",
     [
         cli.option("name", nargs="?", help="a kind, or a component"),
-        cli.option("--config", help="also those of the modules that this configuration names"),
+        cli.option("--config", help="also list components of modules that this configuration names"),
         cli.TASK_DIR,
     ],
     only_reads=True,
 )
 def ls(options: argparse.Namespace) -> None:
-    """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing methods
-    line by line; all of one kind (palm ls mixing); or one of them with its settings (palm ls temperature).
+    """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing
+    methods, one per line; only one kind of them (palm ls mixing); or one with its settings (palm ls
+    temperature).
     """
     from palm.controller.components import REGISTRIES
     from palm.starter.catalogue import chosen, entries
@@ -115,7 +119,7 @@ def _modules_of(config_file: str | None, task_dir: str, kinds: Iterable[str]) ->
     [cli.option("shell", choices=["bash", "zsh", "fish"], help="the shell")],
 )
 def completion(options: argparse.Namespace) -> None:
-    """Print a script that completes commands, options, settings and names of components (extra completion).
+    """Print a script that completes commands, options, settings and component names (extra completion).
     For bash: palm completion bash > ~/.local/share/bash-completion/completions/palm. For zsh: palm
     completion zsh > ~/.zfunc/_palm, a folder of $fpath. For fish: palm completion fish >
     ~/.config/fish/completions/palm.fish.

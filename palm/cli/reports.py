@@ -1,4 +1,4 @@
-"""Commands that show runs that are done: plot, report, diff."""
+"""Commands that show finished runs: plot, report, diff."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ A_RUN = "the folder of a run, its save_path"
     "plot the curves of runs",
     [
         cli.option("runs", metavar="RUN", nargs="+", help=A_RUN),
-        cli.output("the page; curves.html in the first run's folder where absent"),
+        cli.output("the page (default: curves.html in the first run's folder)"),
         cli.flag("--terminal", "draw in the terminal instead"),
     ],
 )
 def plot_runs(options: argparse.Namespace) -> None:
-    """Draw loss and dev scores of every task on a page. Runs that differ in nothing but the seed are drawn as
-    their mean with each of them behind it, others beside each other.
+    """Plot loss and dev scores of every task on a page. Runs that differ only in the seed are drawn as their
+    mean with each of them behind it, others beside each other.
     """
     from palm.report.plot import plot, terminal_plot
 
@@ -39,20 +39,20 @@ def plot_runs(options: argparse.Namespace) -> None:
 
 @cli.command(
     "report",
-    "show on one page what a run was and where it is wrong",
+    "show a run and the errors of its models on one page",
     [
         cli.option("run", metavar="RUN", help=A_RUN),
-        cli.output("the page; report.html in the run's folder where absent"),
-        cli.flag("--no_predict", "use only what the run wrote down, and predict nothing"),
-        cli.repeated("--dev_file", "TASK=FILE", "the data to predict, in place of what the run names"),
+        cli.output("the page (default: report.html in the run's folder)"),
+        cli.flag("--no_predict", "use only what the run recorded, and predict nothing"),
+        cli.repeated("--dev_file", "TASK=FILE", "the data to predict instead of the run's dev_file"),
         cli.TRUST,
     ],
 )
 def report(options: argparse.Namespace) -> None:
-    """Write one HTML file that shows what a run was trained on, how it went, and where its models are wrong:
-    for the latter, the best model of every task (or its last) predicts its dev_file, if that is still what
-    the run was evaluated on, or lies in its folder. The page needs no network and runs no script, so it can
-    be sent to others; it has rows of the dev data in it.
+    """Write one HTML file that shows what a run was trained on, how it went, and where its models are wrong.
+    For the latter, the best model of every task (or its last) predicts its dev_file, if that is still what
+    the run was evaluated on, or is in the run's folder. The page needs no network and runs no script, so it
+    can be sent to others; it contains rows of the dev data.
     """
     from palm.report.page import write_report
 
@@ -66,18 +66,18 @@ def report(options: argparse.Namespace) -> None:
 
 @cli.command(
     "diff",
-    "tell what differs between two runs",
+    "show the differences between two runs",
     [
         cli.option("first", metavar="RUN", help=A_RUN),
-        cli.option("second", metavar="RUN", help="that of another"),
+        cli.option("second", metavar="RUN", help="the folder of another run"),
         cli.JSON,
     ],
     only_reads=True,
 )
 def diff(options: argparse.Namespace) -> None:
-    """Tell what differs between two runs: settings, with the file and line that set them, data, versions,
-    steps and scores; save_path, in which any two runs differ, is left out. The exit code is 0 where nothing
-    differs, 1 where something does, and 2 where there is no run.
+    """Show the differences between two runs: settings, with the file and line that set them, data, versions,
+    steps and scores. save_path, which always differs, is left out. The exit code is 0 if nothing differs, 1
+    if something does, and 2 if there is no such run.
     """
     from palm.core.files.untrusted import printable
     from palm.report.difference import difference_table, differences

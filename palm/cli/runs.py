@@ -13,24 +13,23 @@ from palm.core.errors import ExitCode, PalmError
 CHECK_OPTIONS = (
     cli.JSON,
     cli.output("the findings: a .json or .html file; may be repeated", action="append", default=[]),
-    cli.flag("--strict", "let warnings, too, end with exit code 1"),
+    cli.flag("--strict", "exit with code 1 for warnings, too"),
     cli.flag("--no_measure", "do not measure time and memory"),
-    cli.flag("--find_batch_size", "where batches do not fit into memory, halve them until they do"),
+    cli.flag("--find_batch_size", "if batches do not fit into memory, halve them until they do"),
 )
 """Options of `palm check` and `palm train --dry_run`."""
 
 
 @cli.command(
     "check",
-    "look at a run before it is made",
+    "check a run before it starts",
     [*cli.CONFIG, *CHECK_OPTIONS],
     takes_settings=True,
 )
 def check_run(options: argparse.Namespace) -> None:
-    """Look at a run before it is made: its data, its wiring, its steps, time and memory, and where it would
-    write. Nothing is trained, and nothing is written to save_path. The exit code is 0 where nothing stands
-    against the run, 1 with an error (with --strict, also with a warning), and 2 where the command line is
-    wrong.
+    """Check a run before it starts: its data, its wiring, its steps, time and memory, and where it would
+    write. Nothing is trained, and nothing is written to save_path. The exit code is 0 if no problem is found,
+    1 for an error (with --strict, also for a warning), and 2 if the command line is wrong.
     """
     from palm.check import check
     from palm.check.page import write_findings
@@ -63,7 +62,7 @@ def _settings_help() -> str:
 @cli.command(
     "train",
     "train the tasks of a configuration",
-    [*cli.CONFIG, cli.flag("--dry_run", "do as `palm check` and train nothing"), *CHECK_OPTIONS],
+    [*cli.CONFIG, cli.flag("--dry_run", "do what `palm check` does, without training"), *CHECK_OPTIONS],
     epilog=_settings_help,
     takes_settings=True,
 )
@@ -77,7 +76,7 @@ def train(options: argparse.Namespace) -> None:
         for name in ("json", "output", "strict", "no_measure", "find_batch_size")
         if getattr(options, name)
     ]:
-        raise PalmError(f"--{', --'.join(unused)}: goes with --dry_run, or with palm check")
+        raise PalmError(f"--{', --'.join(unused)} can only be used with --dry_run or with palm check")
     from palm.controller.controller import Controller
 
     Controller(options.config, options.task_dir, argv=options.settings).train()
@@ -85,21 +84,21 @@ def train(options: argparse.Namespace) -> None:
 
 @cli.command(
     "verify-resume",
-    "try out whether a killed run continues exactly",
+    "test that a killed run resumes exactly",
     [
         *cli.CONFIG,
         cli.option("--steps", type=int, default=20, metavar="N", help="steps before the kill"),
         cli.option("--more", type=int, default=20, metavar="M", help="steps after it"),
-        # With these the command is one of its own runs.
-        cli.option("--record", type=Path, help=argparse.SUPPRESS),
+        # The command calls itself with these to train one of its runs.
+        cli.option("--record", type=cli.path, help=argparse.SUPPRESS),
         cli.flag("--killed", argparse.SUPPRESS),
     ],
     takes_settings=True,
 )
 def verify_resume(options: argparse.Namespace) -> None:
-    """Train N + M steps; then N steps, kill the process, train M more from its checkpoint, and compare
-    batches, losses and weights bit by bit. Everything is written to a temporary folder. The exit code is 0
-    where nothing differs, and 1 with what differed first.
+    """Train N + M steps; then train N steps, kill the process, train M more from its checkpoint, and compare
+    batches, losses and weights bit by bit. Everything is written to a temporary folder. The exit code is 0 if
+    nothing differs; otherwise it is 1, and the first difference is shown.
     """
     from palm.core.checks import count_problems, raise_any
 
@@ -132,7 +131,7 @@ def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _train_one(options: argparse.Namespace) -> None:
-    """Train the one run of a grid whose configuration is named."""
+    """Train one run of a grid, given its configuration."""
     from palm.experiments.grid.worker import work
 
     work(Path(options.config).parent)
@@ -140,53 +139,51 @@ def _train_one(options: argparse.Namespace) -> None:
 
 @cli.command(
     "compare",
-    "say whether tasks help each other",
+    "find out whether tasks help each other",
     [
         *cli.CONFIG,
-        cli.option("--seeds", type=int, default=5, metavar="N", help="runs of every variant; 5 where absent"),
+        cli.option("--seeds", type=int, default=5, metavar="N", help="runs of every variant (default: 5)"),
         cli.option(
             "--budget",
             choices=["target", "total"],
             default="target",
-            help="what is equal: the steps of each target (where absent), or the steps of all tasks together",
+            help="what is equal: the steps of each target (default), or the steps of all tasks together",
         ),
-        cli.repeated(
-            "--test", "TASK=FILE", "data with labels to compare a target on; its dev_file where absent"
-        ),
+        cli.repeated("--test", "TASK=FILE", "labelled data to compare a target on (default: its dev_file)"),
         cli.option(
             "--model",
             choices=["best", "last"],
-            help="the model that is scored; absent: the best, if targets have a test file, else the last",
+            help="the model to score (default: the best if targets have a test file, else the last)",
         ),
         cli.repeated(
             "--also",
             "NAME:SETTING=VALUE",
-            "a setting of one more variant with all tasks, such as each_step:tasks_per_step=all",
+            "a setting of another variant with all tasks, such as each_step:tasks_per_step=all",
         ),
         cli.option(
             "--rows",
             metavar="N,...,all",
-            help="compare with so many training rows of the targets each time, and draw score against rows",
+            help="compare with each of these numbers of training rows, and plot scores against rows",
         ),
         cli.option(
             "--screen",
             type=int,
             metavar="N",
-            help="estimate first what each auxiliary does, and compare with the best N of them only",
+            help="first estimate the effect of each auxiliary, and compare with only the best N of them",
         ),
         cli.repeated(
             "--tune",
             "NAME=V1,V2",
-            "values of a setting; each way is compared with those that are best by its dev data",
+            "values of a setting; each variant is compared with the values that are best on its dev data",
         ),
         *cli.GRID,
     ],
     takes_settings=True,
 )
 def compare_tasks(options: argparse.Namespace) -> None:
-    """Train every target alone, all tasks together, and without each auxiliary, each with several seeds; say
-    what helps what, and how sure that is. What is done is kept: the same command goes on after an
-    interruption, and trains what is missing with more seeds.
+    """Train every target alone, all tasks together, and all but each auxiliary, each with several seeds; show
+    which tasks help, and how certain that is. Finished runs are kept: the same command continues after an
+    interruption, and with more seeds trains only the missing runs.
     """
     if options.one_run:
         _train_one(options)
@@ -198,7 +195,7 @@ def compare_tasks(options: argparse.Namespace) -> None:
     for option_name, value in cli.pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
         name, _, setting = option_name.partition(":")
         if not (name and setting):
-            raise PalmError(f"--also takes NAME:SETTING=VALUE, not {f'{option_name}={value}'!r}")
+            raise PalmError(f"--also should be NAME:SETTING=VALUE, not {f'{option_name}={value}'!r}")
         variants.setdefault(name, {})[setting] = value
     chosen: dict[str, Any] = {
         "seeds": options.seeds,
@@ -214,7 +211,7 @@ def compare_tasks(options: argparse.Namespace) -> None:
         from palm.experiments.comparison.screen import screened
 
         if options.rows is not None:
-            raise PalmError("--screen chooses helpers, --rows draws curves; give one of them at a time")
+            raise PalmError("--screen and --rows cannot be used together; run one after the other")
         cli.write_line(screened(options.config, options.task_dir, keep=options.screen, **chosen))
         return
     if options.rows is None:
@@ -232,18 +229,20 @@ def compare_tasks(options: argparse.Namespace) -> None:
     [
         *cli.CONFIG,
         cli.repeated(
-            "--grid", "NAME=V1,V2", "values of a setting, of one task as TASK.NAME; may be repeated"
+            "--grid", "NAME=V1,V2", "values of a setting (TASK.NAME for that of one task); may be repeated"
         ),
-        cli.option("--space", type=Path, metavar="FILE", help="a YAML file with lists and ranges by setting"),
-        cli.option("--trials", type=int, metavar="N", help="how many points Optuna chooses"),
+        cli.option(
+            "--space", type=cli.path, metavar="FILE", help="a YAML file with lists and ranges by setting"
+        ),
+        cli.option("--trials", type=int, metavar="N", help="number of trials, chosen by Optuna"),
         *cli.GRID,
     ],
     takes_settings=True,
 )
 def sweep_settings(options: argparse.Namespace) -> None:
     """Train with different settings and write those with the best dev scores as a configuration. Without
-    --trials every combination is tried; with it, Optuna chooses so many. What is done is kept: the same
-    command goes on after an interruption.
+    --trials every combination is tried; with it, Optuna chooses that many. Finished runs are kept: the same
+    command continues after an interruption.
     """
     if options.one_run:
         _train_one(options)

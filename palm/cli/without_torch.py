@@ -1,7 +1,8 @@
-"""Commands that read declarations and records only: they run without torch, whose import takes a second.
+"""Commands that only read declarations and records: they run without torch, whose import takes a second.
 
-A component's settings are those of its constructor, and it inherits from classes of torch. So every name of
-torch becomes a class to inherit from, annotate and decorate with. Whatever computes with it ends the attempt.
+A component's settings are those of its constructor, and components inherit from torch's classes. So every
+name in torch is replaced with a class that can be inherited from and used in annotations and decorators.
+Anything that computes with torch ends the attempt.
 """
 
 from __future__ import annotations
@@ -16,22 +17,25 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-USERS_OF_TORCH = ("torch", "palm", "safetensors")
-"""Packages of which nothing stays that was imported without torch."""
+REPLACED = ("torch", "numpy", "tqdm")
+"""Packages that are not imported."""
+
+THEIR_USERS = (*REPLACED, "palm", "safetensors")
+"""Packages of which nothing stays that was imported without them."""
 
 
 class _NeedsTorchError(BaseException):
-    """Torch itself is needed; nothing but `run_without_torch` may catch it."""
+    """Torch itself is needed; only `run_without_torch` may catch this."""
 
 
 def need_torch() -> None:
-    """End an attempt to do without torch, for code that palm does not know."""
+    """End an attempt to run without torch, before code that is not palm's own."""
     if isinstance(sys.modules.get("torch"), _Module):
         raise _NeedsTorchError
 
 
 class _Name(ABCMeta):
-    """The class of a name of torch, and so of the classes that inherit from it."""
+    """Metaclass of the classes that replace torch's names, and so of their subclasses."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__") or "is_torch" not in vars(cls):
@@ -43,6 +47,9 @@ class _Name(ABCMeta):
         if is_in_function:
             raise _NeedsTorchError
         return cls  # a decorator, or a constant of a module
+
+    def __getitem__(cls, _: Any) -> Any:
+        return cls  # an annotation
 
 
 def _name(name: str) -> _Name:
@@ -66,14 +73,14 @@ class _Finder(MetaPathFinder, Loader):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        is_torch = fullname.partition(".")[0] == "torch"
-        return ModuleSpec(fullname, self, is_package=True) if is_torch else None
+        is_replaced = fullname.partition(".")[0] in REPLACED
+        return ModuleSpec(fullname, self, is_package=True) if is_replaced else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing: names come when they are used."""
+        """Do nothing: names are created when they are used."""
 
 
 @contextmanager
@@ -86,7 +93,7 @@ def _without_torch() -> Iterator[None]:
     finally:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name not in before]:
-            if name.partition(".")[0] in USERS_OF_TORCH:
+            if name.partition(".")[0] in THEIR_USERS:
                 parent, _, own = name.rpartition(".")
                 del sys.modules[name]
                 if parent in sys.modules:
@@ -94,7 +101,7 @@ def _without_torch() -> Iterator[None]:
 
 
 def run_without_torch(run: Callable[[], None]) -> None:
-    """Run something that may need torch only in part of its cases, without it where that is possible."""
+    """Call a function that may need torch, without torch if that is possible."""
     if "torch" not in sys.modules:
         with suppress(_NeedsTorchError), _without_torch():
             run()

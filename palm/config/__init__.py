@@ -1,4 +1,4 @@
-"""Settings from files and the command line, broadcast to whoever accepts them, each with its origin."""
+"""Settings from files and the command line, passed with their origin to all components that accept them."""
 
 from palm.config.config import Config
 from palm.config.conversion import DataPath, FilePath, ModelPath

@@ -1,4 +1,4 @@
-"""The program's arguments as settings: `--name value`, `--name=value`, `--flag`, `--task.name value`."""
+"""Command-line arguments as settings: `--name value`, `--name=value`, `--flag`, `--task.name value`."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from palm.config.values import Flag, Plain, Setting
 from palm.core.invocation import is_program
 
 
-class HelpRequested(Exception):  # noqa: N818 - nothing is wrong; the caller prints the help and ends
-    """The arguments hold `--help` or `-h`."""
+class HelpRequested(Exception):  # noqa: N818 - not an error; the caller prints the help and exits
+    """The arguments contain `--help` or `-h`."""
 
 
 def program_arguments() -> list[str]:
-    """The arguments of the running script; none in a notebook, an interactive session or under pytest."""
+    """Return the arguments of the running script; none in a notebook, an interactive session or a test."""
     return sys.argv[1:] if is_program() else []
 
 
 def read_arguments(words: Sequence[str], problems: list[str]) -> dict[str, Setting]:
-    """The settings among the arguments, by name; the last of several with one name counts.
+    """Return the settings among the arguments, by name; the last one of a name counts.
 
     Args:
         words: the arguments, without the program's name.
-        problems: receives the arguments that are no options.
+        problems: receives the arguments that are not options.
 
     Raises:
-        HelpRequested: for `--help` or `-h`.
+        HelpRequested: on `--help` or `-h`.
     """
     found: dict[str, Setting] = {}
     for name, value in _options(words):
         if value in ("--help", "-h") and name is None:
             raise HelpRequested
         if name is None:
-            problems.append(f"command line: {value!r} belongs to no option; write --name value")
+            problems.append(f"command line: unexpected argument {value!r}; write --name value")
         else:
             found[name] = Setting(value, f"--{name}", Path.cwd())
     return found
@@ -44,14 +44,14 @@ def read_arguments(words: Sequence[str], problems: list[str]) -> dict[str, Setti
 def separated(
     words: Sequence[str], own: Collection[str], flags: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
-    """The words of a command's own options and of no option, and those of all others, which are settings.
+    """Split words into a command's options and positional arguments, and all others, which are settings.
 
     A value stays with its option, so `--batch_size 8 config.yaml` names one file.
 
     Args:
-        words: what follows the command.
-        own: the names of its options.
-        flags: those of them that take no value, so that the word behind one is not its value.
+        words: all words after the command.
+        own: names of the command's options.
+        flags: those of them without a value, so that the next word is not taken for it.
     """
     commands: list[str] = []
     settings: list[str] = []
@@ -65,7 +65,7 @@ def separated(
 
 
 def _options(words: Sequence[str], flags: Collection[str] = ()) -> Iterator[tuple[str | None, Any]]:
-    """Yield each option's name, and its value after `=` or as the next word; None and the word for others."""
+    """Yield (name, value) for each option (`--name=value` or `--name value`), and (None, word) for others."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -77,7 +77,7 @@ def _options(words: Sequence[str], flags: Collection[str] = ()) -> Iterator[tupl
         name = task + dot + setting.replace("-", "_")
         if equals:
             yield name, Plain(value)
-        # A value may begin with one dash, as -1 does.
+        # A value may begin with a single dash, such as -1.
         elif name not in flags and rest and not rest[0].startswith("--"):
             yield name, Plain(rest.pop(0))
         else:

@@ -1,4 +1,4 @@
-"""The layers of a configuration, the settings that components took from them, and the unused ones."""
+"""The layers of a configuration, the settings that components read from them, and the unused ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from palm.config.conversion import Mismatch, complaint, convert_value
+from palm.config.conversion import Mismatch, convert_value, describe_mismatch
 from palm.config.foreign import FOREIGN
 from palm.config.layers import SettingsLayer, json_ready
 from palm.config.printing import printed
@@ -21,7 +21,7 @@ from palm.core.registry import did_you_mean
 logger = logging.getLogger("palm")
 
 AUTO = "auto"
-"""The `backbone` that the directory of pretrained weights names."""
+"""Value of `backbone` that means: the encoder named in the directory of pretrained weights."""
 
 
 Components = Mapping[str, Collection[str]]
@@ -29,7 +29,7 @@ Components = Mapping[str, Collection[str]]
 
 
 class Found(NamedTuple):
-    """A setting in the layer that holds it."""
+    """A setting and the layer that contains it."""
 
     layer: SettingsLayer
     name: str
@@ -41,16 +41,15 @@ class Found(NamedTuple):
 
 
 class Config:
-    """Values by precedence: command line, global file, then the task's file, then the backbone's JSON.
+    """Values by precedence: command line, global file, task file, JSON file of the backbone.
 
     Args:
         layers: the settings of all sources, the strongest first.
-        titles: scope -> the file where a setting of it belongs; tasks are in their order.
-        base: the folder that relative paths in the files count from.
+        titles: scope -> the file for its settings; tasks in order.
+        base: the folder that relative paths in the files refer to.
         problems: the report so far.
-        backbone_gap: what to report when the backbone is asked for, but its JSON is not there.
-        cached_vocab: the vocabulary in this machine's cache, where `backbone: auto` asked a model at Hugging
-            Face.
+        backbone_gap: the problem to report if the backbone is asked for and its JSON is missing.
+        cached_vocab: the vocabulary in this machine's cache, if `backbone: auto` names a model on the Hub.
 
     Attributes:
         tasks: the names of the tasks, in order.
@@ -69,9 +68,9 @@ class Config:
         self.base = base
         chosen = [SettingsLayer({}, "global"), *(SettingsLayer({}, "tasks", task) for task in self.tasks)]
         self._chosen = {layer.scope: layer for layer in chosen}
-        # What palm chooses is weaker than all that users set, and stronger than the backbone's JSON.
+        # palm's own choices are weaker than all settings of users, and stronger than the backbone's JSON.
         self._layers = [*layers[:-1], *chosen, *layers[-1:]]
-        # By scope with their ranks, so that a look-up goes only through the layers that reach it.
+        # By scope and rank, so that a look-up visits only the layers of its scope.
         self._places: dict[str | None, dict[int, SettingsLayer]] = {}
         for number, layer in enumerate(self._layers):
             self._places.setdefault(layer.scope, {})[number] = layer
@@ -81,7 +80,7 @@ class Config:
         self._backbone_gap = backbone_gap
         self._cached_vocab = cached_vocab
         self._known: dict[str | None, set[str]] = {scope: set() for scope in titles}
-        self._said: set[Any] = set()
+        self._reported: set[Any] = set()
         self._excused: set[str | None] = set()
         self._owners: Mapping[str, Components] = {}
         self._own: Mapping[str | None, Components] = {}
@@ -111,17 +110,17 @@ class Config:
     ) -> dict[str, Any]:
         """Return keyword arguments for a class or function, converted to its annotations.
 
-        What is set nowhere is left out, for its default. What does not fit, or is required
-        and missing, goes into the report.
+        Settings without a value are left out, so their defaults apply. Values that do not fit, and missing
+        values of required settings, are added to the report.
 
         Args:
-            consumer: the class or function; its signature says what it takes.
+            consumer: the class or function; its signature lists the settings.
             scope: None for the whole run, a task's name, or `"backbone"`.
             provided: parameters that the caller supplies; they are left out.
-            required: False where nothing has to be set and no file has to exist, as for the
-                settings of a training while predicting.
-            from_backbone: False for what the backbone's JSON, or a directory of weights, must not decide:
-                it comes with the weights, from others, and these settings name files and code.
+            required: False if settings may be missing and files need not exist, as with the settings of
+                training in prediction.
+            from_backbone: False for settings that name files or code: the backbone's JSON and directories of
+                weights are not trusted with these.
         """
         if scope == "backbone" and required and self._backbone_gap:
             self.problem(self._backbone_gap)
@@ -132,20 +131,20 @@ class Config:
             found = self._found(parameter, scope, from_backbone)
             if found:
                 self._convert(found, parameter, result, required)
-            elif required and parameter.default is REQUIRED and (scope, name) not in self._said:
+            elif required and parameter.default is REQUIRED and (scope, name) not in self._reported:
                 if self._backbone_gap and name in self._known["backbone"]:
-                    continue  # it would be in the JSON that is not there, which is reported
-                self._said.add((scope, name))
+                    continue  # the missing JSON would contain it, and is reported
+                self._reported.add((scope, name))
                 self.missing(name, parameter.doc, scope)
         return result
 
     def missing(self, name: str, meaning: str, scope: str | None = None) -> None:
-        """Report a setting that is not there.
+        """Report a missing setting.
 
         Args:
-            name: of the setting.
-            meaning: what it is; may be empty.
-            scope: where it belongs.
+            name: the setting.
+            meaning: its description; may be empty.
+            scope: the scope that it belongs to.
         """
         note = f" ({meaning.rstrip('.')})" if meaning else ""
         self.problem(f"{self._titles[scope]}: {name} is missing{note}")
@@ -155,7 +154,7 @@ class Config:
         self._problems.append(line)
 
     def excuse(self, scope: str | None) -> None:
-        """Note an unknown component of a scope: of its unused settings, report only likely misspellings."""
+        """Report only likely misspellings among unused settings of a scope, as its component is unknown."""
         self._excused.add(scope)
 
     def place(self, name: str, scope: str | None = None) -> str | None:
@@ -163,16 +162,16 @@ class Config:
 
         Args:
             name: one of its spellings.
-            scope: as for `value`.
+            scope: as in `value`.
         """
         parts = [layer.settings[name] for layer in self._reaching(scope) if name in layer.settings]
         return parts[0].origin if parts else None
 
     def choose(self, settings: Mapping[str, tuple[Any, str]], scope: str | None = None) -> None:
-        """Set what neither files nor the command line set, in place of what was chosen before.
+        """Set values for settings that neither files nor the command line set; replaces earlier choices.
 
         Args:
-            settings: name -> value, and why it is chosen, which stands where others have their place.
+            settings: name -> value, and the reason for it, which is its origin.
             scope: None for the whole run, or a task's name.
         """
         layer = self._chosen[scope]
@@ -180,7 +179,7 @@ class Config:
         layer.won.clear()
 
     def chosen(self) -> list[str]:
-        """Describe every chosen value that somebody received, with the reason."""
+        """Describe every value that `choose` set and a component read, with the reason."""
         return [
             f"{'' if scope is None else f'{scope}.'}{name} {value} ({layer.origins()[name]})"
             for scope, layer in self._chosen.items()
@@ -188,10 +187,10 @@ class Config:
         ]
 
     def adopt_aliases(self, aliases: Mapping[str, str]) -> None:
-        """Read the backbone's JSON by the encoder's own names, so that heads find there what they need.
+        """Rename settings in the backbone's JSON to the encoder's own names, under which heads look them up.
 
-        Where both spellings of one setting stand there, its own name counts, as it did for PaddlePALM: the
-        file is somebody else's, and programs write both.
+        If both spellings of a setting are present, its own name counts, as in PaddlePALM: other programs
+        write the file, and some write both.
         """
         layer = self._layers[-1]
         settings = dict(layer.settings)
@@ -205,11 +204,11 @@ class Config:
         owners: Mapping[str, Components] = MappingProxyType({}),
         own: Mapping[str | None, Components] = MappingProxyType({}),
     ) -> None:
-        """Report every setting that nobody took, and raise if there is any problem.
+        """Report every unused setting, and raise if there is any problem.
 
         Args:
-            owners: setting -> the components that take it, of all that there are.
-            own: scope -> the components that it has; None for all of the run.
+            owners: setting -> the registered components that accept it.
+            own: scope -> its components; None for the whole run.
 
         Raises:
             ConfigError: all problems at once.
@@ -224,14 +223,14 @@ class Config:
                     continue
                 if hint := self._reason(name, layer.scope, excused):
                     unused.append(f"{setting.origin}: {hint}")
-        # Those of files in the order of their lines, then those of the command line.
+        # Settings in files in the order of their lines, then those of the command line.
         raise_any([*self._problems, *sorted(unused, key=lambda line: line.startswith("--"))])
 
     def resolved(self) -> dict[str, Any]:
-        """Return the values that were received, JSON-ready, paths absolute; a configuration in itself.
+        """Return all values that components read, JSON-ready and with absolute paths.
 
-        Its sections are `global`, `tasks` (by name) and `backbone`. `read_config` takes it in
-        place of all files and of the command line, and gives the same arguments.
+        The sections are `global`, `tasks` (by name) and `backbone`. `read_config` accepts the result instead
+        of all files and the command line, and returns the same arguments.
         """
         resolved = self._sections(SettingsLayer.received)
         everything = resolved["global"]
@@ -243,7 +242,7 @@ class Config:
             for name, setting in layer.settings.items()
             if name not in layer.used
         }
-        if self._cached_vocab is not None:  # elsewhere 'auto' finds it in that machine's cache
+        if self._cached_vocab is not None:  # on another machine, 'auto' finds it in the cache there
             everything["backbone"] = AUTO
             for section in (everything, backbone):
                 if section.get("vocab_path") == self._cached_vocab:
@@ -255,7 +254,7 @@ class Config:
         return self._sections(SettingsLayer.origins)
 
     def _sections(self, of: Callable[[SettingsLayer], dict[str, Any]]) -> dict[str, Any]:
-        """Return what a function gives for each layer, by section; a stronger layer overwrites a weaker."""
+        """Return the results of a function for all layers, by section; stronger layers take precedence."""
         sections: dict[str, Any] = {"global": {}, "tasks": {task: {} for task in self.tasks}, "backbone": {}}
         for layer in reversed(self._layers):
             if layer.section == "tasks":
@@ -270,19 +269,19 @@ class Config:
         return printed(self.resolved())
 
     def _reaching(self, scope: str | None, from_backbone: bool = True) -> list[SettingsLayer]:
-        """Return the layers that reach a scope, the strongest first; the backbone's JSON reaches tasks."""
+        """Return the layers for a scope, the strongest first; the backbone's JSON also applies to tasks."""
         found = self._places.get(None, {}) | self._places.get(scope, {})
         if scope is not None and from_backbone:
             found |= self._backbone
         return [found[number] for number in sorted(found)]
 
     def _found(self, parameter: Parameter, scope: str | None, from_backbone: bool = True) -> list[Found]:
-        """Find every layer that sets a parameter, the strongest first; all of it counts as used."""
+        """Return every layer's value of a parameter, the strongest first; all count as used."""
         self._known[scope] |= set(parameter.spellings)
         found = []
         for layer in self._reaching(scope, from_backbone):
             here = [Found(layer, s, layer.settings[s]) for s in parameter.spellings if s in layer.settings]
-            # Used though overruled: only what nobody asks for is reported.
+            # Overridden settings count as used too: only settings that nothing reads are reported.
             layer.used |= {name for _, name, _ in here}
             for other in here[1:]:
                 if not _agree(here[0].setting, other.setting, parameter):
@@ -294,33 +293,33 @@ class Config:
     def _convert(
         self, found: list[Found], parameter: Parameter, result: dict[str, Any], required: bool
     ) -> None:
-        """Enter the winner's value into `result`, or what is wrong with it into the report."""
+        """Add the strongest value to `result`, or the problem with it to the report."""
         winner = found[0]
         annotation = parameter.annotation
         try:
             value = convert_value(winner.setting, annotation)
         except Mismatch as error:
             if required or error.missing is None:
-                self.problem(complaint(winner.name, winner.setting, annotation, error))
+                self.problem(describe_mismatch(winner.name, winner.setting, annotation, error))
                 return
             value = error.missing
         result[parameter.name] = value
         winner.layer.record(winner.name, value, declared=annotation is not Any)
-        self._say_overruled(found, parameter)
+        self._log_overridden(found, parameter)
 
-    def _say_overruled(self, found: list[Found], parameter: Parameter) -> None:
+    def _log_overridden(self, found: list[Found], parameter: Parameter) -> None:
         winner = found[0]
         for _, name, setting in found[1:]:
             pair = (winner.setting.origin, winner.name, setting.origin, name)
-            if pair not in self._said and not _agree(winner.setting, setting, parameter):
-                self._said.add(pair)
+            if pair not in self._reported and not _agree(winner.setting, setting, parameter):
+                self._reported.add(pair)
                 values = shown(winner.setting.value), shown(setting.value)
-                logger.info("%s = %s overrules %s (%s)", winner.place, *values, setting.origin)
+                logger.info("%s = %s overrides %s (%s)", winner.place, *values, setting.origin)
 
     def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
-        """Say what is wrong with a setting that nothing used, if anything."""
+        """Return the problem with an unused setting, or None."""
         if name in FOREIGN:
-            return f"nothing uses {name!r}; here it is {FOREIGN[name]}"
+            return f"nothing uses {name!r}; in palm it is {FOREIGN[name]}"
         if task is not None and name in self._known[None]:
             return f"{name!r} is a setting of the whole run; it belongs in {self._titles[None]}"
         known = set().union(*self._known.values())

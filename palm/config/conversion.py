@@ -1,4 +1,4 @@
-"""Values become what an annotation declares: `"1,0,0"` a list of numbers, `3e-5` a float."""
+"""Conversion of values to annotated types: `"1,0,0"` to a list of numbers, `3e-5` to a float."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from palm.config.files import parsed_yaml
+from palm.config.files import parse_yaml
 from palm.config.model_names import names_model
 from palm.config.schema import MAY_BE_FILE
 from palm.config.values import (
@@ -29,25 +29,25 @@ from palm.config.values import (
 
 MUST_BE_FILE = "must be a file"
 FilePath = Annotated[Path, MUST_BE_FILE]
-"""A path of a file that exists; a plain `Path` is only made absolute."""
+"""A path of an existing file; an unmarked `Path` is only made absolute."""
 
 MAY_BE_NAME = "may be a model's name"
 ModelPath = Annotated[Path | str, MAY_BE_NAME]
-"""A path, made absolute, or the name of a model at Hugging Face, a string that stays as it is."""
+"""A path, made absolute, or the name of a model on the Hugging Face Hub, kept as a string."""
 
 MAY_BE_TABLE = "may be several files"
 DataPath = Annotated[Path, MAY_BE_TABLE]
-"""A path of data, made absolute: a file, a folder, a pattern, several of these, or an address (`s3://…`)."""
+"""A path of data, made absolute: a file, folder or pattern, several of these, or an address (`s3://…`)."""
 
 _LISTS = (list, Sequence, Collection, Iterable)
 _PATHS = (Path, os.PathLike)
 
 
-class Mismatch(Exception):  # noqa: N818 - it is caught here, and becomes a line of the report
+class Mismatch(Exception):  # noqa: N818 - callers catch it and report a line
     """A value that does not fit its annotation.
 
     Args:
-        missing: the absolute path, where the value fits and only the file is not there.
+        missing: the absolute path, if the value fits and only the file is missing.
     """
 
     def __init__(self, missing: Path | None = None) -> None:
@@ -56,16 +56,16 @@ class Mismatch(Exception):  # noqa: N818 - it is caught here, and becomes a line
 
 
 def convert_value(setting: Setting, annotation: Any) -> Any:
-    """Return the value as its annotation declares it; relative paths count from `setting.base`.
+    """Convert a value to its annotated type; relative paths refer to `setting.base`.
 
     Raises:
-        Mismatch: it does not fit; `complaint` words it.
+        Mismatch: it does not fit; `describe_mismatch` makes the message.
     """
-    return _converted(setting.value, annotation, setting.base)
+    return _convert(setting.value, annotation, setting.base)
 
 
-def complaint(name: str, setting: Setting, annotation: Any, error: Mismatch) -> str:
-    """Return the line of the report about a value that does not fit."""
+def describe_mismatch(name: str, setting: Setting, annotation: Any, error: Mismatch) -> str:
+    """Return the line for the report about a value that does not fit."""
     place = setting.place(name)
     if error.missing is not None:
         return f"{place}: no such file: {error.missing} (written as {shown(setting.value)})"
@@ -93,20 +93,17 @@ def type_name(annotation: Any) -> str:
 
 
 def _values_of(kind: Any, args: Sequence[Any]) -> str:
-    """Name the values of a mapping, where they have a name."""
-    return (
-        f" from names to {_NAMES[args[1]]}s"
-        if kind in (dict, Mapping) and args[1:] and args[1] in _NAMES
-        else ""
-    )
+    """Describe the values of a mapping, if their type has a name."""
+    has_name = kind in (dict, Mapping) and args[1:] and args[1] in _NAMES
+    return f" from names to {_NAMES[args[1]]}s" if has_name else ""
 
 
-def _marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:
+def _convert_marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:
     if MAY_BE_TABLE in marks:
         return _data_path(value, base)
     if MAY_BE_NAME in marks:
         return str(value) if names_model(str(value), base) else _path(value, Path, base)
-    result = _converted(value, kind, base)
+    result = _convert(value, kind, base)
     if MAY_BE_FILE in marks and isinstance(result, str) and result:
         path = base / Path(result).expanduser()
         return path.absolute() if path.is_file() else result
@@ -115,14 +112,14 @@ def _marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:
     return result
 
 
-def _converted(value: Any, annotation: Any, base: Path) -> Any:
+def _convert(value: Any, annotation: Any, base: Path) -> Any:
     whole = get_origin(annotation) or annotation
     if whole is Annotated:
         kind, *marks = get_args(annotation)
-        return _marked(value, kind, marks, base)
+        return _convert_marked(value, kind, marks, base)
     if whole in _CONVERTERS:
         return _CONVERTERS[whole](value, annotation, base)
-    # To Python 3.10, `Callable[[str], bool]` is a type as well.
+    # In Python 3.10, `Callable[[str], bool]` is an instance of `type` too.
     if isinstance(annotation, type) and get_origin(annotation) is None and isinstance(value, annotation):
         return value
     raise Mismatch
@@ -138,20 +135,20 @@ def _none(value: Any, annotation: Any, base: Path) -> None:  # noqa: ARG001
 
 
 def _float(value: Any, annotation: Any, base: Path) -> float:  # noqa: ARG001
-    # To Python `True` is a number, so that a learning_rate of True would be one of 1.
+    # In Python, `True` is an int, so a learning_rate of True would be 1.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise Mismatch
     try:
         real = number(value) if isinstance(value, str) else float(value)
     except (ValueError, OverflowError):
         raise Mismatch from None
-    if math.isnan(real):  # it is neither above nor below any limit, so no check of a range would find it
+    if math.isnan(real):  # range checks do not catch NaN, which compares false with everything
         raise Mismatch
     return real
 
 
 def _scalar(value: Any, annotation: Any, base: Path) -> bool | int | str:
-    """Convert to a truth value, whole number or text; a truth value is neither of the others."""
+    """Convert to a boolean, integer or string; a boolean is neither of the others."""
     if annotation is bool:
         if isinstance(value, Flag):
             return True
@@ -164,7 +161,7 @@ def _scalar(value: Any, annotation: Any, base: Path) -> bool | int | str:
         if annotation is str:
             return str(value)
         with suppress(ValueError):
-            # A whole number is not made by way of a float, which would round it above 2 ** 53.
+            # Not through a float, which would round integers above 2 ** 53.
             if not isinstance(value, float):
                 return int(value)
         if (real := _float(value, float, base)).is_integer():
@@ -179,7 +176,7 @@ def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
     try:
         path.exists()
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:  # whoever asks about this path later would fail
+        if error.errno == errno.ENAMETOOLONG:  # later uses of this path would fail too
             raise Mismatch from None
     if "\0" in str(path):
         raise Mismatch
@@ -187,9 +184,9 @@ def _path(value: Any, annotation: Any, base: Path) -> Path:  # noqa: ARG001
 
 
 def _data_path(value: Any, base: Path) -> Path:
-    """Convert to one path; several have commas between them in it, and an address stays as it is."""
+    """Convert to one path, in which several are separated by commas; addresses are kept as they are."""
     try:
-        # A file whose own name has a comma is one file.
+        # A file name may contain a comma.
         parts = [value] if _path(value, Path, base).exists() else _parts(value)
     except Mismatch:
         parts = _parts(value)
@@ -201,15 +198,15 @@ def _data_path(value: Any, base: Path) -> Path:
 
 def _mapping(value: Any, annotation: Any, base: Path) -> Any:
     if isinstance(value, str) and value.startswith("{"):
-        value = parsed_yaml(value)
+        value = parse_yaml(value)
     if not isinstance(value, Mapping):
         raise Mismatch
     key_kind, item_kind = get_args(annotation) or (Any, Any)
-    return {_converted(k, key_kind, base): _converted(v, item_kind, base) for k, v in value.items()}
+    return {_convert(k, key_kind, base): _convert(v, item_kind, base) for k, v in value.items()}
 
 
 def _sequence(value: Any, annotation: Any, base: Path) -> Any:
-    """Convert a tuple or a list, each item as the annotation declares it."""
+    """Convert the items of a tuple or list to their annotated types."""
     whole = get_origin(annotation) or annotation
     kinds = get_args(annotation)
     parts = _parts(value)
@@ -217,18 +214,18 @@ def _sequence(value: Any, annotation: Any, base: Path) -> Any:
         kinds = (*kinds[:1], Any)[:1] * len(parts)
     if len(parts) != len(kinds):
         raise Mismatch
-    items = [_converted(part, kind, base) for part, kind in zip(parts, kinds, strict=True)]
+    items = [_convert(part, kind, base) for part, kind in zip(parts, kinds, strict=True)]
     return tuple(items) if whole is tuple else items
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return the items of a list, PALM's comma string or `[a, b]` on the command line, or the one value."""
+    """Return the items of a list, PALM's comma string or `[a, b]` on the command line; else the one value."""
     if isinstance(value, str) and value.startswith("["):
-        value = parsed_yaml(value)
+        value = parse_yaml(value)
     if isinstance(value, (list, tuple)):
         return list(value)
     if isinstance(value, str):
-        text = value.strip().removesuffix(",")  # as in Python, the last comma ends the last item
+        text = value.strip().removesuffix(",")  # a trailing comma is allowed, as in Python
         parts = [Plain(part.strip()) for part in text.split(",")] if text else []
         if "" not in parts:
             return list(parts)
@@ -240,8 +237,8 @@ def _parts(value: Any) -> list[Any]:
 def _literal(value: Any, annotation: Any, base: Path) -> Any:
     for choice in get_args(annotation):
         try:
-            # By the type of each choice: a `1` on the command line may be a number or a text.
-            if _converted(value, type(choice), base) == choice:
+            # By the type of each choice: `1` on the command line may be a number or a string.
+            if _convert(value, type(choice), base) == choice:
                 return choice
         except Mismatch:
             continue
@@ -249,7 +246,7 @@ def _literal(value: Any, annotation: Any, base: Path) -> Any:
 
 
 def _union(value: Any, annotation: Any, base: Path) -> Any:
-    """Convert to the first member that fits; numbers, mappings and choices before text, paths and lists."""
+    """Convert to the first member that fits; numbers, mappings and choices before strings, paths, lists."""
     members = list(get_args(annotation))
     if isinstance(value, str) and not isinstance(value, Plain) and str in members and Path not in members:
         return value
@@ -257,11 +254,11 @@ def _union(value: Any, annotation: Any, base: Path) -> Any:
     kinds = [get_args(m)[0] if get_origin(m) is Annotated else get_origin(m) or m for m in members]
     if value == "" and {Path, type(None)} <= {*kinds}:  # PALM's `pred_output_path: ''`
         return None
-    # Nearly everything fits as text, so text is tried last: `1` is a number where both are allowed.
+    # Nearly everything fits a string, which is therefore tried last: `1` is a number if both are allowed.
     ranked = zip((_LENIENCY.get(kind, 0) for kind in kinds), members, strict=True)
     for _, member in sorted(ranked, key=itemgetter(0)):
         try:
-            return _converted(value, member, base)
+            return _convert(value, member, base)
         except Mismatch as error:
             failure = error if error.missing is not None else failure
     raise failure
@@ -271,7 +268,7 @@ _LENIENCY: dict[Any, int] = {
     **dict.fromkeys((*_PATHS, Path | str), 1),
     **dict.fromkeys((str, Any, object, tuple, *_LISTS), 2),
 }
-"""2 for what nearly every text fits, 1 for a path, which text may be meant as; 0 is the rest."""
+"""2 for types that nearly every string fits, 1 for paths, which a string may be meant as, 0 for the rest."""
 
 _NAMES: dict[Any, str] = {int: "whole number", float: "number", bool: "true or false", str: "string"}
 _NAMES |= {Callable: "function"}

@@ -1,4 +1,4 @@
-"""YAML and JSON files as mappings that remember the line of every key."""
+"""YAML and JSON files as mappings that know the line of every key."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from palm.core.errors import ConfigError
 from palm.core.files.untrusted import parse_json, read_bytes
 
 MAX_FILE = 1 << 22
-"""4 MiB: a configuration with the labels of a large vocabulary in it has a tenth."""
+"""Bytes: 4 MiB, ten times a configuration that contains the labels of a large vocabulary."""
 
 MAX_VALUES = 100_000
-"""Values of a YAML file, where an alias counts as all that it stands for; they take three seconds to read."""
+"""Values in a YAML file, with aliases expanded; so many take three seconds to read."""
 
 _SHOWN = 80
-"""Characters of a line in a message."""
+"""Maximum number of characters of a line in a message."""
 
 _TAG = "tag:yaml.org,2002:"
 _BOOLEAN = "|".join(form for word in TRUE_WORDS + FALSE_WORDS for form in (word, word.title(), word.upper()))
@@ -33,7 +33,7 @@ _PATTERNS = {
     "merge": re.compile(r"^<<$"),
 }
 ORIGIN = "  # from "
-"""The separator of a value of a resolved configuration and its origin."""
+"""Separator between a value and its origin in a resolved configuration."""
 
 _OPENED = {
     "while scanning a simple key": "; write 'name: value', with a space",
@@ -41,16 +41,16 @@ _OPENED = {
     "while parsing a flow sequence": "; the bracket is not closed, or a comma is missing",
     "while parsing a flow mapping": "; the brace is not closed, or a comma is missing",
 }
-"""What PyYAML was in the middle of, in the line that has the mistake, which shows only later -> a hint."""
+"""PyYAML's context of an error -> hint; the mistake is in the context's line, not where parsing failed."""
 
 _RESOLVERS: dict[Any, Any] = {None: [(_TAG + name, pattern) for name, pattern in _PATTERNS.items()]}
 
 
 class Lines(dict[str, Any]):
-    """A mapping of a file.
+    """A mapping in a file.
 
     Attributes:
-        lines: key -> the number of its line, counted from 1.
+        lines: key -> its line number, from 1.
     """
 
     def __init__(self) -> None:
@@ -59,14 +59,14 @@ class Lines(dict[str, Any]):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose numbers are those people write: `3e-5` is one; dates and `1:30` are text.
+    """YAML with practical scalars: `3e-5` is a number; dates and `1:30` are strings.
 
-    Nine lines of aliases can stand for a billion values; they are counted before anything is made of them.
+    Nine lines of aliases can expand to a billion values, so values are counted before they are built.
 
     Args:
         text: the document.
-        shown: its name in messages.
-        problems: receives the keys that occur twice.
+        shown: its name for messages.
+        problems: receives duplicate keys.
     """
 
     yaml_implicit_resolvers = _RESOLVERS
@@ -79,22 +79,22 @@ class _Loader(yaml.SafeLoader):
         self.sizes: dict[int, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node as usual, while there are not too many of them."""
+        """Compose a node, unless there are too many values."""
         before = self.num_values
         is_alias = self.check_event(yaml.AliasEvent)
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         self.num_values += 1
         node = super().compose_node(parent, index) if self.num_values <= MAX_VALUES else None
-        if is_alias:  # what is not finished yet holds the alias itself, and has no end
+        if is_alias:  # an unfinished node contains its own alias: infinite
             self.num_values += self.sizes.get(id(node), MAX_VALUES)
         if self.num_values > MAX_VALUES:
-            problem = f"more than {MAX_VALUES} values, aliases counted as all that they stand for"
+            problem = f"more than {MAX_VALUES} values, with aliases expanded"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
         self.sizes[id(node)] = self.num_values - before
         return node
 
     def value(self, node: yaml.Node) -> Any:
-        """Build the Python value of a node; a scalar that is not quoted as `Plain`."""
+        """Build the Python value of a node; unquoted scalars become `Plain`."""
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item) for item in node.value]
         if isinstance(node, yaml.MappingNode):
@@ -102,18 +102,18 @@ class _Loader(yaml.SafeLoader):
         kind = node.tag.removeprefix(_TAG)
         if kind not in (*_PATTERNS, "str"):
             line = node.start_mark.line + 1
-            raise ConfigError(f"{self.shown}:{line}: the tag {node.tag!r} has no meaning here")
+            raise ConfigError(f"{self.shown}:{line}: the tag {node.tag!r} is not supported; remove it")
         if kind == "null":
             return None
         return str(node.value) if kind == "str" else Plain(node.value)
 
     def _mapping(self, node: yaml.MappingNode) -> Lines:
-        # Before merge keys (`<<`) are resolved: what overrides a merged value is not set twice.
+        # Before merge keys (`<<`) are resolved: overriding a merged value is not a duplicate.
         seen: dict[str, int] = {}
         for key, _ in node.value:
             place = f"{self.shown}:{key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError(f"{place}: a name should be text, not a list or mapping")
+                raise ConfigError(f"{place}: a name should be a string, not a list or mapping")
             if key.value in seen:
                 self.problems.append(f"{place}: {key.value!r} is set twice, first in line {seen[key.value]}")
             seen.setdefault(key.value, key.start_mark.line + 1)
@@ -126,7 +126,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every string that the loader would take for something else."""
+    """Dumper that quotes every string that the loader would not read as a string."""
 
     yaml_implicit_resolvers = _RESOLVERS
 
@@ -134,26 +134,26 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def displayed(path: Path) -> str:
-    """The path as its user knows it: relative to the working directory where it lies below it."""
+def display_path(path: Path) -> str:
+    """Return a path as the user knows it: relative to the working directory if it is inside."""
     path = path.absolute()
     return (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
 
 
 def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None) -> str:
-    """The YAML text of plain values, which `read_yaml` reads back unchanged.
+    """Return the YAML text of plain values, which `read_yaml` reads back unchanged.
 
     Args:
         data: the values.
-        origins: where they come from, nested as the values are; becomes comments. That of a value that is
-            not there is left out.
+        origins: their origins, nested like the values; written as comments. Those of absent values are
+            skipped.
     """
-    # Lines are not broken, because a comment with its origin follows each value.
+    # Lines are not wrapped, because the origin follows each value as a comment.
     text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
     if not origins:
         return text
     lines = text.split("\n")
-    _add_comments(lines, _built(text, "text", []), data, origins)
+    _add_comments(lines, _load(text, "text", []), data, origins)
     return "\n".join(lines)
 
 
@@ -166,41 +166,41 @@ def _add_comments(
         if isinstance(origin, Mapping):
             if origin:
                 _add_comments(lines, places[name], data[name], origin)
-        elif "\n" not in str(data[name]):  # a comment within a text of several lines would be part of it
+        elif "\n" not in str(data[name]):  # in a multi-line string, a comment would be part of the text
             shown = "".join(letter if letter.isprintable() else "?" for letter in origin)
             lines[places.lines[name] - 1] += ORIGIN + shown
 
 
 def read_yaml(path: Path, problems: list[str]) -> Lines:
-    """The mapping of a YAML file; its unquoted numbers, booleans and the like as `Plain`.
+    """Read the mapping in a YAML file, with unquoted numbers, booleans and the like as `Plain`.
 
     Args:
         path: the file, UTF-8.
-        problems: receives the keys that occur twice.
+        problems: receives duplicate keys.
 
     Raises:
-        ConfigError: the file cannot be read, is not YAML, or is no mapping.
+        ConfigError: the file cannot be read, is not YAML, or is not a mapping.
     """
-    data = _built(_text(path), displayed(path), problems)
+    data = _load(_text(path), display_path(path), problems)
     if data is None:
         return Lines()
     if not isinstance(data, Lines):
-        raise ConfigError(f"{displayed(path)}: should hold lines of the form 'name: value'")
+        raise ConfigError(f"{display_path(path)}: should contain lines of the form 'name: value'")
     return data
 
 
-def parsed_yaml(text: str) -> Any:
-    """The value of a YAML text such as `[1, 2]`; None where it is not YAML."""
+def parse_yaml(text: str) -> Any:
+    """Parse a YAML text such as `[1, 2]`; None if it is not YAML."""
     try:
-        return _built(text, "text", [])
+        return _load(text, "text", [])
     except ConfigError:
         return None
 
 
 def read_json(path: Path, problems: list[str]) -> Lines:
-    """The object of a JSON file; raises and reports as `read_yaml` does."""
+    """Read the object in a JSON file; errors and reports as in `read_yaml`."""
     text = _text(path)
-    shown = displayed(path)
+    shown = display_path(path)
     try:
         data = parse_json(text.encode())
     except json.JSONDecodeError as error:
@@ -209,9 +209,9 @@ def read_json(path: Path, problems: list[str]) -> Lines:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ConfigError(f"{shown}: not JSON: {reason}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{shown}: should hold a JSON object, {{...}}")
-    # The YAML loader knows lines as well, but neither tabs between members nor pairs of surrogates, and takes
-    # much that is no JSON.
+        raise ConfigError(f"{shown}: should contain a JSON object, {{...}}")
+    # The YAML loader knows lines too, but it refuses tabs between members and surrogate pairs, and accepts
+    # much that is not JSON.
     found = Lines()
     decoder = json.JSONDecoder()
     line = 1
@@ -232,24 +232,24 @@ def read_json(path: Path, problems: list[str]) -> Lines:
 
 def _text(path: Path) -> str:
     try:
-        # Line ends as in text mode, in which YAML and the numbers of lines are told.
+        # Line ends as in text mode, for YAML and for line numbers.
         return read_bytes(path, MAX_FILE).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigError(f"{displayed(path)}:{line}: not UTF-8 text; save the file as UTF-8") from None
+        raise ConfigError(f"{display_path(path)}:{line}: not UTF-8 text; save the file as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{displayed(path)}: cannot be read: {reason}") from None
+        raise ConfigError(f"{display_path(path)}: cannot be read: {reason}") from None
 
 
 def _next(text: str, at: int) -> int:
-    """The position of the next JSON value or bracket."""
+    """Return the position of the next JSON value or bracket."""
     while text[at] in " \t\r\n:,":
         at += 1
     return at
 
 
-def _built(text: str, shown: str, problems: list[str]) -> Any:
+def _load(text: str, shown: str, problems: list[str]) -> Any:
     """Return the value of a YAML text; see `_Loader` for the arguments."""
     try:
         loader = _Loader(text, shown, problems)

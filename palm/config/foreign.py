@@ -1,4 +1,4 @@
-"""Names that other programs, and earlier states of palm, have for settings."""
+"""Names of settings in other programs, and removed settings of palm."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "max_query_len": ["max_query_length"],
     "max_answer_len": ["max_answer_length"],
     "loss_weight": ["loss_scale", "task_weight"],
-    "no setting: leave it out": [
+    "not a setting: leave it out": [
         "compile",
         "torch_compile",
         "gradient_exchange",
@@ -70,6 +70,6 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
         "fork_merge",
     ],
 }
-"""Setting, as a clause that says what to write -> names of other programs for it."""
+"""Setting, worded as advice on what to write -> its names in other programs."""
 
 FOREIGN = {other: ours for ours, names in _TRAINING_ARGUMENTS.items() for other in names}

@@ -1,4 +1,4 @@
-"""The settings of one source, who used them, and what they received."""
+"""The settings of one source, and their use by components."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from palm.config.values import Setting
 
 @dataclass
 class SettingsLayer:
-    """The settings of one source, and what became of them.
+    """The settings of one source, and their use by components.
 
     Attributes:
         settings: name -> setting, as written.
-        section: the part of a resolved configuration that they belong to.
-        scope: the task that they are for, or `"backbone"`; None for everybody.
-        used: the names that somebody takes, overruled or not.
-        won: the names whose value somebody received -> that value, and how well its type is known.
+        section: the section of the resolved configuration that they belong to.
+        scope: the task that they are for, or `"backbone"`; None for the whole run.
+        used: names that a component reads, even if the value is overridden.
+        won: names whose value a component received -> how well its type is known, and the value.
     """
 
     settings: Mapping[str, Setting]
@@ -29,17 +29,17 @@ class SettingsLayer:
     won: dict[str, tuple[int, Any]] = field(default_factory=dict)
 
     def record(self, name: str, value: Any, declared: bool = True) -> None:
-        """Remember a value that somebody received; a path tells most about a value, a guess least."""
+        """Record a value that a component received; a path is the best known type, a guess the least."""
         rank = 2 if _holds_path(value) else int(declared)
         if name not in self.won or rank > self.won[name][0]:
             self.won[name] = (rank, json_ready(value))
 
     def received(self) -> dict[str, Any]:
-        """Return name -> value, of what somebody received."""
+        """Return name -> value for all values that components received."""
         return {name: self.won[name][1] for name in self.settings if name in self.won}
 
     def origins(self) -> dict[str, str]:
-        """Return name -> origin, of what somebody received."""
+        """Return name -> origin for all values that components received."""
         return {name: setting.origin for name, setting in self.settings.items() if name in self.won}
 
 
@@ -48,7 +48,7 @@ def _holds_path(value: Any) -> bool:
 
 
 def json_ready(value: Any) -> Any:
-    """Return the value with lists for tuples and text for paths."""
+    """Return the value with tuples as lists and paths as strings."""
     if isinstance(value, Mapping):
         return {str(key): json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

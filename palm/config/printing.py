@@ -1,4 +1,4 @@
-"""A configuration and its possible settings as text for the screen."""
+"""Configurations and lists of settings as text for the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTHING: Mapping[Consumer, Collection[str]] = MappingProxyType({})
 
 
 def printed(resolved: Mapping[str, Any]) -> str:
-    """A resolved configuration in PALM's layout: headings 70 wide, names padded to 25 before a tab."""
+    """Format a resolved configuration in PALM's layout: headings 70 wide, names padded to 25, then a tab."""
     sections = {"global": resolved["global"], **resolved["tasks"], "backbone": resolved["backbone"]}
     lines: list[str] = []
     for title, values in sections.items():
@@ -29,9 +29,9 @@ def printed(resolved: Mapping[str, Any]) -> str:
 def help_text(
     consumers: Mapping[str, Sequence[Consumer]], provided: Mapping[Consumer, Collection[str]] = NOTHING
 ) -> str:
-    """List the settings of consumers by heading, each once: name, type, default and meaning.
+    """List the settings of consumers by heading, each once, with type, default and meaning.
 
-    Those in `provided` are left out: no configuration sets them.
+    Those in `provided` are left out, because configurations cannot set them.
     """
     sections = []
     for heading, group in consumers.items():
@@ -43,7 +43,7 @@ def help_text(
 
 
 def setting_lines(parameter: Parameter, before: str = "") -> Iterator[str]:
-    """Describe a setting: its name with `before` in front, type, default and other names; its meaning."""
+    """Describe a setting: its name, prefixed by `before`, type, default and other names; its meaning."""
     facts = [type_name(parameter.annotation), default_text(parameter)]
     if parameter.aliases:
         facts.append(f"also {', '.join(before + alias for alias in parameter.aliases)}")
@@ -55,7 +55,7 @@ def setting_lines(parameter: Parameter, before: str = "") -> Iterator[str]:
 def listed(
     consumers: Sequence[Consumer], provided: Mapping[Consumer, Collection[str]] = NOTHING
 ) -> list[Parameter]:
-    """The settings of several consumers, each name once, as the first one declares it; as `help_text`."""
+    """Return the settings of several consumers, each name once, as first declared; see `help_text`."""
     found: dict[str, Parameter] = {}
     for consumer in consumers:
         for name, parameter in settings_of(consumer).items():
@@ -65,7 +65,7 @@ def listed(
 
 
 def default_text(parameter: Parameter) -> str:
-    """`required`, or the default as it would be written in YAML."""
+    """Return `required`, or the default as it would be written in YAML."""
     default = parameter.default
     if default is REQUIRED:
         return "required"

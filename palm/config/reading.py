@@ -1,4 +1,4 @@
-"""From files, dicts and the command line to the layers of one configuration."""
+"""Read files, dicts and the command line into the layers of one configuration."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
 from palm.config.config import AUTO, Config
-from palm.config.conversion import FilePath, Mismatch, ModelPath, complaint, convert_value
-from palm.config.files import Lines, displayed, read_json, read_yaml
+from palm.config.conversion import FilePath, Mismatch, ModelPath, convert_value, describe_mismatch
+from palm.config.files import Lines, display_path, read_json, read_yaml
 from palm.config.layers import SettingsLayer
 from palm.config.values import Plain, Setting, shown
-from palm.core.checks import raise_any, type_problems
+from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.limits import explain_limits
 from palm.core.registry import did_you_mean
@@ -37,39 +36,37 @@ def read_config(
     """Read the configuration of a run.
 
     Args:
-        config: the global YAML file, or its content as a dict. Its key `tasks` may hold the
-            settings of tasks by name, in place of their files, and `backbone`, if it is a
-            mapping, those of the backbone's JSON; what `Config.resolved` gives is such a dict.
-        task_dir: where the task files `<name>.yaml` lie; it counts from the folder of the
-            global file if it exists there, else from the working directory.
-        argv: arguments that overrule the files; None takes the program's own, except in a
-            notebook, an interactive session or under pytest.
-        needs_tasks: False where it is no mistake to name none.
-        directory: what a directory of pretrained weights says, as settings, the encoder's name in
-            `backbone` among them; asked about `pretrain_path` where `backbone` is 'auto', and about the
-            option `--pretrain`. Its settings are the weakest. Of a model at Hugging Face it gives the exact
-            name as `pretrain_path`. None leaves both as they are.
-        resolves_auto: False leaves 'auto' as it is, unless there is `--pretrain`.
+        config: the global YAML file, or its content as a dict. Its key `tasks` may contain the settings of
+            tasks by name, instead of their files, and `backbone`, if it is a mapping, those of the backbone's
+            JSON, as in the result of `Config.resolved`.
+        task_dir: the folder of the task files `<name>.yaml`; relative to the folder of the global file if it
+            exists there, otherwise to the working directory.
+        argv: arguments that override the files; None for the program's own, except in a notebook, an
+            interactive session or under pytest.
+        needs_tasks: False if a configuration without tasks is allowed.
+        directory: reads the settings in a directory of pretrained weights, including the name of the encoder
+            as `backbone`; called for `pretrain_path` if `backbone` is 'auto', and for the option
+            `--pretrain`. Its settings are the weakest. For a model on the Hugging Face Hub it also returns
+            the exact name, as `pretrain_path`. None leaves 'auto' and `--pretrain` unresolved.
+        resolves_auto: False leaves 'auto' unresolved, unless there is `--pretrain`.
 
     Raises:
-        ConfigError: a file is missing or unreadable, or it is not clear which tasks there are.
+        ConfigError: a file is missing or unreadable, or the tasks are not clear.
         HelpRequested: the arguments ask for help.
     """
-    raise_any(type_problems((str, os.PathLike, Mapping), "a YAML file or a mapping", config=config))
-    raise_any(type_problems((Sequence, NoneType), "a list of words", argv=argv))
     problems: list[str] = []
     options = read_arguments(program_arguments() if argv is None else argv, problems)
-    # Asked for `--pretrain` and for `backbone: auto`; of a model at Hugging Face each would look it up.
-    asked = None if directory is None else functools.cache(directory)
-    sources = _Sources(options, problems, needs_tasks, asked, resolves_auto)
+    # Called for `--pretrain` and for `backbone: auto`, each of which would look up a model on the Hub.
+    cached = None if directory is None else functools.cache(directory)
+    sources = _Sources(options, problems, needs_tasks, cached, resolves_auto)
     sources.expand_pretrain()
     sources.open(config)
-    return sources.joined(sources.folder(Path(task_dir)))
+    return sources.merged(sources.folder(Path(task_dir)))
 
 
 @dataclass
 class _Sources:
-    """The global file, task files and JSON on their way to layers; those that fail are reported together.
+    """The global file, task files and the backbone's JSON; reports all that cannot be read together.
 
     Args:
         options: the settings of the command line.
@@ -93,10 +90,10 @@ class _Sources:
     cached_vocab: str | None = None
 
     def expand_pretrain(self) -> None:
-        """Replace `--pretrain DIR` (or owner/name) by the settings of a run that starts from there alone."""
+        """Replace `--pretrain DIR` (or owner/name) by the settings of a run that starts only from it."""
         if self.directory is None or (setting := self.options.pop("pretrain", None)) is None:
             return
-        if found := self._said_by_directory(setting, "pretrain"):
+        if found := self._read_directory(setting, "pretrain"):
             values = {"backbone": AUTO, "pretrain_path": setting.value, "backbone_config_path": Plain("none")}
             values |= {name: found[name] for name in ("vocab_path", "do_lower_case")}
             for name, value in values.items():
@@ -104,22 +101,22 @@ class _Sources:
             self.resolves_auto = True
 
     def open(self, config: str | Path | Mapping[str, Any]) -> None:
-        """Read the global file or dict, with the sections in it."""
+        """Read the global file or dict and its sections."""
         content = config
         if not isinstance(content, Mapping):
             path = Path(os.path.abspath(content))  # noqa: PTH100 - resolve() would follow links
-            self.title = displayed(path)
+            self.title = display_path(path)
             self.base = path.parent
             content = self._read(read_yaml, path)
             if self.failed:
                 raise_any(self.problems)
         self.everything = self._settings(content, self.title)
         sections = {
-            name: (content[name], _inside(self.title, content, name))
+            name: (content[name], _section_title(self.title, content, name))
             for name in ("global", "tasks", "backbone")
             if isinstance(content.get(name), Mapping)
         }
-        # A mapping under these names is a section; a text, as `backbone: bert`, is a setting.
+        # A mapping under these names is a section; a string, as in `backbone: bert`, is a setting.
         for name in sections:
             del self.everything[name]
         if "global" in sections:
@@ -132,7 +129,7 @@ class _Sources:
                 place = _place(title, section, name)
                 self._fail(f"{place}: {name} should be a mapping, not {shown(settings)}")
                 settings = None
-            self.inline[str(name)] = self._settings(settings or {}, _inside(title, section, name))
+            self.inline[str(name)] = self._settings(settings or {}, _section_title(title, section, name))
 
     def _settings(self, content: Mapping[str, Any], title: str) -> Settings:
         return {
@@ -149,7 +146,7 @@ class _Sources:
         beside = self.base / task_dir
         return beside if beside.is_dir() else Path.cwd() / task_dir
 
-    def joined(self, folder: Path) -> Config:
+    def merged(self, folder: Path) -> Config:
         """Return the configuration of all layers."""
         tasks = {task: self._task(task, folder) for task in self._task_names()}
         found = self._directory_settings()
@@ -168,26 +165,26 @@ class _Sources:
             gap,
             self.cached_vocab,
         )
-        config.value("task_instance")  # used here, though no component asks for it
+        config.value("task_instance")  # counts as used, although no component reads it
         config.value("backbone_config_path")
         return config
 
-    def _own(self, name: str) -> Setting | None:
+    def _run_setting(self, name: str) -> Setting | None:
         return self.options.get(name) or self.everything.get(name)
 
     def _task_names(self) -> list[str]:
-        setting = self._own("task_instance")
+        setting = self._run_setting("task_instance")
         if setting is None and self.inline:
             setting = self.everything["task_instance"] = Setting(list(self.inline), self.title, self.base)
         if setting is None and not self.needs_tasks:
             return []
         if setting is None or setting.value is None:
-            self._fail(*self._nameless())
+            self._fail(*self._missing_task_problems())
             return []
         try:
             names: list[str] = convert_value(setting, list[str])
         except Mismatch as error:
-            self._fail(complaint("task_instance", setting, list[str], error))
+            self._fail(describe_mismatch("task_instance", setting, list[str], error))
             return []
         place = setting.place("task_instance")
         problems = [f"{place} names {name!r} twice" for name in sorted({*names}) if names.count(name) > 1]
@@ -198,8 +195,8 @@ class _Sources:
         self._fail(*problems)
         return list(dict.fromkeys(names))
 
-    def _nameless(self) -> list[str]:
-        """Report that no task is named, and every setting whose name looks like `task_instance`."""
+    def _missing_task_problems(self) -> list[str]:
+        """Report that no task is named, and every setting with a name similar to `task_instance`."""
         similar = [
             f"{setting.origin}: nothing uses {name!r}{hint}"
             for name, setting in [*self.everything.items(), *self.options.items()]
@@ -208,13 +205,13 @@ class _Sources:
         return [f"{self.title}: task_instance is missing (the names of the tasks)", *similar]
 
     def _task(self, task: str, folder: Path) -> tuple[str, Settings]:
-        """Return the title and settings of one task, from the global file or its own."""
+        """Return the title and settings of one task, from the global file or its own file."""
         if task in self.inline:
             return next((s.origin for s in self.inline[task].values()), self.title), self.inline[task]
         path = folder / f"{task}.yaml"
-        title = displayed(path)
+        title = display_path(path)
         if not path.is_file():
-            setting = self._own("task_instance")
+            setting = self._run_setting("task_instance")
             assert setting is not None
             known = [*self.inline, *(path.stem for path in sorted(folder.glob("*.yaml")))]
             named = f"{setting.place('task_instance')} names {task!r}"
@@ -223,38 +220,38 @@ class _Sources:
         return title, self._settings(self._read(read_yaml, path), title)
 
     def _backbone(self) -> tuple[str, Settings, str | None]:
-        """Return the title and settings of the backbone, and a complaint if its file is not there."""
-        setting = self._own("backbone_config_path")
+        """Return the title and settings of the backbone, and the problem if its file is missing."""
+        setting = self._run_setting("backbone_config_path")
         if self.backbone is not None or setting is None:
             return self.title, self.backbone or {}, None
         try:
             path = convert_value(setting, FilePath | None)
         except Mismatch as error:
-            return self.title, {}, complaint("backbone_config_path", setting, Path, error)
+            return self.title, {}, describe_mismatch("backbone_config_path", setting, Path, error)
         if path is None:
             return self.title, {}, None
-        title = displayed(path)
+        title = display_path(path)
         settings = self._settings(self._read(read_json, path), title)
-        backbone = self._own("backbone")
+        backbone = self._run_setting("backbone")
         if backbone is not None and backbone.value == "transformers":
-            settings["encoder_config_path"] = setting  # its component reads the whole file
+            settings["encoder_config_path"] = setting  # this backbone reads the whole file itself
         return title, settings, None
 
     def _directory_settings(self) -> Settings:
-        """Return the settings in the directory of pretrained weights, where `backbone` is 'auto'."""
-        setting = self._own("backbone")
+        """Return the settings in the directory of pretrained weights, if `backbone` is 'auto'."""
+        setting = self._run_setting("backbone")
         if not (self.directory and self.resolves_auto) or setting is None or setting.value != AUTO:
             return {}
-        where = self._own("pretrain_path")
+        where = self._run_setting("pretrain_path")
         if where is None:
             self._fail(f"{setting.place('backbone')}: 'auto' needs pretrain_path, the encoder's directory")
             return {}
-        found = self._said_by_directory(where, "pretrain_path")
+        found = self._read_directory(where, "pretrain_path")
         if not found:
             return {}
         self._replace("backbone", setting, found.pop("backbone"))
         path = convert_value(where, ModelPath)
-        title = path if isinstance(path, str) else displayed(path)
+        title = path if isinstance(path, str) else display_path(path)
         if "pretrain_path" in found:
             title = found.pop("pretrain_path")
             self._replace("pretrain_path", where, title)
@@ -262,23 +259,23 @@ class _Sources:
         return {name: Setting(value, title, self.base) for name, value in found.items()}
 
     def _replace(self, name: str, setting: Setting, value: Any) -> None:
-        """Give a setting of the whole run another value, where it stands."""
+        """Replace the value of a setting of the whole run, and keep its place."""
         layer = self.options if name in self.options else self.everything
         layer[name] = replace(setting, value=value)
 
-    def _said_by_directory(self, where: Setting, name: str) -> dict[str, Any]:
-        """Return the settings in the directory that a setting names; report a failure, and return none."""
+    def _read_directory(self, where: Setting, name: str) -> dict[str, Any]:
+        """Return the settings in the directory that a setting names; report failures and return none."""
         assert self.directory is not None
         try:
             return dict(self.directory(convert_value(where, ModelPath)))
         except Mismatch as error:
-            self._fail(complaint(name, where, ModelPath, error))
+            self._fail(describe_mismatch(name, where, ModelPath, error))
         except PalmError as error:
             self._fail(*(f"{where.place(name)}: {line}" for line in str(error).splitlines()))
         return {}
 
     def _read(self, read: Callable[[Path, list[str]], Lines], path: Path) -> Lines:
-        """Return the content of a file; nothing if it cannot be read, which is reported."""
+        """Return the content of a file; report failures and return nothing."""
         try:
             return read(path, self.problems)
         except ConfigError as error:
@@ -286,8 +283,8 @@ class _Sources:
             return Lines()
 
     def _layers(self, settings: Settings, tasks: Collection[str]) -> list[SettingsLayer]:
-        """Return a layer for each task (from `mrqa.max_seq_len` and the like), then that for everybody."""
-        # A task's own come before those for everybody, so they are the stronger ones.
+        """Return a layer for each task (for settings such as `mrqa.max_seq_len`), and one for all."""
+        # Layers of tasks come first, so they are stronger.
         scopes: dict[str | None, Settings] = {task: {} for task in tasks}
         scopes[None] = {}
         for name, setting in settings.items():
@@ -304,6 +301,6 @@ def _place(title: str, content: Mapping[str, Any], name: str) -> str:
     return f"{title}:{content.lines[name]}" if isinstance(content, Lines) else title
 
 
-def _inside(title: str, content: Mapping[str, Any], name: str) -> str:
-    """The title of a section: the file itself, or `config['tasks']`."""
+def _section_title(title: str, content: Mapping[str, Any], name: str) -> str:
+    """Return the title of a section: the file itself, or `config['tasks']`."""
     return title if isinstance(content, Lines) else f"{title}[{name!r}]"

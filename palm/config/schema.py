@@ -16,7 +16,7 @@ from palm.core.checks import FILE_NAMES
 from palm.core.errors import PalmError
 
 MAY_BE_FILE = "may be a file"
-"""Marks a text that is made an absolute path where there is such a file."""
+"""Marks a string that becomes an absolute path if that file exists."""
 
 Consumer = type | Callable[..., Any]
 
@@ -26,7 +26,7 @@ class _Required(enum.Enum):
 
 
 REQUIRED: Final = _Required.REQUIRED
-"""The default of a parameter that has none."""
+"""Default of a parameter without a default."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Parameter:
 
     Attributes:
         name: the parameter's own name.
-        annotation: its type; `Any` where none is declared.
+        annotation: its type; `Any` if it has none.
         default: its default, or `REQUIRED`.
-        doc: its entry in the docstring's `Args:`, in one line.
+        doc: its entry under `Args:` in the docstring, as one line.
         aliases: other spellings.
     """
 
@@ -55,16 +55,16 @@ class Parameter:
 
 @cache
 def settings_of(consumer: Consumer) -> dict[str, Parameter]:
-    """The settings that a class or function accepts, by name, in the order of its signature.
+    """Return the settings that a class or function accepts, by name, in the order of its signature.
 
-    `*args` and `**kwargs` are left out. Descriptions come from the `Args:` (or `Attributes:`)
-    of the docstrings, other spellings from a class attribute `aliases`.
+    `*args` and `**kwargs` are left out. Descriptions come from `Args:` (or `Attributes:`) in docstrings,
+    other spellings from the class attribute `aliases`.
 
     Raises:
-        PalmError: an annotation names something that is not defined when the program runs.
+        PalmError: an annotation names something that is not defined at run time.
     """
     function: Callable[..., Any] = consumer.__init__ if isinstance(consumer, type) else consumer  # type: ignore[misc]
-    # A component's constructor is wrapped; the annotations are those of the original.
+    # A component's constructor is wrapped; the original has the annotations.
     annotated = consumer if dataclasses.is_dataclass(consumer) else inspect.unwrap(function)
     try:
         hints = get_type_hints(annotated, include_extras=True)
@@ -80,7 +80,7 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     aliases: dict[str, str] = getattr(consumer, "aliases", {})
     docs = _docs(consumer)
     fields = dataclasses.fields(consumer) if dataclasses.is_dataclass(consumer) else ()
-    # A default that is made anew for every instance, such as a list, is not in the signature.
+    # Defaults from a factory, such as lists, are not in the signature.
     made = {
         field.name: field.default_factory()
         for field in fields
@@ -99,13 +99,13 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
 
 
 def _may_name_file(name: str, annotation: Any) -> Any:
-    """Mark the annotation of a text that may name a file, by the name of its setting."""
+    """Mark the annotation of a string that may name a file, judging by the name of the setting."""
     is_text = str in (annotation, *get_args(annotation)) and get_origin(annotation) is not Annotated
     return Annotated[annotation, MAY_BE_FILE] if is_text and name.endswith(FILE_NAMES) else annotation
 
 
 def _docs(consumer: Consumer) -> dict[str, str]:
-    """Name -> description in the sections `Args:` and `Attributes:` of its docstrings; a subclass's win."""
+    """Return name -> description from `Args:` and `Attributes:` in docstrings; subclasses take precedence."""
     found: dict[str, str] = {}
     for owner in reversed(consumer.__mro__) if isinstance(consumer, type) else [consumer]:
         docstring = owner.__dict__.get("__doc__") if isinstance(owner, type) else owner.__doc__

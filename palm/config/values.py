@@ -1,4 +1,4 @@
-"""Values as their source gives them: a word has no type until a parameter declares one."""
+"""Values as written in their source: a word has no type until a parameter declares one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-INTEGER = re.compile(r"[-+]?[0-9][0-9_]{0,399}")  # longer ones count as floating-point numbers: infinite
+INTEGER = re.compile(r"[-+]?[0-9][0-9_]{0,399}")  # longer ones are read as floats: infinite
 FLOAT = re.compile(
     r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
@@ -18,23 +18,23 @@ NULL_WORDS = ("none", "null")
 
 
 class Plain(str):
-    """Text that may stand for something else: unquoted in YAML, or from the command line."""
+    """A string that may represent another type: unquoted in YAML, or from the command line."""
 
     __slots__ = ()
 
 
 class Flag:
-    """The value of an option without one (`--use_ema`)."""
+    """The value of an option that was given without one (`--use_ema`)."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One value with its place.
+    """One value and its place.
 
     Attributes:
-        value: as the source gives it.
-        origin: where it stands, for messages: `tasks/mrqa.yaml:3`, `--batch_size`.
-        base: the folder that a relative path in it counts from.
+        value: as written in the source.
+        origin: its place, for messages: `tasks/mrqa.yaml:3`, `--batch_size`.
+        base: the folder that relative paths refer to.
     """
 
     value: Any
@@ -42,17 +42,17 @@ class Setting:
     base: Path
 
     def place(self, name: str) -> str:
-        """The beginning of a message about this value: its origin, and its name unless that says it."""
+        """Return the beginning of a message about this value: its origin and, unless included, its name."""
         return self.origin if self.origin.startswith("--") else f"{self.origin}: {name}"
 
 
 def number(text: str) -> float:
-    """The number that a text stands for, YAML's `.inf` and `.nan` included; ValueError if none."""
+    """Parse a number, including YAML's `.inf` and `.nan`; ValueError if it is not one."""
     return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
 
 
 def guessed(value: Any) -> Any:
-    """The value without a declaration: numbers, booleans and null by their looks, as YAML does."""
+    """Convert a value without a declared type: numbers, booleans and null are recognized as in YAML."""
     if isinstance(value, Mapping):
         return {str(key): guessed(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -71,7 +71,7 @@ def guessed(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """The value in a message, cut where it is long."""
+    """Format a value for a message; long ones are truncated."""
     if value is None:
         return "null"
     if isinstance(value, Flag):
@@ -79,3 +79,12 @@ def shown(value: Any) -> str:
     known = guessed(value)
     text = str(value) if isinstance(value, Plain) and not isinstance(known, str) else repr(known)
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def flattened(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten each component to its name and its settings, as in a configuration."""
+    found: dict[str, Any] = {}
+    for name, value in facts.items():
+        is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
+        found |= {name: value["name"], **value["settings"]} if is_component else {name: value}
+    return found

@@ -1,1 +1,1 @@
-"""The config-driven front door: YAML files to trained tasks and their predictions."""
+"""The config-driven API: from YAML files to trained tasks and their predictions."""

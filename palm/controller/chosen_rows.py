@@ -1,4 +1,4 @@
-"""The settings that choose rows of a table, `where`, `split` and `sample`, made into files of chosen rows."""
+"""The settings `where`, `split` and `sample`, which choose rows of a table, as files of chosen rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.reader.tables.columns import TARGETS, Columns
-from palm.reader.tables.reading import pass_over, raw_rows
+from palm.reader.tables.reading import ignore, raw_rows
 from palm.reader.tables.record import TableRow, cell_text
-from palm.reader.tables.selection import ENDING, Numbers, RowKeys, Selection, data_checksum, sample, split
+from palm.reader.tables.selection import SUFFIX, Numbers, RowKeys, Selection, data_checksum, sample, split
 
 FILES = {"train": "train_file", "dev": "dev_file", "test": "pred_file"}
-"""A part of a table -> the setting that it takes the place of."""
+"""Part of a table -> the setting for which it is used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class RowSettings:
     """The choice of rows of a task's train_file.
 
     Args:
-        where: column of the file -> the value, or the list of values, that its rows must have.
-        split: parts taken out of the train_file, `{dev: 0.1, test: 0.1}`, as dev_file and pred_file: by
-            chance, of every label its share, equal texts in one part; with a `seed`, 1 where absent.
-        sample: train on so many of its rows, of every label its share.
-        sample_per_label: train on so many rows of each label.
+        where: column of the file -> the value, or list of values, that its rows must have.
+        split: parts split off the train_file, `{dev: 0.1, test: 0.1}`, as dev_file and pred_file: random and
+            stratified by label, with equal texts in one part; also a `seed`, 1 by default.
+        sample: number of its rows to train on, stratified by label.
+        sample_per_label: number of rows of each label to train on.
     """
 
     where: dict[str, Any] | None = None
@@ -45,35 +45,35 @@ class RowSettings:
 
     @property
     def fractions(self) -> dict[str, float]:
-        """The parts beside the training rows."""
+        """The fractions of the parts other than training."""
         return {part: fraction for part, fraction in (self.split or {}).items() if part != "seed"}
 
     @property
     def seed(self) -> int:
-        """The seed of all choices by chance."""
+        """The seed for split and sample."""
         return int((self.split or {}).get("seed", 1))
 
     def wants(self, row: TableRow) -> bool:
-        """Tell whether a row has the values of `where`."""
+        """Check whether a row has the values that `where` asks for."""
         return all(
             cell_text(row.cells.get(name)) in map(cell_text, value if isinstance(value, list) else [value])
             for name, value in (self.where or {}).items()
         )
 
     def check_columns(self, names: Sequence[str], place: str) -> None:
-        """Refuse a file without a column that `where` names.
+        """Check that a file has the columns that `where` names.
 
         Raises:
             DataError: it lacks one.
         """
         for name in (name for name in self.where or {} if name not in names):
             hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
-            raise DataError(f"{place}: where names {name!r}, which is no column of the file{hint}")
+            raise DataError(f"{place}: where names {name!r}, which is not a column of the file{hint}")
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Each setting with a wrong value, and what is wrong with it."""
+        """Yield each setting with a wrong value, and the problem."""
         if strange := sorted(self.fractions.keys() - {"dev", "test"}):
-            yield "split", f"has {', '.join(strange)}; it takes dev, test and seed"
+            yield "split", f"has {', '.join(strange)}; known: dev, test and seed"
         total = sum(self.fractions.values())
         if not (0 <= total < 1 and all(fraction > 0 for fraction in self.fractions.values())):
             yield "split", f"should have fractions above 0 that leave rows to train on, not {self.split!r}"
@@ -83,15 +83,15 @@ class RowSettings:
 
 
 def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> dict[Path, str]:
-    """Put files of chosen rows in the place of tasks' files; tasks without such settings stay as they are.
+    """Replace the files of tasks with such settings by files of chosen rows.
 
     Args:
         tasks: `TaskPlan`s, with `RowSettings` in `rows`.
-        folder: of the run, whose record of chosen rows counts if this is no training.
-        for_train: choose anew.
+        folder: the run's folder; unless `for_train`, the choice recorded there is used.
+        for_train: choose again, even if a choice is recorded.
 
     Returns:
-        The records for the run's folder: their paths and contents.
+        Paths and contents of the records for the run's folder.
 
     Raises:
         DataError: a table cannot be read.
@@ -101,12 +101,12 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
     for task in tasks:
         if task.rows == RowSettings() or task.task.get("train_file") is None:
             continue
-        known = {} if folder is None else {part: folder / f"{task.name}.{part}{ENDING}" for part in FILES}
+        known = {} if folder is None else {part: folder / f"{task.name}.{part}{SUFFIX}" for part in FILES}
         if not for_train and known and known["train"].is_file():
-            _take(task, {part: path for part, path in known.items() if path.is_file()})
+            _use_files(task, {part: path for part, path in known.items() if path.is_file()})
             continue
         if for_train:
-            _warn_of_files(task)
+            _warn_about_files(task)
         key = json.dumps([str(task.task["train_file"]), task.rows.where, task.rows.split], default=str)
         tables.setdefault(key, []).append(task)
     for sharing in tables.values():
@@ -114,40 +114,40 @@ def choose_rows(tasks: Sequence[Any], folder: Path | None, for_train: bool) -> d
     return records
 
 
-def _warn_of_files(task: Any) -> None:
+def _warn_about_files(task: Any) -> None:
     for part in task.rows.fractions:
         if task.task.get(FILES[part]) is not None:
-            message = "%s: split has %s, and %s is set: the file counts, and the split's rows are left out"
+            message = "%s: split has %s, and %s is set: the file is used, the rows of the split are left out"
             logger.warning(message, task.name, part, FILES[part])
 
 
 def _choose(tasks: Sequence[Any], folder: Path | None, records: dict[Path, str]) -> None:
-    """Choose the rows of tasks that choose of a table alike."""
+    """Choose the rows of tasks with the same table, `where` and `split`."""
     path = tasks[0].task["train_file"]
     numbers, keys = _keys_of(tasks, path, tasks[0].rows)
     parts = split(keys, tasks[0].rows.fractions)
-    # The record names the table by its content, not only by its place.
+    # The record identifies the table by its content, not only by its path.
     digest = data_checksum(path)
     for task, of_task in zip(tasks, keys, strict=True):
         train = sample(of_task, parts["train"], task.rows.sample, task.rows.sample_per_label)
         chosen = {part: numbers[rows].tolist() for part, rows in {**parts, "train": train}.items()}
-        _enter(task, chosen, digest, folder, records)
+        _store(task, chosen, digest, folder, records)
 
 
 def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[Numbers, list[RowKeys]]:
-    """Read a table once, for all its tasks: the numbers of the wanted rows, and each task's own keys."""
+    """Read a table once for all its tasks; return the numbers of the wanted rows, and each task's keys."""
     kind, arguments = tasks[0].reader
     columns = [Columns((), task.reader[0].known_columns, task.reader[1].get("columns")) for task in tasks]
     keys = [RowKeys(settings.seed) for _ in tasks]
 
     def look_up(names: Sequence[str], place: str, varies: bool) -> None:
         for own in columns:
-            own.head(names, place, varies)
+            own.find(names, place, varies)
         if not varies:
             settings.check_columns(names, place)
 
     numbers = []
-    rows = raw_rows(path, look_up, pass_over, kind.table_format(path, arguments.get("format")))
+    rows = raw_rows(path, look_up, ignore, kind.table_format(path, arguments.get("format")))
     for number, row in enumerate(rows):
         if settings.wants(row):
             numbers.append(number)
@@ -158,28 +158,28 @@ def _keys_of(tasks: Sequence[Any], path: Path, settings: RowSettings) -> tuple[N
     return np.asarray(numbers, dtype=np.int64), keys
 
 
-def _enter(
+def _store(
     task: Any, parts: Mapping[str, Sequence[int]], digest: str, folder: Path | None, records: dict[Path, str]
 ) -> None:
-    """Write a task's chosen rows where any process finds them, and note them for the run's folder."""
+    """Write a task's chosen rows to the cache, and add them to the records for the run's folder."""
     settings = {name: value for name, value in vars(task.rows).items() if value is not None}
     found = {}
     for part, rows in parts.items():
         text = Selection(task.task["train_file"], digest, rows, settings).text
-        name = f"{task.name}.{part}{ENDING}"
-        # By content: processes and runs that choose alike have one file.
+        name = f"{task.name}.{part}{SUFFIX}"
+        # Named by content, so that processes and runs with the same choice share one file.
         key = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
         found[part] = Cache.of_anyone().file(
             key, name, f"the rows of {task.name}", partial(write_text, text=text)
         )
         if folder is not None:
             records[folder / name] = text
-    _take(task, found)
+    _use_files(task, found)
     counted = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
-    logger.info("%s: chosen of %s: %s rows", task.name, task.task["train_file"].name, counted)
+    logger.info("%s: chosen from %s: %s rows", task.name, task.task["train_file"].name, counted)
 
 
-def _take(task: Any, found: Mapping[str, Path]) -> None:
+def _use_files(task: Any, found: Mapping[str, Path]) -> None:
     for part, path in found.items():
         if part == "train" or task.task.get(FILES[part]) is None:
             task.task[FILES[part]] = path

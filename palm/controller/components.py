@@ -1,4 +1,4 @@
-"""All registries of components, by the setting that names an entry."""
+"""All registries of components, by the setting that selects an entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The config-driven front door: from YAML files to trained tasks and their predictions."""
+"""The config-driven API: from YAML files to trained tasks and their predictions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from palm.controller.plan import TaskPlan, place_of, plan
 from palm.controller.saved_model import save_path_of, saved_model
 from palm.controller.stage_planning import stages_of, steps_of
 from palm.controller.stage_training import train_stages
-from palm.controller.startup import argument_problems, configured, joined
-from palm.controller.unused_settings import without_effect
+from palm.controller.startup import read_program_config, start_processes
+from palm.controller.unused_settings import ineffective_settings
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
+from palm.core.shown import aligned, shown_score
 from palm.core.signals import stop_request
 from palm.distributed.failures import report_missing_ranks
 from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
@@ -31,11 +32,12 @@ from palm.downloader.hub import pretrained_directory
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
 from palm.engine.run.checkpoint import load_checkpoint
-from palm.engine.run.evaluation import Evaluator, aligned, shown_score
+from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, RunDirectory, RunStart
+from palm.engine.run.run_directory import RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.run_names import CONFIGURATION
 from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.run.warm_start import start_from
@@ -50,10 +52,10 @@ from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
-from palm.reader.tables.files import absence, is_data
+from palm.reader.tables.files import is_data, missing_reason
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of Python 3.11
+    from typing_extensions import Self  # in `typing` from Python 3.11 on
 
 
 class Controller:
@@ -61,22 +63,22 @@ class Controller:
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
-        task_dir: the folder of the task files `<task>.yaml`; counts from the folder of `config`.
-        for_train: False to predict only; then nothing that only training needs must exist.
-        argv: command-line arguments that override settings (`["--batch_size", "8"]`); None reads
-            the program's own, except in a notebook or under pytest.
-        tasks: tasks built in Python, after those of the configuration, which then may have none;
-            each brings its own `mix_ratio` and `is_target`.
+        task_dir: the folder of the task files `<task>.yaml`, relative to the folder of `config`.
+        for_train: False for prediction only; files and settings that only training needs may be missing.
+        argv: command-line arguments that override settings (`["--batch_size", "8"]`); None for the program's
+            own, except in a notebook or under pytest.
+        tasks: tasks built in Python, in addition to those of the configuration, which may have none then;
+            each has its own `mix_ratio` and `is_target`.
 
     Attributes:
-        stages: the parts of the run, where the setting `stages` names some; `train` trains them in turn.
+        stages: the parts of the run, if the setting `stages` is given; `train` trains them in turn.
 
     Raises:
-        ConfigError: everything that is wrong with the configuration, in one report.
+        ConfigError: all problems of the configuration, in one report.
     """
 
     def __new__(cls, *positional: Any, **named: Any) -> Self:
-        """Report arguments that the constructor does not have as any other mistake of a user's."""
+        """Report unknown constructor arguments as a ConfigError."""
         try:
             inspect.signature(cls.__init__).bind(None, *positional, **named)
         except TypeError as error:
@@ -95,21 +97,23 @@ class Controller:
         tasks: Sequence[Task] = (),
     ) -> None:
         show_on_console()
-        raise_any(argument_problems(config, task_dir, argv, tasks))
-        self.config = configured(config, task_dir, argv, for_train, needs_tasks=not tasks)
+        if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
+            raise ConfigError(f"tasks should be a list of palm.Task, not {tasks!r}")
+        self.config = read_program_config(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self.plan = plan(self.config, for_train, tasks)
         set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))
-        # Before anything is built, since it may start this program again, once for every device.
-        self._device = joined(self.plan.settings)
+        # Before anything is built, because it may start this program again, once for every device.
+        self._device = start_processes(self.plan.settings)
         self._parts = build(self.plan, self.config.place) if for_train else None
         self.stages = stages_of(self.config, self.plan) if for_train else []
         logger.info("%s", self.config.printed())
         for line in self.config.chosen():
             logger.info("%s", line)
-        for line in without_effect(self.config, self.plan.settings, self.plan.tasks) if for_train else ():
-            logger.warning("%s", line)
+        if for_train:
+            for line in ineffective_settings(self.config, self.plan.settings, self.plan.tasks):
+                logger.warning("%s", line)
         self._pretrained: str | Path | None = None
-        self._begun = False
+        self._has_begun = False
         self._resumes = False
 
     def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
@@ -117,19 +121,19 @@ class Controller:
 
         Args:
             pretrain_path: a directory in any layout that `palm.load_backbone` reads, or the name of a model
-                at Hugging Face, `owner/name`; the setting `pretrain_path` where absent.
+                on the Hugging Face Hub, `owner/name`; by default, the setting `pretrain_path`.
 
         Raises:
             ConfigError: neither is given.
-            StorageError: no weights there, or weights of another shape; lists what does not fit.
+            StorageError: there are no weights, or some do not fit; lists them.
         """
-        parts = self._fresh()
+        parts = self._fresh_parts()
         path = pretrain_path or parts.settings.pretrain_path
         if path is None:
-            raise ConfigError("load_pretrain needs a directory: as its argument or as pretrain_path")
+            raise ConfigError("load_pretrain needs a directory: give it as the argument or as pretrain_path")
         logger.info("Loading pretraining parameters from %s...", path)
-        folder = Path(pretrained_directory(self._found(path)))
-        # Heads are filled, too, where the directory has one of the same kind.
+        folder = Path(pretrained_directory(self._resolve(path)))
+        # Heads are loaded too if the directory has one of the same kind.
         heads = [(task.name, task.head, label_names(task.reader, task.head)) for task in parts.tasks]
         load_pretrain(parts.backbone, folder, heads)
         theirs = find_vocabulary(folder)
@@ -139,28 +143,28 @@ class Controller:
         self._pretrained = path
 
     def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
-        """Train until every target task has had its expected steps; saves each target as it finishes.
+        """Train until every target task has had its expected steps; each target is saved when it finishes.
 
-        Called again, also after an interruption, it starts anew, as a new Controller would; with `resume` it
-        goes on. A signal that asks the program to end ends it after the current step, with a checkpoint.
+        A second call, also after an interruption, starts from the beginning, like a new Controller; with
+        `resume`, it continues. A signal ends the run after the current step, with a checkpoint.
 
         Args:
-            callbacks: called with every event of the run (see `palm.engine.training.events`), in order,
-                after those of the setting; of several processes, in each.
+            callbacks: called with every event of the run (see `palm.engine.training.events`), in order, after
+                those of the setting `callbacks`; in every process.
 
         Returns:
-            The result, to print or to inspect; `history.jsonl` has the same.
+            The result, to print or to inspect; `history.jsonl` has the same content.
 
         Raises:
-            DataError, TrainingError: rows that cannot be used, too few rows, or numbers that are not finite.
-            StorageError: `save_path` cannot be used; or `resume` names another run's checkpoint.
-            Stopped: a signal asked for it.
+            DataError, TrainingError: unusable rows, too few rows, or values that are not finite.
+            StorageError: `save_path` cannot be used, or `resume` names the checkpoint of another run.
+            Stopped: a signal ended the run.
         """
         raise_any(callback_problems(callbacks))
-        settings = self._fresh().settings
+        settings = self._fresh_parts().settings
         directory = self._directory()
         if self.stages:
-            # A later stage's mistake is told before the first trains.
+            # Problems of later stages are reported before the first one trains.
             steps_of(self.stages, place=place_of(self.config, "stages"))
             return train_stages(
                 directory,
@@ -173,7 +177,7 @@ class Controller:
         if is_first():
             place = place_of(self.config, "trackers")
             own = [*trackers_of(settings.trackers or (), directory.path, place), *own]
-        # An exchange of all ranks, so it comes before what rank 0 does alone.
+        # A collective of all ranks, so it comes before work that only rank 0 does.
         restarted = lost_a_process()
         with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
             start = from_first(lambda: directory.check(launch_id(), restarted))
@@ -190,13 +194,13 @@ class Controller:
             return self._run(training, evaluator, directory, start.run_id, watch)
 
     def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
-        """Make the run, with the weights that it starts from, and its evaluator; enter it in its folder."""
-        settings = self._trainable().settings
+        """Create the run with its initial weights, and its evaluator; record it in its folder."""
+        settings = self._training_parts().settings
         self._resumes = begin.checkpoint is not None
         training = self.training()
         self._resumes = False
         evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
-        evaluator = Evaluator.of(training, *evaluates)  # its state is in the checkpoint, too
+        evaluator = Evaluator.of(training, *evaluates)  # before loading: its state is in the checkpoint
         if begin.checkpoint is not None:
             load_checkpoint(training, begin.checkpoint)
             logger.info("resumed from %s at global step %d", begin.checkpoint, training.step)
@@ -216,8 +220,8 @@ class Controller:
         run_id: str,
         watch: Watch,
     ) -> TrainingResult:
-        """Train, saving and stopping as the settings say."""
-        settings = self._trainable().settings
+        """Train, save and stop according to the settings."""
+        settings = self._training_parts().settings
         resolved = self.config.resolved()
         path = directory.path
         keep = settings.keep_last_n
@@ -227,24 +231,24 @@ class Controller:
         acting = evaluation_observers(
             evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
         )
-        # Only while steps are made: before, there is nothing that a checkpoint would have to keep.
+        # Only during training: before, there is nothing to save in a checkpoint.
         with directory.explaining(), stop_request() as request:
-            stopping = StopOnSignal(training, request, saver, directory.how_to_go_on)
+            stopping = StopOnSignal(training, request, saver, directory.resume_advice)
             result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
         for line in aligned(result.models(path)):
             logger.info("%s", line)
         with report_missing_ranks("at the end of training"):
-            barrier()  # what rank 0 has saved may be read now
+            barrier()  # other ranks may now read what rank 0 has saved
         return result
 
     def _directory(self) -> RunDirectory:
-        parts = self._trainable()
+        parts = self._training_parts()
         resume = parts.settings.resume
         return RunDirectory(
             parts.settings.save_path,
             [task.name for task in parts.tasks],
             [task.name for task in parts.tasks if task.is_target],
-            resume if resume in (None, "auto") else str(self._found(resume).absolute()),
+            resume if resume in (None, "auto") else str(self._resolve(resume).absolute()),
             parts.settings.overwrite,
             [
                 file
@@ -266,10 +270,10 @@ class Controller:
         A table of the predictions is written to `output`, see `InferenceModel.evaluate`.
 
         Returns:
-            The numbers of its metrics by name.
+            The values of its metrics, by name.
 
         Raises:
-            PalmError: no such task, no data, metrics that do not fit, or no whole model there.
+            PalmError: the task is unknown, data or a complete model is missing, or metrics do not fit.
         """
         plan = self._task_plan(task)
         path = self._data_file(plan, "dev_file", dev_file)
@@ -295,16 +299,13 @@ class Controller:
 
         Args:
             task: the task's name.
-            inference_model_dir: where absent, `<save_path>/<task>/best_model` if the task has dev data and
-                such a model, otherwise `<save_path>/<task>/infer_model`.
-            resume: go on where the same prediction was stopped, if it was.
-            output: where to write them, in place of the task's `pred_output_path`.
+            inference_model_dir: by default, `<save_path>/<task>/best_model` if the task has dev data and such
+                a model, otherwise `<save_path>/<task>/infer_model`.
+            resume: continue the same prediction if it was interrupted.
+            output: where to write the predictions, instead of the task's `pred_output_path`.
 
         Returns:
-            The predictions, read from their files as needed: records, or of mrc question id -> answer.
-
-        Raises:
-            PalmError: no such task, no `pred_file`, no whole model there, or a row that cannot be read.
+            The predictions, read from their files as needed: records, or for mrc question id -> answer.
         """
         plan = self._task_plan(task)
         pred_file = self._data_file(plan, "pred_file")
@@ -316,29 +317,29 @@ class Controller:
         return predictions
 
     def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
-        path = plan.task.get(setting) if given is None else self._found(given)
+        path = plan.task.get(setting) if given is None else self._resolve(given)
         if path is None or not is_data(path):
-            came = "it has none" if path is None else f"{absence(path)}: {path}"
-            raise ConfigError(f"task {plan.name!r} needs a {setting}; {came}")
+            found = "it has none" if path is None else f"{missing_reason(path)}: {path}"
+            raise ConfigError(f"task {plan.name!r} needs a {setting}; {found}")
         assert isinstance(path, Path)
         return path
 
     def _model(self, task: TaskPlan, given: str | Path | None) -> InferenceModel:
-        return saved_model(self.plan, task, None if given is None else self._found(given)).to(self._device)
+        return saved_model(self.plan, task, None if given is None else self._resolve(given)).to(self._device)
 
-    def _trainable(self) -> Parts:
+    def _training_parts(self) -> Parts:
         if self._parts is None:
             raise PalmError(
-                "this Controller was made with for_train=False; make one with for_train=True to train"
+                "this Controller was created with for_train=False; create one with for_train=True to train"
             )
         return self._parts
 
-    def _fresh(self) -> Parts:
-        """The components before any training: those of a run that has begun are built anew."""
-        parts = self._trainable()
-        if self._begun:
+    def _fresh_parts(self) -> Parts:
+        """Return untrained components; they are built again if a run has begun."""
+        parts = self._training_parts()
+        if self._has_begun:
             parts = self._parts = build(self.plan, self.config.place)
-            self._begun = False
+            self._has_begun = False
             if self._pretrained is not None:
                 self.load_pretrain(self._pretrained)
         return parts
@@ -346,35 +347,36 @@ class Controller:
     def _task_plan(self, task: str) -> TaskPlan:
         plans = {plan.name: plan for plan in [*self.plan.tasks, *map(TaskPlan.of, self.plan.given)]}
         if not isinstance(task, str) or task not in plans:
-            raise ConfigError(f"no task is called {task!r}; there are {', '.join(plans)}")
+            raise ConfigError(f"no task is called {task!r}; known: {', '.join(plans)}")
         return plans[task]
 
-    def _found(self, path: str | Path) -> Path:
-        """A path given from Python: from the working directory, else from the configuration's folder."""
+    def _resolve(self, path: str | Path) -> Path:
+        """Resolve a path given in Python: in the working directory, else in the configuration's folder."""
         raise_any(path_problems(path=path))
         beside = self.config.base / path
         return beside if not is_data(Path(path)) and (beside.exists() or is_data(beside)) else Path(path)
 
     def training(self, devices: int | None = None) -> Training:
-        """Make the run of `train`, for a loop of your own: `for step in controller.training().steps(): …`.
+        """Create the run of `train`, for your own loop: `for step in controller.training().steps(): …`.
 
-        It starts from the weights of `start_from` or `pretrain_path`, if the settings name some.
+        It starts from the weights of `start_from` or `pretrain_path`, if set.
 
         Args:
-            devices: plan the steps that the run has on so many devices, of which this process is the first.
+            devices: number of devices to plan the steps for, of which this process is the first; by default,
+                the number of processes.
         """
         raise_any(type_problems((int, NoneType), "a whole number", devices=devices))
-        parts = self._fresh()
+        parts = self._fresh_parts()
         settings = parts.settings
         if not self._resumes and settings.start_from is not None:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif not self._resumes and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
-        # Weights may move from now on, so the next call builds all parts anew.
-        self._begun = True
+        # Weights may change from now on, so the next call builds all parts again.
+        self._has_begun = True
         total = open_data(parts, devices).total_steps
         rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
-        # Settings and components have the recipe's names; a component replaces the setting that names it.
+        # Settings and components are named as in the recipe; components take precedence.
         of_recipe = {each.name for each in fields(Recipe)}
         chosen = {name: value for name, value in (vars(settings) | vars(parts)).items() if name in of_recipe}
         chosen |= {

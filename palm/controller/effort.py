@@ -1,4 +1,4 @@
-"""The setting `effort`: rate, batches, warm-up and length of a run, chosen from its rows and its encoder."""
+"""The setting `effort`: learning rate, batches, warm-up and length of a run, chosen by rows and encoder."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from palm.core.errors import PalmError
 Effort = Literal["quick", "normal", "best"]
 
 LENGTHS: dict[str, tuple[int, int]] = {"quick": (100, 1), "normal": (300, 3), "best": (600, 8)}
-"""Effort -> the least updates of the main task, and the least passes over its rows.
+"""Effort -> minimum number of updates of the main task, and of passes over its rows.
 
-With few rows it is updates that decide, with many rows passes.
+With few rows the updates are decisive, with many rows the passes.
 """
 
 PRETRAINED_RATES = ((384, 2e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
-"""Width up to which a pretrained encoder is trained at a rate; measured for 384, published from 768 on."""
+"""Largest width, and the rate for pretrained encoders up to it; measured for 384, published from 768 on."""
 
 RANDOM_RATES = ((128, 3e-3), (384, 1e-3), (768, 3e-4), (math.inf, 1e-4))
-"""The same of random weights; measured for 64 and 384."""
+"""The same for random weights; measured for 64 and 384."""
 
 NARROW = 384
 FEW_UPDATES = 150
 FEW_FACTOR = 1.5
-"""With fewer updates, a narrow pretrained encoder needs so many times the rate: measured for 60 and 240."""
+"""Factor on the rate of a narrow pretrained encoder with fewer updates; measured for 60 and 240."""
 
 MOST_EPOCHS = 100
 MANY_ROWS = 5_000
-"""From here on a batch has twice the rows."""
+"""Number of rows from which a batch has twice as many."""
 
 COUNTED_ROWS = 20_000
-"""Rows after which counting ends: from there on, the least passes decide."""
+"""Rows after which counting stops, because the minimum number of passes is decisive from there on."""
 
 EVALUATIONS = 10
-"""Evaluations of a run that has more passes than that."""
+"""Number of evaluations of a run with more passes than this."""
 
 INSTEAD = {
     "learning_rate": ("learning_rate",),
@@ -49,21 +49,21 @@ INSTEAD = {
     "eval_every_epoch": ("eval_every_epoch", "eval_every_n_steps"),
     "eval_every_n_steps": ("eval_every_epoch", "eval_every_n_steps"),
 }
-"""Setting -> those of the user's with which it is not chosen."""
+"""Setting -> settings of the user that prevent it from being chosen."""
 
 Choice = dict[str, tuple[Any, str]]
-"""Setting -> the value that is chosen, and why."""
+"""Setting -> chosen value, and the reason."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a recipe depends on.
+    """The facts that the choice depends on.
 
     Args:
-        rows: training rows of the main task; None where they are not known.
-        width: of the encoder; None where it is not known.
-        is_pretrained: whether the encoder starts from weights.
-        is_evaluated: whether a task has a dev_file.
+        rows: training rows of the main task; None if unknown.
+        width: width of the encoder; None if unknown.
+        is_pretrained: True if the encoder starts from weights.
+        is_evaluated: True if a task has a dev_file.
     """
 
     rows: int | None = None
@@ -72,8 +72,8 @@ class RunFacts:
     is_evaluated: bool = False
 
 
-def recipe(effort: Effort, facts: RunFacts) -> Choice:
-    """Choose how to train; docs/optimization.md has what the choices are worth."""
+def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
+    """Choose training settings; docs/optimization.md reports how well they do."""
     rows = COUNTED_ROWS if facts.rows is None else max(1, facts.rows)
     batch = 32 if rows >= MANY_ROWS else 16
     updates, passes = LENGTHS[effort]
@@ -89,44 +89,43 @@ def recipe(effort: Effort, facts: RunFacts) -> Choice:
     many = f"{COUNTED_ROWS} rows or more" if rows >= COUNTED_ROWS else f"{rows} rows"
     chosen: Choice = {
         "learning_rate": (rate, encoder),
-        "warmup_proportion": (0.1, "a rise keeps high rates from doing harm"),
+        "warmup_proportion": (0.1, "a warm-up keeps high rates from doing harm"),
         "batch_size": (batch, many),
-        "num_epochs": (epochs, f"{many}: {updates} updates and {passes} passes at least"),
+        "num_epochs": (epochs, f"{many}: at least {updates} updates and {passes} passes"),
     }
     if facts.is_evaluated and epochs > EVALUATIONS:
-        why = f"{EVALUATIONS} evaluations, not {epochs}"
+        why = f"{EVALUATIONS} evaluations instead of {epochs}"
         chosen["eval_every_epoch"] = (False, why)
         chosen["eval_every_n_steps"] = (math.ceil(epochs * per_epoch / EVALUATIONS), why)
     return chosen
 
 
 def choose_by_effort(config: Config) -> None:
-    """Enter what `effort` chooses into a configuration, as the weakest of its settings.
+    """Add the choices of `effort` to a configuration, as its weakest settings.
 
     Raises:
-        ConfigError: the configuration has mistakes.
+        ConfigError: the configuration has problems.
     """
     given = config.value("effort")
     if given is None or given.value not in get_args(Effort):
         return
-    _enter(config, given.value, RunFacts())  # so that the configuration is whole
-    _enter(config, given.value, facts_of(plan(config, for_train=True)))
+    _apply(config, given.value, RunFacts())  # makes the configuration complete, so that it can be planned
+    _apply(config, given.value, facts_of(plan(config, for_train=True)))
 
 
-def _enter(config: Config, effort: Effort, facts: RunFacts) -> None:
-    chosen = {
-        name: (value, f"effort {effort}: {why}") for name, (value, why) in recipe(effort, facts).items()
-    }
+def _apply(config: Config, effort: Effort, facts: RunFacts) -> None:
+    chosen = choose_settings(effort, facts)
+    chosen = {name: (value, f"effort {effort}: {why}") for name, (value, why) in chosen.items()}
     per_task = {"batch_size": chosen.pop("batch_size")}
     for scope, settings in ((None, chosen), *((task, per_task) for task in config.tasks)):
-        # What was chosen before is taken back first, so that `place` finds only what the user has set.
+        # Earlier choices are removed first, so that `place` finds only settings of the user.
         config.choose({}, scope)
         free = [name for name in settings if all(config.place(e, scope) is None for e in INSTEAD[name])]
         config.choose({name: settings[name] for name in free}, scope)
 
 
 def facts_of(planned: Plan) -> RunFacts:
-    """Look at what a recipe depends on."""
+    """Return the facts about a run that the choice depends on."""
     tags = planned.settings.get("target_tag") or [1] * len(planned.tasks)
     main = next((task for task, tag in zip(planned.tasks, tags, strict=True) if tag), None)
     starts = (planned.settings.get("pretrain_path"), planned.settings.get("start_from"))

@@ -1,4 +1,4 @@
-"""Components as a configuration names them, with arguments; checked in one report before building."""
+"""Components that a configuration selects, with their arguments; checked in one report before building."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from palm.controller.components import REGISTRIES
 from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
-from palm.engine.run.run_directory import name_problem
+from palm.engine.run.run_names import name_problem
 from palm.engine.training.task import NO_BATCH_SIZE, Task
 from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.mixing import MIXINGS, Mixing
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
-from palm.pretrained.configs import COMPUTED_AS, computation_problems
 from palm.reader import READERS, Reader
-from palm.reader.tables.files import absence, is_data
+from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.text.labels import Labels
 
 T = TypeVar("T")
 
 
 def _all_of(*settings: str) -> list[Consumer]:
-    """List the components that settings can name."""
+    """List the components that these settings can select."""
     return [REGISTRIES[setting][name] for setting in settings for name in REGISTRIES[setting]]
 
 
@@ -62,16 +61,16 @@ NO_SETTINGS: dict[Consumer, Collection[str]] = {
     Task: TASK_PARTS,
     **{LR_SCHEDULES[name]: HORIZON for name in LR_SCHEDULES},
 }
-"""Parameters of components that no configuration sets; help and documentation leave them out."""
+"""Parameters of components that configurations cannot set; left out of help and documentation."""
 
 
 Chosen = dict[str | None, dict[str, list[str]]]
-"""Task, or None for the whole run -> its components by the setting that names one of their kind."""
+"""Task, or None for the whole run -> setting -> the components that it selects."""
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task as a configuration describes it: classes and their arguments."""
+    """A task in a configuration: classes and their arguments."""
 
     name: str
     reader: tuple[type[Reader], dict[str, Any]]
@@ -80,13 +79,13 @@ class TaskPlan:
     rows: RowSettings = field(default_factory=RowSettings)
 
     def examples(self, path: Path) -> Iterator[Any]:
-        """Read a file with labels as the task's reader does."""
+        """Read a file with labels by the task's reader."""
         cls, arguments = self.reader
         return cls(**arguments).read(path, with_targets=True)
 
     @classmethod
     def of(cls, task: Task) -> TaskPlan:
-        """Return the description from which a configuration would make `task`."""
+        """Return the plan of a task that was built in Python."""
         return cls(
             task.name,
             (type(task.reader), task.reader.settings),
@@ -97,7 +96,7 @@ class TaskPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A configuration, read and checked, before anything is built; and the tasks that are built already."""
+    """A configuration, read and checked but not built, and the tasks that were built in Python."""
 
     settings: dict[str, Any]
     backbone: tuple[type[Backbone], dict[str, Any]]
@@ -112,15 +111,15 @@ class Plan:
 
 
 def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
-    """Ask the configuration for what every component accepts.
+    """Collect from the configuration the arguments of every component.
 
     Args:
         config: as read from files and command line.
-        for_train: everything that training needs must be there; otherwise nothing must.
+        for_train: report missing settings that training needs.
         given: tasks that were built in Python; they follow those of the configuration.
 
     Raises:
-        ConfigError: all problems in one report, also settings that nobody takes.
+        ConfigError: all problems in one report, including unused settings.
     """
     components = _Components(config, required=for_train)
     component = components.component
@@ -141,11 +140,11 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
     groups = arguments(ParameterGroups, None)
     rule = settings.get("lr_scheduler", "linear_warmup_decay")
     schedule_class = _known(LR_SCHEDULES, rule, config, None, components.has)
-    # Its horizon is known when the steps are counted.
+    # Its horizon is known once the steps are counted.
     schedule = {} if schedule_class is None else arguments(schedule_class, None, HORIZON)
     tasks = [components.task(name) for name in config.tasks]
     _keep_shared_rows(tasks)
-    # From here on a task's files are those of its chosen rows.
+    # From here on, a task's files are the files of its chosen rows.
     chosen = _chosen_rows(config, tasks, settings.get("save_path"), for_train)
     _check_names(config, [task.name for task in given])
     if for_train:
@@ -156,14 +155,14 @@ def plan(config: Config, for_train: bool, given: Sequence[Task] = ()) -> Plan:
 
 
 class _Components:
-    """The components that a configuration names, with the arguments that they take of it.
+    """The components that a configuration selects, with their arguments.
 
     Args:
         config: as read from files and command line.
-        required: a setting without a default must be there.
+        required: report missing settings that have no default.
 
     Attributes:
-        has: scope -> setting -> the names of components that it chose.
+        has: scope -> setting -> names of the components that it selected.
     """
 
     def __init__(self, config: Config, required: bool) -> None:
@@ -178,7 +177,7 @@ class _Components:
         name: str | None,
         fixed: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Return the class of this name with its arguments; `fixed` replaces those of the configuration."""
+        """Return the class of this name with its arguments; `fixed` replaces those in the configuration."""
         cls = _known(registry, name, self.config, scope, self.has)
         if cls is None:
             return None
@@ -186,7 +185,7 @@ class _Components:
         return cls, {**self.arguments(cls, scope, fixed), **fixed}
 
     def task(self, name: str) -> TaskPlan:
-        """Return the description of a task."""
+        """Return the plan of a task."""
         chosen = self.arguments(TaskParts, name, from_backbone=False)
         reader = self.component(READERS, name, chosen.get("reader"))
         counted = _classes_of(reader, self.config, name)
@@ -197,13 +196,13 @@ class _Components:
         rows = RowSettings(**self.arguments(RowSettings, name, from_backbone=False))
         for setting, wrong in rows.problems():
             self.config.problem(f"{place_of(self.config, setting, name)} {wrong}")
-        return TaskPlan(name, _as_wanted(reader, head, counted), head, task, rows)
+        return TaskPlan(name, _with_defaults(reader, head, counted), head, task, rows)
 
 
 def _chosen_rows(
     config: Config, tasks: Sequence[TaskPlan], folder: Path | None, for_train: bool
 ) -> Mapping[Path, str]:
-    """Choose rows where settings want it; returns what the run's folder is to record."""
+    """Choose rows according to the settings; return the records for the run's folder."""
     if any(task.reader is None or list(task.rows.problems()) for task in tasks):
         return {}
     try:
@@ -214,45 +213,46 @@ def _chosen_rows(
 
 
 def _keep_shared_rows(tasks: Sequence[TaskPlan]) -> None:
-    """Let tasks that share rows keep those without a label of their own, unless the configuration says."""
+    """Make tasks that share rows keep rows without a label of their own, unless configured otherwise."""
     pairs = {task.name: task.task.get("share_rows_with") for task in tasks}
     for task in tasks:
         shares = pairs[task.name] is not None or task.name in pairs.values()
         if shares and task.reader is not None and task.reader[1].get("label_type") in (None, "class"):
             cls, arguments = task.reader
             if "missing_labels" in settings_of(cls):
-                # A row that lacks this task's label trains the others; leaving it out would shift theirs.
+                # Such a row trains the other tasks, and leaving it out would shift their rows.
                 arguments.setdefault("missing_labels", True)
 
 
 def _classes_of(reader: Any, config: Config, task: str) -> dict[str, int]:
-    """Numbers of labels that the configuration does not tell but the reader's labels do."""
+    """Return numbers of classes that are not set, counted from the labels that the reader is given."""
     settings = {} if reader is None else reader[1]
     counted = {}
     if columns := settings.get("label_columns"):
         counted["n_classes"] = len(columns)
     for number, names in (("n_classes", "label_map"), ("n_span_classes", "span_label_map")):
-        if number in settings or settings.get(names) is None:
+        if number in settings or config.place(names, task) is None:
             continue
+        counted[number] = 2  # a stand-in for wrong labels, so that it is not reported as missing too
         try:
-            counted[number] = max(Labels(None, settings[names]).names) + 1
+            if settings.get(names) is not None:
+                counted[number] = max(Labels(None, settings[names]).names) + 1
         except PalmError as error:
             config.problem(f"task {task!r}: {error}")
-            counted[number] = 2  # so that its absence is not reported too
     return counted
 
 
-def _as_wanted(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
-    """The reader with the settings that the paradigm wants of it, where the configuration says nothing."""
+def _with_defaults(reader: Any, head: Any, counted: Mapping[str, int]) -> Any:
+    """Return the reader with the settings that its head needs, unless the configuration sets them."""
     if reader is None or head is None:
         return reader
     cls, arguments = reader
-    wanted = {**getattr(head[0], "reader_settings", {}), **counted}
-    return cls, {name: wanted[name] for name in wanted if name in settings_of(cls)} | arguments
+    defaults = {**getattr(head[0], "reader_settings", {}), **counted}
+    return cls, {name: defaults[name] for name in defaults if name in settings_of(cls)} | arguments
 
 
 def _owners() -> dict[str, dict[str, list[str]]]:
-    """Setting -> the components of palm that take it, by the setting that names one of their kind."""
+    """Return setting -> the registered components that accept it, by the setting that selects them."""
     found: dict[str, dict[str, list[str]]] = {}
     for registry in REGISTRIES.values():
         for name in registry:
@@ -265,9 +265,9 @@ def _owners() -> dict[str, dict[str, list[str]]]:
 def _known(
     registry: Registry[T], name: str | None, config: Config, scope: str | None, has: Chosen
 ) -> T | None:
-    """Return the class of this name and enter it into `has`; or None, with a line of the report."""
-    # A name that lacks is reported, and 'auto' stays where nobody has asked the directory, as in prediction:
-    # either way it is not known who could use other settings.
+    """Return the class of this name and add it to `has`; None, with a problem in the report, if unknown."""
+    # A missing name is reported already, and 'auto' is not resolved in prediction: in both cases, the other
+    # settings that would be used are unknown.
     if name is None or (name == AUTO and registry is BACKBONES):
         config.excuse(scope)
         return None
@@ -287,22 +287,24 @@ def _known(
 
 
 def place_of(config: Config, name: str, scope: str | None = None) -> str:
-    """The beginning of a message about a setting: its place and its name."""
+    """Return the beginning of a message about a setting: its place and name."""
     setting = config.value(name, scope)
     return name if setting is None else setting.place(name)
 
 
 def _check_names(config: Config, given: Sequence[str]) -> None:
-    """Check the names of tasks, those that were built in Python among them."""
+    """Check the names of all tasks, including those built in Python."""
     for name in {*given} & {*config.tasks}:
-        config.problem(f"there are two tasks {name!r}, one of the configuration and one built in Python")
+        config.problem(f"the configuration and Python both have a task {name!r}; rename one of them")
     for name in (*config.tasks, *given):
         if (problem := name_problem(name)) is not None:
             config.problem(problem)
 
 
 def _check_computation(config: Config) -> None:
-    """Check that settings of others in the encoder's JSON do not change what palm's encoders compute."""
+    """Check that the encoder's JSON does not ask for computations that palm's encoders do not support."""
+    from palm.pretrained.configs import COMPUTED_AS, computation_problems
+
     found = {name: config.value(name, "backbone") for name in COMPUTED_AS if config.place(name, "backbone")}
     wrong = computation_problems({name: setting.value for name, setting in found.items() if setting})
     for name, line in wrong.items():
@@ -313,6 +315,7 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
     lacks = partial(_lacks, config)
     if lacks(settings, "num_epochs") and lacks(settings, "max_steps"):
         config.missing("num_epochs", "passes over the main task's training data; or set max_steps")
+    _check_resume(config, settings.get("resume"))
     for task in tasks:
         own = partial(lacks, task.task, scope=task.name)
         if own("batch_size") and own("max_tokens_per_batch"):
@@ -324,11 +327,22 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
         for name in ("train_file", "dev_file"):
             path = task.task.get(name)
             if path is not None and not is_data(path):
-                config.problem(f"{place_of(config, name, task.name)}: {absence(path)}: {path}")
+                config.problem(f"{place_of(config, name, task.name)}: {missing_reason(path)}: {path}")
+
+
+def _check_resume(config: Config, resume: str | None) -> None:
+    """Check that the checkpoint to resume from exists; a run in stages only accepts `auto`."""
+    if resume in (None, "auto") or config.place("stages") is not None:
+        return
+    if not any((base / str(resume)).is_dir() for base in (config.base, Path())):
+        config.problem(
+            f"{place_of(config, 'resume')} names {resume!r}, which is not a folder; give a checkpoint "
+            "(SAVE_PATH/step_N), or auto for the newest of this run"
+        )
 
 
 def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:
-    """Tell whether a setting has no value; a wrong one, which is reported, is left out of `values`."""
+    """Check whether a setting has no value; wrong ones, which are reported, are absent from `values`."""
     return values.get(name) is None and (name in values or config.place(name, scope) is None)
 
 
@@ -347,9 +361,9 @@ def _check_evaluation(config: Config, settings: dict[str, Any], tasks: list[Task
             config.problem(f"{place} needs a task with a dev_file")
         elif settings.get("eval_every_epoch") is False and settings.get("eval_every_n_steps", -1) <= 0:
             config.problem(
-                f"{place} waits for evaluations, and there is none before the end; "
+                f"{place} needs evaluations before the end of the run; "
                 "set eval_every_n_steps, or eval_every_epoch: True"
             )
     if mixing is not None and mixing[0].follows_scores and not evaluated:
         name = settings["mixing"]
-        config.problem(f"{place_of(config, 'mixing')}: {name} follows dev scores; give a task a dev_file")
+        config.problem(f"{place_of(config, 'mixing')}: {name} uses dev scores; give a task a dev_file")

@@ -1,4 +1,4 @@
-"""The saved model of a task that a configuration has: where it lies, and whether it is of this task."""
+"""The saved model of a task in a configuration: its folder, and the check that it fits the task."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.manifest import is_sealed
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
-from palm.engine.inference.loading import load_model, said_of
-from palm.engine.inference.model_paths import BEST, LAST, chosen_model, why_missing
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.loading import best_note, load_model
+from palm.engine.inference.model_paths import BEST, DESCRIPTION, LAST, chosen_model, describe_missing_model
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
 
 def saved_model(plan: Plan, task: TaskPlan, given: Path | None) -> InferenceModel:
-    """Load a task's model, with what the configuration says now; from its own folder where none is given.
+    """Load a task's model with the current settings, by default from its own folder.
 
     Raises:
-        ConfigError: neither a folder nor a `save_path`.
-        StorageError: no whole model there, or that of a task of another kind.
+        ConfigError: there is neither a folder nor a `save_path`.
+        StorageError: there is no complete model, or it is from a task of another kind.
     """
-    folder = _own_folder(plan, task) if given is None else _folder_of_its_kind(task, given)
-    # All settings but files replace the saved model's: of files, it has its own.
+    folder = _own_folder(plan, task) if given is None else _check_kind(task, given)
+    # All settings except files replace those of the saved model, which contains its files.
     reader, head = (
         {name: value for name, value in arguments.items() if not isinstance(value, Path)}
         for arguments in (task.reader[1], task.head[1])
     )
     precision = plan.settings.get("precision", "auto")
     model = load_model(folder, precision=precision, reader=reader, head=head)
-    logger.info("%s: inference model loaded from %s%s", task.name, folder, said_of(model.trained))
+    logger.info("%s: inference model loaded from %s%s", task.name, folder, best_note(model.trained))
     if model.task != task.name:
-        remedy = "if that is not meant, leave inference_model_dir out"
-        logger.warning("%s: the model at %s is that of task %r; %s", task.name, folder, model.task, remedy)
+        remedy = "leave inference_model_dir out if this is not intended"
+        logger.warning("%s: the model at %s is from task %r; %s", task.name, folder, model.task, remedy)
     model.batch_size = task.task.get("pred_batch_size") or task.task.get("batch_size") or model.batch_size
     return model
 
 
 def targets_of(settings: Mapping[str, Any]) -> list[str]:
-    """Return the tasks of a configuration that are targets: all if `target_tag` is not set."""
+    """Return the target tasks of a configuration: all if `target_tag` is not set."""
     tasks = settings["task_instance"]
     tags = settings.get("target_tag") or [1] * len(tasks)
-    # Not strict: a list of a wrong length is reported with the other settings.
+    # Not strict: a wrong length is reported with the other settings.
     return [task for task, tag in zip(tasks, tags, strict=False) if tag]
 
 
 def with_data(plan: Plan, setting: str) -> list[str]:
-    """Return the targets that have this file, and log what is left out.
+    """Return the targets that have this file, and log the tasks that are left out.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: no target has it.
     """
     targets = [task for task in plan.tasks if task.name in targets_of(plan.settings)]
     found = [task.name for task in targets if task.task.get(setting) is not None]
@@ -63,14 +63,14 @@ def with_data(plan: Plan, setting: str) -> list[str]:
         )
     for task in plan.tasks:
         if task not in targets:
-            logger.info("%s: left out: it is auxiliary, and models are saved of targets only", task.name)
+            logger.info("%s: left out: it is auxiliary, and models are saved only for targets", task.name)
         elif task.name not in found:
             logger.info("%s: left out: it has no %s", task.name, setting)
     return found
 
 
 def save_path_of(plan: Plan) -> Path:
-    """The folder of the run's models.
+    """Return the folder of the run's models.
 
     Raises:
         ConfigError: there is no `save_path`.
@@ -83,18 +83,18 @@ def save_path_of(plan: Plan) -> Path:
 
 def _own_folder(plan: Plan, task: TaskPlan) -> Path:
     folder = save_path_of(plan) / task.name
-    # Without dev data, a best model that lies there is one of another run.
+    # Without dev data, an existing best model is from another run.
     if task.task.get("dev_file") is not None and is_sealed(folder / BEST):
         return folder / BEST
     if not is_sealed(folder / LAST):
         helpers = {*plan.settings["task_instance"]} - {*targets_of(plan.settings)}
-        raise StorageError(why_missing(task.name, folder / LAST, task.name not in helpers))
+        raise StorageError(describe_missing_model(task.name, folder / LAST, task.name not in helpers))
     return folder / LAST
 
 
-def _folder_of_its_kind(task: TaskPlan, given: Path) -> Path:
-    """The folder of a model that is named, which a task of another kind may not have trained."""
-    # The 0.2.1 document writes `infermodel` in its example and `infer_model` in its log.
+def _check_kind(task: TaskPlan, given: Path) -> Path:
+    """Return the given folder after checking that its model is from a task of the same kind."""
+    # The documentation of 0.2.1 has `infermodel` in its example and `infer_model` in its log.
     documented = given.with_name("infer_model")
     folder = documented if given.name == "infermodel" and not given.exists() else given
     saved = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
@@ -107,7 +107,7 @@ def _folder_of_its_kind(task: TaskPlan, given: Path) -> Path:
                 " and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)
             ]
             raise StorageError(
-                f"the model at {chosen} is that of task {saved['task']!r}, with {components[0]}; "
+                f"the model at {chosen} is from task {saved['task']!r}, with {components[0]}; "
                 f"task {task.name!r} has {components[1]}; give a model of this task"
             )
     return folder

@@ -1,4 +1,4 @@
-"""The settings of a run that belong to no component: the document's table of global parameters."""
+"""Settings of a run that do not belong to a component: PaddlePALM's table of global parameters."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from palm.config import ModelPath
+from palm.core.logging import Progress
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
 from palm.distributed.group import DEFAULT_TIMEOUT
 from palm.distributed.replica import Parallel
 from palm.engine.training.planning import TasksPerStep
-from palm.engine.watching.progress import Progress
 
 PER_TASK = {"per_task": True}
-"""Mark of a list with a value for every task."""
+"""Marks a list with one value per task."""
 
 OF_SEVERAL = {"of_several": True}
-"""Mark of a setting that is of no use to a single task."""
+"""Marks a setting that needs several tasks."""
 
 OF_WHOLE_RUN = {"of_whole_run": True}
-"""Mark of a setting that no stage may have."""
+"""Marks a setting that stages may not change."""
 
 NO_RESULT = {"no_result": True}
-"""Mark of a setting that changes nothing in what a run learns."""
+"""Marks a setting that does not affect training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,73 +35,74 @@ class RunSettings:
 
     Args:
         task_instance: the tasks to train or predict; each has a file `<task>.yaml` in the task folder.
-        mixing: how tasks take turns: mix_ratio, proportional, temperature, annealed, round_robin, dev_score,
-            or the dotted path of a class.
-        tasks_per_step: how many distinct tasks a step trains together, or all of them.
-        balance: how the tasks of one step are weighed against each other: uncertainty, dwa, famo, pcgrad,
-            cagrad, mgda or upgrad, or the dotted path of a class; where absent, their losses are added up.
-        transfer_every_n_steps: how often the tasks' gradients, and what a step on one does to the losses of
-            the others, are compared; auto for as often as costs some 2 % of the time; -1: never.
-        mix_ratio: how often each task is drawn, relative to the others; 1.0 each where absent.
-        target_tag: 1 for a target task, 0 for an auxiliary one, per task; all targets where absent.
-        task_reuse_tag: tasks with equal tags share one head; none do where absent.
+        mixing: the strategy that samples the task of each step: mix_ratio, proportional, temperature,
+            annealed, round_robin, dev_score, or the dotted path of a class.
+        tasks_per_step: number of distinct tasks that are trained together in a step, or all.
+        balance: how the tasks of one step are weighted: uncertainty, dwa, famo, pcgrad, cagrad, mgda or
+            upgrad, or the dotted path of a class; by default, their losses are summed.
+        transfer_every_n_steps: steps between comparisons of the tasks' gradients, and of the effect of a step
+            on one task on the losses of the others; auto: as often as takes about 2 % of the time; -1: never.
+        mix_ratio: how often each task is drawn, relative to the others; 1.0 each by default.
+        target_tag: 1 for a target task, 0 for an auxiliary one, per task; all are targets by default.
+        task_reuse_tag: tasks with equal tags share one head; no heads are shared by default.
         backbone: the encoder: bert, roberta, distilbert, electra or ernie, or the dotted path of a class;
-            auto for the one that pretrain_path holds, with its sizes and its vocabulary.
+            auto for the one in pretrain_path, with its sizes and vocabulary.
         backbone_config_path: a JSON file with the backbone's settings.
-        pretrain_path: pretrained weights to start from: a directory, or a model at Hugging Face (owner/name,
-            owner/name@revision).
-        start_from: weights to start from, encoder and heads, in place of pretrained ones: a checkpoint, a
+        pretrain_path: pretrained weights to start from: a directory, or a model on the Hugging Face Hub
+            (owner/name, owner/name@revision).
+        start_from: weights to start from, encoder and heads, instead of pretrained ones: a checkpoint, a
             task's saved model, or the weights of a stage.
-        reset: tasks whose heads start anew in spite of start_from, or heads for those of all tasks.
-        stages: parts of the run, one after the other, each with its tasks and settings; one where absent.
+        reset: tasks whose heads are initialized in spite of start_from, or heads for all tasks.
+        stages: consecutive parts of the run, each with its own tasks and settings; one part by default.
         save_path: the folder for checkpoints and the targets' models.
-        num_epochs: passes over the main task's training data (the main task is the first target); as many as
-            max_steps allows where absent.
-        max_steps: the most optimizer steps that the run may have; no limit where absent.
+        num_epochs: passes over the main task's training data (the main task is the first target); by default
+            as many as max_steps allows.
+        max_steps: maximum number of optimizer steps; no limit by default.
         effort: quick, normal or best, to have learning rate, batches, warm-up, passes and evaluations chosen
-            by rows and encoder; every setting that is there counts instead.
+            by rows and encoder; settings that are given take precedence.
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
-        lr_scheduler: how the learning rate goes: linear_warmup_decay, linear, cosine, polynomial, constant,
+        lr_scheduler: the learning-rate schedule: linear_warmup_decay, linear, cosine, polynomial, constant,
             noam or slanted_triangular, or the dotted path of a class.
         warmup_proportion: fraction of all steps in which the learning rate rises from 0.
         use_ema: save, evaluate and predict with moving averages of the weights.
         ema_decay: decay of these averages, below 1; at 0 they are the weights themselves.
-        print_every_n_steps: a log line every so many global steps.
-        progress: how a run shows how far it is: bar, lines, none, or auto for a bar on a terminal and in a
-            notebook and lines elsewhere.
-        quiet: show warnings only.
-        verbose: show also what helps to find a fault.
-        callbacks: dotted paths of functions or classes of your own that are called with every event of the
-            run, or a mapping of dotted path to settings.
-        trackers: where curves, settings and results also go: tensorboard, trackio, wandb, mlflow.
-        save_every_n_steps: a checkpoint every so many global steps; -1: never.
-        keep_last_n: how many checkpoints, and models on the way of each target, are kept; -1: all.
-        eval_every_n_steps: evaluate tasks that have a dev_file every so many global steps; -1: never.
+        print_every_n_steps: global steps between log lines.
+        progress: how progress is shown: bar, lines, none, or auto for a bar on a terminal and in a notebook
+            and lines elsewhere.
+        quiet: show only warnings.
+        verbose: also show debugging messages.
+        callbacks: dotted paths of your own functions or classes that are called with every event of the run,
+            or a mapping of dotted path to settings.
+        trackers: where curves, settings and results are also sent: tensorboard, trackio, wandb, mlflow.
+        save_every_n_steps: global steps between checkpoints; -1: none.
+        keep_last_n: number of checkpoints, and of intermediate models of each target, to keep; -1: all.
+        eval_every_n_steps: global steps between evaluations of the tasks with a dev_file; -1: none.
         eval_every_epoch: evaluate them at the end of every epoch of the main task.
-        best_by: the tasks whose first metrics, on average, decide which step of the run is the best; all
-            targets with a dev_file where absent.
-        early_stopping_patience: evaluations without a better one after which a target counts as finished;
+        best_by: the tasks whose first metrics, on average, decide which step of the run is the best; by
+            default all targets with a dev_file.
+        early_stopping_patience: evaluations without improvement after which a target counts as finished;
             -1: never.
         early_stopping_by: task: each target by its own first metric; all: all targets at once, by best_by.
-        save_infermodel_every_n_steps: an inference model every so many steps of a target; -1: never.
-        resume: a checkpoint to go on from, or auto for the newest whole one of this run under save_path.
-        overwrite: replace what an earlier run of palm left under save_path, unless resume goes on with it.
-        data_cache: the folder for encoded training files; that of the environment variable PALM_DATA_CACHE,
-            or `palm` among the user's caches, where absent.
+        save_infermodel_every_n_steps: steps of a target between its inference models; -1: none.
+        resume: a checkpoint to resume from, or auto for the newest complete one of this run under save_path.
+        overwrite: replace the output of an earlier run under save_path, unless resume continues that run.
+        data_cache: the folder for encoded training files; by default the environment variable
+            PALM_DATA_CACHE, or `palm` in the user's cache folder.
         use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
-        use_gpu: use GPUs where there are some.
-        device: cpu, cuda, or auto for what use_gpu says.
-        num_devices: how many devices train together, one process each; auto for all visible GPUs, or one CPU.
-        parallel: ddp to have all parameters on every device, fsdp to have a part of each.
-        process_group_timeout: seconds after which a process gives up waiting for another one.
-        precision: compute in fp32 or bf16; auto is bf16 where it is clearly faster, otherwise fp32.
-        tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32, faster and with 10 bits behind the
-            point; as torch has it where absent.
-        deterministic: take kernels that add in a fixed order, so that a run on a GPU repeats itself bit by
-            bit, as one on a CPU always does; slower there.
-        activation_checkpointing: compute activations again in the backward pass instead of keeping them;
-            takes less memory and more time.
-        random_seed: decides everything that is drawn; the same seed repeats a run.
+        use_gpu: use GPUs if available.
+        device: cpu, cuda, or auto to follow use_gpu.
+        num_devices: number of devices that train together, one process each; auto for all visible GPUs, or
+            one CPU.
+        parallel: ddp to keep all parameters on every device, fsdp to shard them.
+        process_group_timeout: seconds after which a process stops waiting for another one.
+        precision: compute in fp32 or bf16; auto is bf16 if it is clearly faster, otherwise fp32.
+        tf32: allow TensorFloat-32 in float32 matrix products on NVIDIA GPUs: faster, with a mantissa of 10
+            bits; torch's setting by default.
+        deterministic: use deterministic kernels, so that a run on a GPU is reproducible bit by bit, as it
+            always is on a CPU; slower on a GPU.
+        activation_checkpointing: recompute activations in the backward pass instead of keeping them; uses
+            less memory and more time.
+        random_seed: seed of all random choices; the same seed repeats a run.
     """
 
     aliases: ClassVar[dict[str, str]] = {"epoch": "num_epochs", "seed": "random_seed"}
@@ -160,7 +161,7 @@ class RunSettings:
 
 
 def marked(mark: Mapping[str, bool]) -> list[str]:
-    """Return the names of the settings that were declared with this mark."""
+    """Return the names of the settings with this mark."""
     return [each.name for each in fields(RunSettings) if mark.items() <= dict(each.metadata).items()]
 
 
@@ -170,9 +171,9 @@ class TaskParts:
 
     Args:
         reader: reads its data: cls, embedding, match, mlm, mrc, multi_label, multiple_choice, ranking,
-            relation, seq_label or span, or a class's path.
+            relation, seq_label or span, or the dotted path of a class.
         paradigm: its head: cls, count, embedding, match, mlm, mrc, multi_label, multiple_choice, ordinal,
-            ranking, regression, relation, seq_label or span, or a class's path.
+            ranking, regression, relation, seq_label or span, or the dotted path of a class.
     """
 
     reader: str
@@ -205,17 +206,17 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "keep_last_n": (_is_count_or_never, "1 or more, or -1 for all"),
     "num_devices": (lambda value: value == "auto" or value >= 1, "1 or more, or auto"),
     "process_group_timeout": (lambda value: value > 0, "above 0"),
-    # what torch's generator takes
+    # the range of torch's generator
     "random_seed": (lambda value: -(2**63) <= value < 2**64, "a whole number of at most 64 bits"),
 }
-"""Setting -> whether a value of it fits, and in words what would."""
+"""Setting -> a check of its value, and a description of valid values."""
 
 SettingProblem = tuple[str, str]
-"""A setting's name, and what is wrong with it; together they are a sentence."""
+"""The name of a setting and its problem; together they form a sentence."""
 
 
 def setting_problems(settings: dict[str, Any], tasks: list[str]) -> list[SettingProblem]:
-    """List problems of global settings: lists of a wrong length, values outside their range."""
+    """List problems of global settings: lists of the wrong length, values out of range."""
     found = []
     for name in marked(PER_TASK):
         values = settings.get(name)
@@ -232,12 +233,12 @@ def setting_problems(settings: dict[str, Any], tasks: list[str]) -> list[Setting
 
 
 def _ratio_problems(ratios: object, tags: object, tasks: list[str]) -> Iterator[SettingProblem]:
-    """List problems of the lists that say which tasks are targets and how often each is drawn."""
+    """List problems of `target_tag` and `mix_ratio`."""
     if isinstance(tags, list):
         if set(tags) - {0, 1}:
             yield "target_tag", f"should be 1 (target) or 0 (auxiliary) for each task, not {tags!r}"
         elif 1 not in tags:
-            yield "target_tag", "marks no target task; give at least one task the tag 1"
+            yield "target_tag", "has no target task; give at least one task the tag 1"
     if isinstance(ratios, list):
         targets = tags if isinstance(tags, list) else [1] * len(tasks)
         for task, ratio, tag in zip(tasks, ratios, targets, strict=False):
@@ -250,6 +251,6 @@ def _reset_problems(
     reset: Sequence[str] | None, start_from: object, tasks: list[str]
 ) -> Iterator[SettingProblem]:
     if strange := sorted({*(reset or ())} - {*tasks, "heads"}):
-        yield "reset", f"names {', '.join(strange)}; it takes heads, or of {', '.join(tasks)}"
+        yield "reset", f"names {', '.join(strange)}; known: heads, {', '.join(tasks)}"
     elif reset and start_from is None:
-        yield "reset", "concerns the weights of start_from, which is not set; leave it out"
+        yield "reset", "needs start_from, which is not set; leave it out"

@@ -1,4 +1,4 @@
-"""A run in stages under way: each stage a run of its own, one after the other, in one folder."""
+"""Training in stages: consecutive runs in one folder."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from palm.distributed.failures import report_missing_ranks
 from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
 from palm.engine.run.checkpoint import save_checkpoint
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import CONFIGURATION, RunDirectory
+from palm.engine.run.run_directory import RunDirectory
 from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.run_names import CONFIGURATION
 from palm.engine.run.staged_directory import StagedDirectory
 from palm.engine.training.events import Ended, Evaluated, Event, Observer, Started
 from palm.engine.training.loop import Training
 
 Train = Callable[[Document, Sequence[Observer]], TrainingResult]
-"""Trains the run of a configuration, telling observers."""
+"""Trains the run of a configuration with observers."""
 
 
-class _Keeper:
-    """Remembers the run of a stage, and keeps the history of all stages up to date."""
+class _StageObserver:
+    """Observer that keeps the stage's training, and updates the history of all stages."""
 
     training: Training
 
@@ -47,18 +48,18 @@ def train_stages(
     train: Train,
     callbacks: Sequence[Observer],
 ) -> TrainingResult:
-    """Train one stage after the other, each from the weights of another, but for those that are done.
+    """Train all stages that are not done, one after the other.
 
     Args:
-        run: the folder of all.
+        run: the folder of the whole run.
         stages: planned and checked.
-        configuration: of the whole run, as resolved, and where its values come from.
-        train: what trains a stage.
-        callbacks: called with every event of every stage, after those of the setting.
+        configuration: the resolved configuration of the whole run, and the origins of its values.
+        train: trains a stage.
+        callbacks: called with every event of every stage, after those of the setting `callbacks`.
     """
-    directory = StagedDirectory(run, {stage.label: stage.about() for stage in stages})
+    directory = StagedDirectory(run, {stage.label: stage.identity() for stage in stages})
     restarted = lost_a_process()
-    # A target that several stages train has its model from the last of them.
+    # If several stages train a target, its model is from the last of them.
     last = {task: stage.label for stage in stages for task in stage.tasks}
     with only_run_in(directory.path) if is_first() else nullcontext():
         from_first(lambda: directory.open(launch_id(), restarted))
@@ -80,13 +81,13 @@ def train_stages(
 def _train_stage(
     directory: StagedDirectory, stage: StagePlan, train: Train, callbacks: Sequence[Observer]
 ) -> bool:
-    """Train a stage; return whether it came to its end."""
-    goes_on = from_first(lambda: directory.has_begun(stage.label))
-    state = {"resume": "auto"} if goes_on else {"overwrite": True}
+    """Train a stage; return True if it was completed, not interrupted."""
+    has_begun = from_first(lambda: directory.has_begun(stage.label))
+    state = {"resume": "auto"} if has_begun else {"overwrite": True}
     settings = {**stage.settings, "global": {**stage.settings["global"], **state}}
-    keeper = _Keeper(directory)
-    if train(settings, [*callbacks, keeper]).is_interrupted:
+    observer = _StageObserver(directory)
+    if train(settings, [*callbacks, observer]).is_interrupted:
         return False
-    # What says that the stage is done comes after everything else.
-    save_checkpoint(keeper.training, directory.weights(stage.label), resumable=False)
+    # These weights mark the stage as done, so they are saved last.
+    save_checkpoint(observer.training, directory.weights(stage.label), resumable=False)
     return True

@@ -1,4 +1,4 @@
-"""The start of a program: its arguments, its processes, and its error messages."""
+"""Start of a program: its arguments, its processes, and its error messages."""
 
 from __future__ import annotations
 
@@ -16,32 +16,31 @@ from palm.config.command_line import HelpRequested
 from palm.config.printing import help_text
 from palm.controller.effort import choose_by_effort
 from palm.controller.plan import HELP, NO_SETTINGS
-from palm.core.checks import type_problems
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ExitCode, PalmError
 from palm.core.numerics.device import device_of
 from palm.distributed.failures import record_failure
 from palm.distributed.group import DEFAULT_TIMEOUT, join
 from palm.distributed.launch import launch
 from palm.downloader.hub import settings_of_model
-from palm.engine.training.task import Task
 
 
-def configured(
+def read_program_config(
     config: str | Path | Mapping[str, Any],
     task_dir: str | Path,
     argv: Sequence[str] | None,
     for_train: bool,
     needs_tasks: bool,
 ) -> Config:
-    """Read a program's configuration, by the arguments of `Controller`; `--help` prints all settings instead.
+    """Read a configuration with the arguments of `Controller`; `--help` prints all settings and exits.
 
-    Without `argv` it is the program's own, which then also ends on errors of its user's with exit code 2.
+    If `argv` is None, the program's own are used, and a PalmError ends the program with exit code 2.
     """
+    raise_any(_argument_problems(config, task_dir, argv))
     if argv is None:
         report_plainly()
-    options = {"needs_tasks": needs_tasks, "resolves_auto": for_train}
     try:
-        found = read_config(config, task_dir, argv, directory=settings_of_model, **options)
+        found = read_config(config, task_dir, argv, needs_tasks, settings_of_model, resolves_auto=for_train)
     except HelpRequested:
         print(help_text(HELP, NO_SETTINGS))  # noqa: T201
         raise SystemExit(0) from None
@@ -50,20 +49,17 @@ def configured(
     return found
 
 
-def argument_problems(config: object, task_dir: object, argv: object, tasks: object) -> Iterator[str]:
-    """List the arguments of a Controller that have a wrong type."""
+def _argument_problems(config: object, task_dir: object, argv: object) -> Iterator[str]:
     yield from type_problems((str, os.PathLike, Mapping), "a YAML file or a mapping", config=config)
     yield from type_problems((str, os.PathLike), "a folder", task_dir=task_dir)
     if argv is not None and (isinstance(argv, str) or not isinstance(argv, Sequence)):
         yield f"argv should be a list of words such as ['--batch_size', '8'], not {argv!r}"
     elif argv and (strange := [word for word in argv if not isinstance(word, str)]):
-        yield f"argv should hold words, not {strange[0]!r}; write it as text"
-    if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
-        yield f"tasks should be a list of palm.Task, not {tasks!r}"
+        yield f"argv should contain strings, not {strange[0]!r}; write {str(strange[0])!r}"
 
 
-def joined(settings: Mapping[str, Any]) -> torch.device:
-    """Start one process per device that the settings ask for, and return the device of this one."""
+def start_processes(settings: Mapping[str, Any]) -> torch.device:
+    """Start one process per device as configured, and return the device of this one."""
     device = device_of(settings.get("use_gpu", True), settings.get("device", "auto"))
     launch(device, settings.get("num_devices", "auto"))
     join(device, settings.get("process_group_timeout", DEFAULT_TIMEOUT))
@@ -71,7 +67,7 @@ def joined(settings: Mapping[str, Any]) -> torch.device:
 
 
 def report_plainly() -> None:
-    """Replace `sys.excepthook`: errors that a user can act on end the program with a message and code 2."""
+    """Replace `sys.excepthook`, so that a PalmError ends the program with its message and exit code 2."""
     before = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -80,7 +76,7 @@ def report_plainly() -> None:
             before(kind, error, trace)
             return
         sys.stdout.flush()
-        # torch.distributed wraps this hook and would keep what it writes to sys.stderr for itself.
+        # torch.distributed wraps this hook and captures what it writes to sys.stderr.
         stream = sys.__stderr__ or sys.stderr
         stream.write(f"error: {error}\n")
         sys.exit(ExitCode.REFUSED)

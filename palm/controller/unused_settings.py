@@ -1,8 +1,8 @@
-"""Settings of a configuration that change nothing in a run, told before it starts."""
+"""Settings of a configuration without an effect on the run, reported before it starts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,9 +13,11 @@ from palm.reader import EmbeddingReader
 from palm.reader.tables.files import is_data
 from palm.reader.text.labels import Labels
 
+Settings = Mapping[str, Any]
 
-def without_effect(config: Config, settings: dict[str, Any], tasks: Sequence[TaskPlan]) -> Iterator[str]:
-    """A line for every setting that the user gave and nothing uses, with the remedy."""
+
+def ineffective_settings(config: Config, settings: Settings, tasks: Sequence[TaskPlan]) -> Iterator[str]:
+    """Yield a line with the remedy for every given setting that has no effect."""
     is_evaluated = any(task.task.get("dev_file") is not None for task in tasks)
     for name, why in _of_run(settings, is_evaluated):
         yield f"{place_of(config, name)} has no effect: {why}"
@@ -24,7 +26,7 @@ def without_effect(config: Config, settings: dict[str, Any], tasks: Sequence[Tas
             yield f"{place_of(config, name, task.name)} {why}"
 
 
-def _of_run(settings: dict[str, Any], is_evaluated: bool) -> Iterator[tuple[str, str]]:
+def _of_run(settings: Settings, is_evaluated: bool) -> Iterator[tuple[str, str]]:
     is_saved = (
         max(settings.get("save_every_n_steps", -1), settings.get("save_infermodel_every_n_steps", -1)) > 0
     )
@@ -36,7 +38,7 @@ def _of_run(settings: dict[str, Any], is_evaluated: bool) -> Iterator[tuple[str,
     if settings.get("use_ema") and not decay:
         yield "use_ema", "ema_decay is 0, so averages are the weights; set it, for instance to 0.999"
     if settings.get("keep_last_n", -1) > 0 and not is_saved:
-        yield "keep_last_n", "nothing is saved on the way; set save_every_n_steps, or leave it out"
+        yield "keep_last_n", "nothing is saved during training; set save_every_n_steps, or leave it out"
     if "early_stopping_by" in settings and settings.get("early_stopping_patience", -1) <= 0:
         yield "early_stopping_by", "early_stopping_patience is off; set it, or leave this out"
     if "data_cache" in settings and settings.get("use_data_cache") is False:
@@ -52,7 +54,7 @@ def _of_task(task: TaskPlan) -> Iterator[tuple[str, str]]:
     if own.get("pred_output_path") is not None and own.get("pred_file") is None:
         yield "pred_output_path", f"has no effect: task {task.name!r} has no pred_file; give one"
     if own.get("pred_file") is not None and not is_data(own["pred_file"]):
-        yield "pred_file", f"is not there: {own['pred_file']}; training does not need it, prediction will"
+        yield "pred_file", f"does not exist: {own['pred_file']}; training does not need it, prediction will"
     yield from _of_labels(task)
 
 
@@ -72,21 +74,21 @@ def _of_components(task: TaskPlan) -> Iterator[tuple[str, str]]:
 
 def _of_pairs(task: TaskPlan) -> Iterator[tuple[str, str]]:
     if task.reader[1].get("label_type") is not None:
-        why = "every pair is taken for one that belongs together; set learning_strategy: similarity"
+        why = "every pair counts as positive; set learning_strategy: similarity"
         yield "label_type", f"has no effect on task {task.name!r}: {why}"
     if task.task.get("batch_size") == 1:
-        yield "batch_size", "is 1: a pair without negatives of its own has none, and nothing is learnt"
+        yield "batch_size", "is 1: a pair without its own negatives has none, so nothing is learned; raise it"
 
 
 def _of_labels(task: TaskPlan) -> Iterator[tuple[str, str]]:
     reader = task.reader[1]
     named = None
     if reader.get("label_map") is not None and reader.get("n_classes") is not None:
-        with suppress(PalmError):  # the reader will say what is wrong
+        with suppress(PalmError):  # the reader will report it
             named = len(Labels(None, reader["label_map"]).names)
     if named is not None and named < reader["n_classes"]:
         yield (
             "label_map",
-            f"names {named} labels, n_classes of task {task.name!r} is {reader['n_classes']}; name the rest, "
-            "or leave n_classes out",
+            f"names {named} labels, but n_classes of task {task.name!r} is {reader['n_classes']}; add the "
+            "missing labels, or leave n_classes out",
         )

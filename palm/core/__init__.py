@@ -1,1 +1,1 @@
-"""Tools for every floor: errors, the contract between components, files, logging."""
+"""Shared foundations: errors, the contract between components, files, logging."""

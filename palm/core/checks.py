@@ -1,4 +1,4 @@
-"""Checks of constructors' arguments: every one names its setting, and all are in one report."""
+"""Checks of constructor arguments: every problem names its setting, and all are reported together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from os import PathLike
 from palm.core.errors import ConfigError
 
 FILE_NAMES = ("_path", "_file")
-"""Ends of names of settings: a text with such a name is a file, if there is one."""
+"""Suffixes of names of settings: a string under such a name is a path if that file exists."""
 
 MAX_COUNT = 2**31 - 1
-"""Of whatever is counted: an int32, as labels and ids are."""
+"""Upper limit of counts: the largest int32, the type of labels and ids."""
 
 
 def count_problems(least: int = 1, **settings: object) -> list[str]:
-    """Return a line for every setting that is not a whole number from `least` to what an int32 holds."""
+    """Return a line for every setting that is not an integer from `least` to `MAX_COUNT`."""
     return [
         f"{name}: {value!r} should be a whole number, {least} or more"
         + (f", at most {MAX_COUNT}" if isinstance(value, int) and value > MAX_COUNT else "")
@@ -26,7 +26,7 @@ def count_problems(least: int = 1, **settings: object) -> list[str]:
 
 
 def number_problems(expected: str, fits: Callable[[float], bool], /, **settings: object) -> list[str]:
-    """Return a line for every setting that is not a number that fits."""
+    """Return a line for every setting that is not a number for which `fits` is true."""
     return [
         f"{name}: {value!r} should be {expected}"
         for name, value in settings.items()
@@ -45,7 +45,7 @@ def positive_problems(expected: str = "a number above 0", /, **settings: object)
 
 
 def type_problems(kind: type | tuple[type, ...], wanted: str, **settings: object) -> list[str]:
-    """Return a line for every setting that is no `kind`, which `wanted` words."""
+    """Return a line for every setting that is not an instance of `kind`; `wanted` describes it."""
     return [
         f"{name} should be {wanted}, not {value!r}"
         for name, value in settings.items()
@@ -54,12 +54,12 @@ def type_problems(kind: type | tuple[type, ...], wanted: str, **settings: object
 
 
 def path_problems(**settings: object) -> list[str]:
-    """Return a line for every setting that is no path."""
+    """Return a line for every setting that is not a path."""
     return type_problems((str, PathLike), "a path", **settings)
 
 
 def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
-    """Return a line for every setting that is none of `choices`."""
+    """Return a line for every setting that is not one of `choices`."""
     return [
         f"{name}: {value!r} should be one of {', '.join(choices)}"
         for name, value in settings.items()
@@ -68,10 +68,10 @@ def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
 
 
 def raise_any(problems: Iterable[str]) -> None:
-    """Check that there are no problems.
+    """Raise a ConfigError if there are problems.
 
     Raises:
-        ConfigError: there are; with all of them, each once.
+        ConfigError: lists every problem once.
     """
     if found := list(dict.fromkeys(problems)):
         raise ConfigError(found)

@@ -1,9 +1,9 @@
 """Base of all components: they record their constructor's arguments and accept other spellings.
 
 A component is rebuilt from `settings`, the complete arguments of its constructor. PaddlePALM 2.x
-calls `max_seq_len` `max_len` and `n_classes` `num_classes`; a class attribute `aliases` accepts
-them, for Python callers and for configurations alike. Arguments that only the constructors of 2.x
-have (`phase`, `seed`) are declared in `only_2x`; configurations do not see them.
+has other names for some arguments (`max_len` for `max_seq_len`, `num_classes` for `n_classes`); the
+class attribute `aliases` lists them, for Python and for configurations. Arguments that only the
+constructors of 2.x have (`phase`, `seed`) are listed in `only_2x` and are not part of configurations.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from palm.core.errors import ConfigError
 from palm.core.tensor_specs import SPEC_NAMES, Specs, specs_of
 
 Translate = Callable[[Any], dict[str, Any]]
-"""The value of an argument that only 2.x has -> what it means, as arguments of our own."""
+"""Translate the value of an argument that only 2.x has into arguments of palm."""
 
 
 def unused(value: object) -> dict[str, Any]:  # noqa: ARG001
-    """For an argument of 2.x on which nothing depends."""
+    """Ignore an argument of 2.x that has no effect."""
     return {}
 
 
 def checked_phase(value: object) -> dict[str, Any]:
-    """`phase` is 'train' or 'predict'; it is remembered, and no component computes otherwise for it.
+    """Check `phase`, which is only recorded: no component computes differently because of it.
 
     Raises:
-        ConfigError: for any other value.
+        ConfigError: it is neither 'train' nor 'predict'.
     """
     if value not in ("train", "predict"):
         raise ConfigError(f"phase should be 'train' or 'predict', not {value!r}")
@@ -45,19 +45,19 @@ class Component:
     """Base of readers, backbones, heads, optimizers and schedules.
 
     Attributes:
-        aliases: other spelling -> the constructor parameter's own name.
-        only_2x: further arguments that the constructor of PaddlePALM 2.x has -> what they mean here.
-        order_2x: the positional arguments of 2.x, by own name; where it is empty, they are the
-            constructor's own, then those of `only_2x`.
-        given_2x: those of `only_2x` that the constructor was given.
-        stands_for: the registered class that this one only gives other defaults; what is built by it is
-            described and saved as that.
-        own_settings: the method whose parameters are settings of one component; they join those of the
-            constructor of the class that names it.
-        defaults: other defaults of the settings of that constructor.
-        fixed: values of those that a component has not.
-        not_called: methods of 2.x that a subclass would override in vain -> what to do instead.
-        settings: every argument of the constructor by its own name, defaults included; files as `Path`.
+        aliases: other spelling -> name of the constructor's parameter.
+        only_2x: arguments that only the constructor of PaddlePALM 2.x has -> their translation.
+        order_2x: the order of positional arguments in 2.x, by palm's names; if empty, the constructor's
+            own order, followed by `only_2x`.
+        given_2x: the arguments of `only_2x` that were passed.
+        stands_for: the registered class of which this one only changes defaults; its instances are
+            described and saved under the name of that class.
+        own_settings: name of the method whose parameters are further settings; the base class that
+            defines it has the constructor with the common settings.
+        defaults: defaults that replace those of the common settings.
+        fixed: values of common settings that this component does not offer.
+        not_called: methods of 2.x that palm never calls, so overriding one is an error -> what to do instead.
+        settings: every argument of the constructor by palm's name, defaults included; files as `Path`.
     """
 
     aliases: ClassVar[dict[str, str]] = {}
@@ -73,16 +73,16 @@ class Component:
 
     @classmethod
     def defaults_2x(cls, given: Collection[str]) -> dict[str, Any]:  # noqa: ARG003
-        """Arguments that have another default than the constructor's, where others of these are given."""
+        """Return defaults that replace the constructor's, depending on which arguments are given."""
         return {}
 
     def write_file(self, setting: str, target: Path) -> None:
-        """Write a copy, complete in itself, of the file that a setting names."""
+        """Write a self-contained copy of the file that a setting names."""
         shutil.copyfile(self.settings[setting], target)
 
     @property
     def phase(self) -> str:
-        """The constructor's argument of 2.x: 'train' or 'predict'."""
+        """The constructor argument of 2.x: 'train' or 'predict'."""
         return str(self.given_2x.get("phase", "train"))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -91,7 +91,7 @@ class Component:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         is_declared = not {cls.own_settings, "defaults"}.isdisjoint(cls.__dict__)
-        # Below a user's constructor, that one stays.
+        # A subclass without settings of its own keeps the inherited constructor.
         if cls.own_settings and is_declared and "__init__" not in cls.__dict__:
             kind = next(base for base in cls.__mro__ if "own_settings" in base.__dict__)
             take = getattr(cls, cls.own_settings)
@@ -104,14 +104,14 @@ class Component:
         for name in SPEC_NAMES & cls.__dict__.keys():
             declared = cls.__dict__[name]
             if isinstance(declared, property):
-                setattr(cls, name, property(_in_our_form(declared), doc=declared.__doc__))
+                setattr(cls, name, property(_normalized(declared), doc=declared.__doc__))
             elif isinstance(declared, Mapping):
                 setattr(cls, name, specs_of(declared))
         if "__init__" in cls.__dict__:
             cls.__init__ = _recording(cls.__dict__["__init__"])  # type: ignore[method-assign]
 
 
-def _in_our_form(declared: property) -> Callable[[Any], Specs]:
+def _normalized(declared: property) -> Callable[[Any], Specs]:
     assert declared.fget is not None
     declare = declared.fget
     return lambda self: specs_of(declare(self))
@@ -123,7 +123,7 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        # A constructor calls those of its bases, which are wrapped as well; their arguments are not settings.
+        # Base class constructors are wrapped too; their arguments are not settings.
         outermost = type(self).__init__ is init
         given: dict[str, Any] = {}
         if outermost:
@@ -149,7 +149,7 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _type_problems(function: Callable[..., None], given: Mapping[str, Any]) -> Iterator[str]:
-    """Check the arguments whose wrong values would pass: 'no' is true, and a text is a list of letters."""
+    """Check types where a wrong value would go unnoticed: 'no' is true, and a string is a list of letters."""
     for name, hint in _hints(function).items():
         value = given.get(name)
         if hint is bool and value is not None and not isinstance(value, bool | int):
@@ -162,14 +162,14 @@ def _type_problems(function: Callable[..., None], given: Mapping[str, Any]) -> I
 def _hints(function: Callable[..., None]) -> dict[str, Any]:
     try:
         return get_type_hints(function)
-    except NameError:  # an annotation that only a type checker can read
+    except NameError:  # an annotation that only type checkers can resolve
         return {}
 
 
 def _without_2x(
     component: type[Component], signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
-    """The arguments with those of `only_2x` translated, and these as they were given."""
+    """Return the arguments with those of `only_2x` translated, and the latter as given."""
     own = dict(list(signature.parameters.items())[1:])
     only = {name: meaning for name, meaning in component.only_2x.items() if name not in own}
     if only and args:
@@ -188,9 +188,9 @@ def _without_2x(
 def _by_name(
     caller: str, order: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return all arguments by name, of a call in which some stand in the order of PaddlePALM 2.x."""
+    """Return all arguments by name for a call with positional arguments in the order of PaddlePALM 2.x."""
     if isinstance(args[-1], str) and args[-1] in ("train", "predict") and "phase" in order:
-        # 2.0.2 has fewer arguments before it than 2.1.
+        # 2.0.2 has fewer arguments before `phase` than 2.1.
         order = (*order[: len(args) - 1], "phase", *order[len(args) :])
     if len(args) > len(order):
         raise TypeError(f"{caller}() takes {len(order)} positional arguments, not {len(args)}")
@@ -201,7 +201,7 @@ def _by_name(
 
 
 def path_settings(component: type[Component]) -> set[str]:
-    """The settings of a component that are paths of files, by own name."""
+    """Return the names of the settings that are file paths."""
     return {name for name, kind in _path_parameters(component.__init__).items() if kind is Path}
 
 
@@ -210,7 +210,7 @@ def _is_file(value: object) -> bool:
 
 
 def _path_parameters(function: Callable[..., None]) -> dict[str, type[Path] | type[str]]:
-    """Parameters that may name files -> their type: Path, or text where a name as `vocab_path` tells it."""
+    """Return parameters that may name files: Path by annotation, or str by a name such as `vocab_path`."""
     kinds = {name: (hint, *get_args(hint)) for name, hint in _hints(function).items()}
     text = {name: str for name, kind in kinds.items() if str in kind and name.endswith(FILE_NAMES)}
     return text | {name: Path for name, kind in kinds.items() if Path in kind}

@@ -1,10 +1,9 @@
-"""The constructor of a component: the settings of its kind and those of its own, in one signature."""
+"""Constructors of components: the common settings of their kind and their own in one signature."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, get_type_hints
 
 
@@ -12,17 +11,17 @@ def constructor_of(
     component: type[Any],
     construct: Callable[..., None],
     take: Callable[..., Any],
-    fixed: Mapping[str, Any] = MappingProxyType({}),
+    fixed: Mapping[str, Any],
 ) -> Callable[..., None]:
-    """Make a constructor with the signature of one component: the signature is the schema of settings.
+    """Build a constructor whose signature is exactly the settings of one component.
 
-    The command line and the tables of settings then see exactly the settings of this component.
+    The command line and the tables of settings read them from the signature.
 
     Args:
-        component: the class; its attribute `defaults` has other defaults of settings.
-        construct: the constructor of its base class, which takes the settings of any such component.
-        take: its parameters are settings of this one.
-        fixed: values of settings of the kind that this component has not.
+        component: the class; its attribute `defaults` replaces defaults of common settings.
+        construct: the constructor of its base class, which takes the settings of every such component.
+        take: the method whose parameters are the component's own settings.
+        fixed: values of common settings that this component does not offer.
     """
     common = inspect.signature(construct)
     shared = [p for p in common.parameters.values() if p.name not in fixed]
@@ -31,10 +30,10 @@ def constructor_of(
     others = [p for p in shared if p.default is not p.empty]
     positional = [p for p in own if p.kind is p.POSITIONAL_OR_KEYWORD]
     named = [p for p in own if p.kind is p.KEYWORD_ONLY]
-    # The sort keeps the order within a kind, and puts what is named by keyword alone behind the rest.
+    # The sort is stable and moves keyword-only parameters to the end.
     parameters = sorted((*sizes, *positional, *others, *named), key=lambda p: p.kind)
     if unknown := sorted(component.defaults.keys() - {p.name for p in parameters}):
-        raise TypeError(f"{component.__name__}.defaults: there is no setting {unknown[0]!r}")
+        raise TypeError(f"{component.__name__}.defaults: no setting is called {unknown[0]!r}")
     defaults = {p.name: component.defaults.get(p.name, p.default) for p in parameters}
     signature = common.replace(parameters=[p.replace(default=defaults[p.name]) for p in parameters])
 

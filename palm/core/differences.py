@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Absent:
-    """The value of a name that one of two mappings lacks."""
+    """The value of a key that one of two mappings lacks."""
 
     def __repr__(self) -> str:
         return "not set"
@@ -17,7 +17,7 @@ ABSENT = Absent()
 
 
 class Change(NamedTuple):
-    """A value that differs: the keys that lead to it, and what it is in either mapping."""
+    """A value that differs: the keys that lead to it, and its value in each mapping."""
 
     path: tuple[Any, ...]
     old: Any
@@ -25,12 +25,12 @@ class Change(NamedTuple):
 
 
 def changes(old: Mapping[Any, Any], new: Mapping[Any, Any], depth: int | None = None) -> Iterator[Change]:
-    """Yield every value in which two nested mappings differ, in their order; a tuple equals its list.
+    """Yield every value in which two nested mappings differ, in order; tuples and lists compare as equal.
 
     Args:
         old: one mapping.
         new: the other.
-        depth: levels to descend; mappings below are compared as a whole. None for all levels.
+        depth: levels to descend; deeper mappings are compared as a whole. None for all levels.
     """
     for key in {**old, **new}:
         before = old.get(key, ABSENT)
@@ -47,6 +47,6 @@ def _plain(value: Any) -> Any:
 
 
 def shortened(lines: Sequence[str], most: int) -> list[str]:
-    """Return the first lines, and how many more there are."""
+    """Return the first `most` lines, and a line with the number of the others."""
     more = len(lines) - most
     return [*lines[:most], f"and {more} more"] if more > 0 else list(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: `40 ms`, `2.5 s`, `40 s`, `3 min`, `2 h 5 min`."""
+    """Format seconds for people: `40 ms`, `2.5 s`, `40 s`, `3 min`, `2 h 5 min`."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 100:

@@ -1,4 +1,4 @@
-"""The errors that a user can act on; every message says where, what came, what was expected, what to do."""
+"""Errors that a user can act on; messages give the place, the value, what was expected and the remedy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """The exit code of every command; a signal ends one with 128 and its number, as a shell counts."""
+    """Exit codes of all commands; a command ended by a signal exits with 128 + its number, as in a shell."""
 
     DONE = 0
     FOUND = 1
@@ -19,18 +19,18 @@ EXIT_CODES = {
     ExitCode.FOUND: "done, and something was found: errors of a check, differences of two runs",
     ExitCode.REFUSED: "not done, for the reason in the message",
 }
-"""What the codes mean."""
+"""Meanings of the exit codes."""
 
 
 class PalmError(Exception):
-    """Base of everything palm raises on purpose. The command line prints it without a traceback."""
+    """Base of all errors that palm raises on purpose; the command line prints them without a traceback."""
 
 
 class ConfigError(PalmError):
     """A wrong configuration, with all of its problems in one report.
 
     Args:
-        problems: one, or several, every one beginning with its place (`config.yaml:7: …`).
+        problems: one or several, each beginning with its place (`config.yaml:7: …`).
     """
 
     def __init__(self, problems: str | Iterable[str]) -> None:
@@ -47,12 +47,12 @@ class WiringError(PalmError):
 
 
 class StorageError(PalmError):
-    """A model, checkpoint or weights directory that is missing, damaged or of another configuration."""
+    """A directory of a model, checkpoint or weights that is missing, damaged or does not fit."""
 
 
 class TrainingError(PalmError):
-    """Training that cannot go on: a loss that is not a number, a task that can never finish."""
+    """Training that cannot continue: a loss that is NaN, a task that can never finish."""
 
 
 class ResourceError(PalmError):
-    """Memory or open files that the system does not give."""
+    """Memory, open files or another resource that the system does not provide."""

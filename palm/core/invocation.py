@@ -1,4 +1,4 @@
-"""Start of the process: as a program, or as a guest in a notebook or a test."""
+"""Start of the process: as a program, or inside a notebook or a test."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import sys
 from pathlib import Path
 
 START = [sys.executable, str(Path(__file__).resolve().parents[1] / "__main__.py")]
-"""Start of a command that runs this palm; `-m` would run a `palm.py` of the working directory instead."""
+"""Command prefix that runs this palm; `-m` might run a `palm.py` in the working directory instead."""
 
 
 def is_program() -> bool:
-    """Tell whether this is a script or module: not a notebook, an interactive session or a test."""
+    """Check whether the process runs a script or module, not a notebook, an interactive session or a test."""
     in_test = "pytest" in sys.modules and bool({"PYTEST_VERSION", "PYTEST_CURRENT_TEST"} & os.environ.keys())
     is_script = hasattr(sys.modules["__main__"], "__file__")
     return is_script and not in_test and not is_notebook()
 
 
 def is_notebook() -> bool:
-    """Tell whether a kernel of Jupyter runs this."""
+    """Check whether the process is a Jupyter kernel."""
     return "ipykernel" in sys.modules
 
 
 def command_of_program(*more: str) -> str:
-    """Return the command that starts this program again, with arguments added; "" where it is none.
+    """Return the command that runs this program again with more arguments; "" if it is not a program.
 
-    An option that is added replaces one of the same name.
+    An added option replaces one of the same name.
     """
     if not is_program():
         return ""
     options = {word for word in more if word.startswith("--")}
     kept: list[str] = []
-    is_value = False  # of an option that is replaced
+    is_value = False  # True if the next word may be the value of a replaced option
     for word in sys.argv[1:]:
         if word.partition("=")[0] in options:
             is_value = "=" not in word
@@ -48,7 +48,7 @@ def command_of_program(*more: str) -> str:
 
 
 def program() -> list[str]:
-    """The running program as Python and `torchrun` take it: its file, or `-m` and its module."""
+    """Return the arguments with which Python or `torchrun` run this program: its file, or `-m MODULE`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or spec.name == "__main__":
         return sys.argv[:1]

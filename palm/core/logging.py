@@ -1,6 +1,6 @@
-"""The logger `palm`, and a console for programs that have set up no logging.
+"""The logger `palm`, and console output for programs that have not configured logging.
 
-Answers of commands go to stdout, messages go through here to stderr.
+Results of commands go to stdout; messages go through this logger to stderr.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 logger = logging.getLogger("palm")
 
+Progress = Literal["auto", "bar", "lines", "none"]
+"""Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""
+
 
 class _Cell:
-    """The lines below a cell of a notebook, in one output; bars that move begin a new one otherwise."""
+    """All log lines of a notebook cell in one output; progress bars would split them into many."""
 
     most_lines = 200
     number: int | None = None
 
     def show(self, line: str, notebook: Any) -> None:
-        """Add a line below the cell that runs."""
+        """Add a line below the running cell."""
         number = notebook.get_ipython().execution_count
         if number != self.number or len(self.lines) == self.most_lines:
             self.number = number
@@ -33,20 +36,20 @@ class _Cell:
 
 
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to whatever `sys.stderr` is at that moment, until the program sets up logging of its own."""
+    """Handler that writes to the current `sys.stderr`, until the program configures logging itself."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self._cell = _Cell()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if logging.getLogger().handlers:  # it propagates there
+        if logging.getLogger().handlers:  # the record propagates to them
             return
         self.stream = sys.stderr
         if (notebook := sys.modules.get("IPython")) is not None and notebook.get_ipython() is not None:
             self._cell.show(self.format(record), notebook)
         elif (tqdm := sys.modules.get("tqdm")) is not None:
-            # As `tqdm.contrib.logging` does; a line under a bar would leave half of the bar behind.
+            # As in `tqdm.contrib.logging`; otherwise a line would leave half of the bar behind.
             tqdm.tqdm.write(self.format(record), file=self.stream)
         else:
             super().emit(record)
@@ -60,8 +63,8 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]
 def show_on_console() -> None:
     """Show palm's messages, unless the program has configured the logger `palm` or the root logger.
 
-    Of several processes that train together, all but the first show only warnings. A program that
-    configures logging later gets the records from then on; they always propagate.
+    In distributed training, all processes but the first show only warnings. Records always propagate, so a
+    program that configures logging later receives them from then on.
     """
     if logger.handlers or logging.getLogger().handlers:
         return
@@ -70,7 +73,7 @@ def show_on_console() -> None:
 
 
 def set_verbosity(quiet: bool, verbose: bool) -> None:
-    """Show warnings only (quiet), or with every message when and where it was written (verbose)."""
+    """Show only warnings (quiet), or all messages with time and source line (verbose)."""
     if quiet or verbose:
         logger.setLevel(logging.WARNING if quiet else logging.DEBUG)
     if verbose:
@@ -79,13 +82,13 @@ def set_verbosity(quiet: bool, verbose: bool) -> None:
 
 
 def shows_colour(stream: IO[str]) -> bool:
-    """Tell whether a stream is a terminal whose user has not refused colours (no-color.org)."""
+    """Check whether a stream is a terminal with colours that the user has not disabled (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """Add palm's warnings to a list, as they come, and log them as usual."""
+    """Collect palm's warnings in a list, and log them as usual."""
     messages: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:
@@ -93,7 +96,7 @@ def collected_warnings() -> Iterator[list[str]]:
             messages.append(record.getMessage())
         return True
 
-    # A filter, since with a handler here Python itself would show nothing to a program without logging.
+    # A filter: with a handler, Python would no longer print warnings in programs without logging.
     logger.addFilter(keep)
     try:
         yield messages
@@ -103,11 +106,11 @@ def collected_warnings() -> Iterator[list[str]]:
 
 @contextmanager
 def only_collected() -> Iterator[list[str]]:
-    """Add palm's warnings to a list, as they come, and show nothing."""
+    """Collect palm's warnings in a list, and show nothing."""
     handlers = logger.handlers
     propagates = logger.propagate
     level = logger.level
-    # With a handler in place, nobody adds a console.
+    # `show_on_console` does nothing if there is a handler.
     logger.handlers = [logging.NullHandler()]
     logger.propagate = False
     try:

@@ -1,4 +1,4 @@
-"""Named components: what a configuration calls `bert`, `cls` or `adam`."""
+"""Components by name, such as `bert`, `cls` or `adam` in a configuration."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the closest of `known`, or the empty string."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    """Return `"; did you mean 'x'?"` for the closest other one of `known`, or an empty string."""
+    close = difflib.get_close_matches(name, [each for each in known if each != name], n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def imported(kind: str, path: str) -> Any:
-    """Import the object of a dotted path `package.module.name`.
+    """Import the object at a dotted path, `package.module.name`.
 
     Args:
-        kind: what it is meant to be, for messages.
+        kind: its kind, for messages (`"reader"`).
         path: the path.
 
     Raises:
@@ -35,15 +35,15 @@ def imported(kind: str, path: str) -> Any:
         raise PalmError(f"the {kind} {path!r} should be a dotted path, package.module.name")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's module may fail in any way
+    except Exception as error:  # a user's module may raise anything
         what = str(error)
         if not isinstance(error, (ImportError, AttributeError)):
             last = traceback.extract_tb(error.__traceback__)[-1]
-            # A syntax error names its own line.
+            # The message of a syntax error has its own line number.
             place = "" if isinstance(error, SyntaxError) else f" at {last.filename}:{last.lineno}"
             what = f"{type(error).__name__}{place}: {error}"
         if isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name)):
-            what += "; put it into the working directory, or its folder into PYTHONPATH"
+            what += "; put it in the working directory, or add its folder to PYTHONPATH"
         raise PalmError(f"the {kind} {path!r} cannot be imported: {what}") from error
 
 
@@ -51,9 +51,9 @@ class Registry(Generic[T]):
     """Components of one kind by name.
 
     Args:
-        kind: what the entries are, for messages (`"reader"`).
-        base: the class that every one of them is a subclass of.
-        setting: names an entry in a configuration (`"mixing"`); as `kind` where absent.
+        kind: the kind of the entries, for messages (`"reader"`).
+        base: the base class of all entries.
+        setting: the setting that names an entry in a configuration (`"mixing"`); `kind` by default.
     """
 
     def __init__(self, kind: str, base: type, setting: str = "") -> None:
@@ -63,7 +63,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, *names: str) -> Callable[[T], T]:
-        """Decorator that enters a component under one or more names."""
+        """Return a decorator that registers a component under one or more names."""
 
         def enter(component: T) -> T:
             for name in names:
@@ -74,12 +74,12 @@ class Registry(Generic[T]):
         return enter
 
     def __getitem__(self, name: str) -> T:
-        """Return the component of a name, or of a dotted path `package.module.Class`, which is imported.
+        """Return a component by name, or import it from a dotted path, `package.module.Class`.
 
-        Only for names that the user's own program or configuration gives; see `named_in_directory`.
+        Only for names from the user's own program or configuration; see `named_in_directory`.
 
         Raises:
-            PalmError: nothing has that name, the path cannot be imported, or is of another kind.
+            PalmError: the name is unknown, the path cannot be imported, or the object is of another kind.
         """
         if name not in self._entries and "." in name:
             return self._checked(imported(self.kind, name), name)
@@ -93,17 +93,17 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def named_in_directory(self, name: object, place: object, trust: str | Sequence[str] = ()) -> T:
-        """Return the component that a file in a directory names; no code is imported or run for it.
+        """Return the component that a file in a directory names, without importing untrusted code.
 
         Args:
-            name: a registered name; or the dotted path of a class that the running program has imported
-                already, as it does for its own configuration; or one that `trust` allows.
+            name: a registered name; or the dotted path of a class that the running program has already
+                imported, or that `trust` covers.
             place: the file, for messages.
-            trust: dotted paths of classes, or of modules and packages, whose code may be imported and run.
+            trust: dotted paths of classes, modules or packages whose code may be imported and run.
 
         Raises:
             StorageError: the name is none of these.
-            PalmError: a path that is trusted cannot be imported, or is of another kind.
+            PalmError: a trusted path cannot be imported, or the object is of another kind.
         """
         if isinstance(name, str) and name in self._entries:
             return self._entries[name]
@@ -112,28 +112,28 @@ class Registry(Generic[T]):
         if any(path == known or path.startswith(f"{known}.") for known in trusted):
             return self._checked(imported(self.kind, path), path)
         module, _, attribute = path.rpartition(".")
-        # vars(), since an attribute of a module may be computed by code, as packages that import lazily do.
+        # vars(), because getattr may run code in modules that import lazily.
         found = vars(sys.modules[module]).get(attribute) if module in sys.modules else None
         if self.holds(found):
             return found  # type: ignore[return-value]
         hint = f"; if you trust its code, say so: trust=[{module!r}], or --trust {module}" if module else ""
         raise StorageError(
-            f"{place} names the {self.kind} {name!r}, which is none of palm's and not of this program{hint}"
+            f"{place} names the {self.kind} {name!r}, which neither palm nor this program provides{hint}"
         )
 
     def _checked(self, found: Any, path: str) -> T:
         if not self.holds(found):
             base = f"{self._base.__module__}.{self._base.__qualname__}"
-            raise PalmError(f"{path!r} is no {self.kind}: that would be a subclass of {base}")
+            raise PalmError(f"the {self.kind} {path!r} should be a subclass of {base}")
         return found  # type: ignore[no-any-return]
 
     def holds(self, found: object) -> bool:
-        """Tell whether it is a class of this kind."""
+        """Check whether an object is a class of this kind."""
         return isinstance(found, type) and issubclass(found, self._base)
 
     def name_of(self, component: T) -> str:
-        """The name that `self[name]` gives the component for: as registered, or its dotted path."""
-        # vars(), since a subclass of a variant is a component of its own.
+        """Return the registered name of a component, or its dotted path."""
+        # vars(), because a subclass must not inherit `stands_for`.
         known = vars(component).get("stands_for") or component
         for name, entry in self._entries.items():
             if entry is known:

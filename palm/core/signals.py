@@ -1,4 +1,4 @@
-"""Signals that ask a program to end: at once, or between two steps of its work."""
+"""Signals that end a program: at once, or after the current step."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 from palm.core.invocation import is_notebook, is_program
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
-"""A terminal, a system that shuts down, a connection that is lost, and Slurm before its time limit."""
+"""Sent by a terminal, a system that shuts down, a lost connection, and Slurm before its time limit."""
 
 
 class Stopped(SystemExit):
-    """A signal ended the program; its exit code is 128 and the signal's number, as a shell counts.
+    """Exit because of a signal, with the exit code 128 + its number, as in a shell.
 
     Args:
-        number: of the signal.
+        number: the signal's number.
     """
 
     def __init__(self, number: int) -> None:
@@ -32,10 +32,10 @@ class Stopped(SystemExit):
 
 
 class StopRequest:
-    """The request of a signal to end the program.
+    """A request to stop, made by a signal.
 
     Attributes:
-        number: that of the signal; None as long as none has come.
+        number: the signal's number; None until one arrives.
     """
 
     def __init__(self) -> None:
@@ -44,9 +44,9 @@ class StopRequest:
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Raise `Stopped` on a signal, wherever the program is, so that it can clean up.
+    """Raise `Stopped` at once on a signal, so that the program can clean up.
 
-    Ctrl-C stays a `KeyboardInterrupt`. See `stop_request` for when nothing happens.
+    Ctrl-C still raises `KeyboardInterrupt`. See `stop_request` for cases in which no handler is installed.
     """
 
     def end(number: int, _: FrameType | None) -> None:
@@ -58,11 +58,11 @@ def ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Record the first signal only; a second one ends the program at once.
+    """Record the first signal; a second one ends the program at once.
 
     In notebooks only SIGINT is recorded, which interrupts a cell; a second one interrupts it at once.
-    Nothing is installed in tests, in other threads than the first, and for signals for which somebody
-    else has a handler or which are ignored, as SIGHUP is under `nohup`.
+    No handler is installed in tests, outside of the main thread, and for signals that have a handler already
+    or are ignored, such as SIGHUP under `nohup`.
     """
     request = StopRequest()
 
@@ -71,9 +71,9 @@ def stop_request() -> Iterator[StopRequest]:
             signal.signal(number, signal.default_int_handler if is_notebook() else signal.SIG_DFL)
             os.kill(os.getpid(), number)
         request.number = number
-        # Whatever was interrupted may be writing to the same stream; only this is safe here.
+        # The interrupted code may be writing to the same stream; only os.write is safe here.
         name = signal.Signals(number).name
-        os.write(2, f"{name}: the step at hand is finished first; a second one ends at once\n".encode())
+        os.write(2, f"{name}: stopping after the current step; send it again to stop at once\n".encode())
 
     with _handling(note, NAMES):
         yield request
@@ -87,7 +87,7 @@ def _handling(handler: Any, names: Any) -> Iterator[None]:
         for number in [getattr(signal, name) for name in names if hasattr(signal, name)]:
             now = signal.getsignal(number)
             ours = getattr(now, "__module__", None) == __name__
-            # One that anybody but Python, or `ending_on_signals`, handles is left alone.
+            # Leave handlers alone that are neither Python's defaults nor `ending_on_signals`.
             if ours or now in (signal.SIG_DFL, signal.default_int_handler):
                 before[number] = now
     for number in before:

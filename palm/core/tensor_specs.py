@@ -16,7 +16,7 @@ Tensors = dict[str, Tensor]
 
 
 NO_LABEL = -100
-"""The label id of what has none, a row, or a token that is no word's first piece; no loss counts it."""
+"""Label id of rows without a label and of tokens that do not begin a word; losses ignore it."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class TensorSpec:
     """Shape and dtype of one named tensor.
 
     Args:
-        shape: a fixed number per dimension, or the name of a free one (`"batch"`, `"seq"`).
-        dtype: the dtype the tensor has.
+        shape: for each dimension its fixed size, or its name if it is free (`"batch"`, `"seq"`).
+        dtype: the dtype of the tensor.
     """
 
     shape: tuple[str | int, ...]
@@ -36,9 +36,9 @@ class TensorSpec:
         return f"{str(self.dtype).removeprefix('torch.')}[{dimensions}]"
 
     def accepts(self, other: TensorSpec) -> bool:
-        """Tell whether a tensor declared as `other` may be used where this one is expected.
+        """Check whether a tensor declared as `other` may be used where this one is expected.
 
-        A mask, bool here and float32 `[..., 1]` or `[...]` in PaddlePALM, may stand for itself in any form.
+        All forms of a mask are accepted: bool in palm, float32 `[..., 1]` or `[...]` in PaddlePALM.
         """
         if {self.dtype, other.dtype} == MASK_DTYPES:
             mine, theirs = (
@@ -58,7 +58,7 @@ Specs = Mapping[str, TensorSpec]
 MASK_DTYPES = {torch.bool, torch.float32}
 
 SPEC_NAMES = frozenset({"inputs_attr", "outputs_attr", "targets_attr"})
-"""The attributes of components that declare tensors."""
+"""Attributes of components that declare tensors."""
 
 _FREE = ("batch", "seq")
 _DTYPES = {
@@ -72,14 +72,14 @@ _DTYPES = {
 
 
 def specs_of(declared: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    """Declarations of tensors in our form, from that or from PaddlePALM's.
+    """Convert declarations of tensors to `TensorSpec`.
 
     Args:
-        declared: name -> `TensorSpec`, or `[shape, dtype]` as PaddlePALM writes it, such as
-            `[[None, None], 'int64']`; a size that is None or -1 is free.
+        declared: name -> `TensorSpec`, or `[shape, dtype]` as in PaddlePALM, such as
+            `[[None, None], 'int64']`; a size of None or -1 is free.
 
     Raises:
-        WiringError: something else.
+        WiringError: a declaration has neither form.
     """
     specs = {}
     for name, value in declared.items():
@@ -103,7 +103,7 @@ def specs_of(declared: Mapping[str, Any]) -> dict[str, TensorSpec]:
 
 
 def as_declared(tensors: Tensors, wanted: Specs) -> Tensors:
-    """The tensors, with those masks that `wanted` declares in another form brought into it."""
+    """Return the tensors, with masks converted to the form that `wanted` declares."""
     found = dict(tensors)
     for name in wanted.keys() & tensors.keys():
         spec = wanted[name]
@@ -118,10 +118,10 @@ def as_declared(tensors: Tensors, wanted: Specs) -> Tensors:
 
 
 def mismatches(consumer: str, wanted: Specs, producer: str, given: Specs) -> Iterator[str]:
-    """Yield a sentence for every name of `wanted` that `given` lacks or declares otherwise."""
+    """Yield a sentence for every name in `wanted` that `given` lacks or declares differently."""
     for name, spec in wanted.items():
         if name not in given:
             have = ", ".join(sorted(given)) or "nothing"
-            yield f"the {consumer} needs {name!r} as {spec}, the {producer} gives only {have}"
+            yield f"the {consumer} needs {name!r} as {spec}, but the {producer} provides only {have}"
         elif not spec.accepts(given[name]):
-            yield f"the {consumer} needs {name!r} as {spec}, the {producer} gives {given[name]}"
+            yield f"the {consumer} needs {name!r} as {spec}, but the {producer} provides {given[name]}"

@@ -1,3 +1,3 @@
-"""The version of the distribution, kept here only."""
+"""The version of the distribution, defined only here."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Training on several devices and machines by the means of `torch.distributed` and `torchrun`."""
+"""Training on several devices and machines with `torch.distributed` and `torchrun`."""
 
 from palm.distributed.group import is_first
 

@@ -1,6 +1,6 @@
-"""The processes that train together: rank, joining, and exchange.
+"""The group of processes that train together: joining it, ranks, and collective operations.
 
-One process is one device. Without a launcher there is one process, and nothing here does anything.
+Each process uses one device. Without a launcher there is one process, and these functions do nothing.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from palm.core.logging import logger
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 1800.0
-"""Seconds; that of gloo."""
+"""Seconds; the default of gloo."""
 
-LEAVE_TAKING = 0.2
-"""Seconds in which gloo's threads let go of what they hold; long, because a crowded machine may be late."""
+LEAVE_DELAY = 0.2
+"""Seconds for gloo's threads to release their tensors; generous, because a busy machine may be slow."""
 
 
 def is_launched() -> bool:
-    """Return whether a launcher (`torchrun`) started this process as one of several."""
+    """Check whether a launcher (`torchrun`) started this process as one of several."""
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def _restarts() -> int:
-    """Count the restarts by this machine's launcher; that of a machine that joined late has none."""
+    """Return the number of restarts by this machine's launcher; it is 0 on a machine that joined late."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def lost_a_process() -> bool:
-    """Return whether any machine restarted its processes because one was lost; every rank must call it."""
+    """Check whether any machine restarted its processes after losing one; all ranks must call this."""
     return int(all_reduce_sum(torch.tensor(_restarts()))) > 0
 
 
 def launch_id() -> str | None:
-    """Return the id of the launch, which restarts keep; None without a launcher."""
+    """Return the id of the launch, which does not change with restarts; None without a launcher."""
     return os.environ.get("TORCHELASTIC_RUN_ID")
 
 
 def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
-    """Meet the other processes, once; where there are none, nothing happens.
+    """Join the process group, once; a single process does nothing.
 
     Args:
-        device: where this process computes; of several GPUs, it takes the one of its local rank.
-        timeout: seconds after which waiting for another process is given up.
+        device: the device of this process; if it is a GPU, the one with the local rank is used.
+        timeout: seconds after which a process stops waiting for another one.
 
     Raises:
-        ConfigError: more processes on this machine than GPUs.
+        ConfigError: there are more processes on this machine than GPUs.
     """
     if not is_launched() or dist.is_initialized():
         return
@@ -71,14 +71,14 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
         visible = torch.cuda.device_count()
         if gpu >= visible:
             raise ConfigError(
-                f"process {gpu} of this machine has no GPU: {visible} are visible; start {visible} at most"
+                f"process {gpu} of this machine has no GPU: only {visible} visible; start at most {visible}"
             )
         torch.cuda.set_device(gpu)
         backend = "cpu:gloo,cuda:nccl"
     patience = timedelta(seconds=timeout)
     store, number, size = next(rendezvous("env://", timeout=patience))
     if _is_launchers_store():
-        # It outlives a restart, and with it the addresses of processes that are gone.
+        # This store survives a restart, with the addresses of processes that no longer exist.
         store = PrefixStore(f"palm/{_restarts()}/{size}", store)
     dist.init_process_group(backend, timeout=patience, world_size=size, rank=number, store=store)
     roll_call_group()
@@ -86,7 +86,7 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
     if is_first() and _cannot_replace_a_machine():
         logger.warning(
             "this launcher cannot replace a lost machine (pytorch/pytorch#135712); torchrun can, with "
-            "--rdzv-backend c10d, and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set on all machines"
+            "--rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set on all machines"
         )
 
 
@@ -101,22 +101,22 @@ def _cannot_replace_a_machine() -> bool:
 
 
 def leave() -> None:
-    """Part from the other processes, at the end of the program."""
-    # A thread of gloo's lets go of an exchanged tensor after the exchange, and needs Python's lock for it.
-    # One that asks for the lock when Python is ending is ended itself, and the process with it (code -6).
-    time.sleep(LEAVE_TAKING)
+    """Leave the process group at the end of the program."""
+    # A thread of gloo releases a tensor after its exchange and needs Python's lock (GIL) for that. A thread
+    # that requests the lock while Python is shutting down aborts the process (exit code -6).
+    time.sleep(LEAVE_DELAY)
     dist.destroy_process_group()
 
 
 @functools.cache
 def roll_call_group() -> dist.ProcessGroup:
-    """All ranks once more, over connections that are whole when those of a failed exchange are not."""
+    """Return a second group of all ranks, whose connections still work after a failed exchange."""
     group: dist.ProcessGroup = dist.new_group(backend="gloo")
     return group
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the number of this process, from 0."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
@@ -126,12 +126,12 @@ def num_ranks() -> int:
 
 
 def is_first() -> bool:
-    """Return whether this is the process that logs and writes files."""
+    """Check whether this is rank 0, the process that logs and writes files."""
     return rank() == 0
 
 
 def all_reduce_sum(value: Tensor) -> Tensor:
-    """The sum over all ranks, in a new tensor; `value` itself where there is one rank."""
+    """Return the sum over all ranks as a new tensor; with one rank, `value` itself."""
     if num_ranks() == 1:
         return value
     total = value.detach().clone()
@@ -140,7 +140,7 @@ def all_reduce_sum(value: Tensor) -> Tensor:
 
 
 def barrier() -> None:
-    """Wait until every rank is here."""
+    """Wait until all ranks have called this."""
     if num_ranks() > 1:
         all_reduce_sum(torch.zeros(()))
 
@@ -150,7 +150,7 @@ def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = N
 
     Args:
         make: called on rank 0; its result is pickled for the others.
-        meanwhile: called on the others, where `make` needs them.
+        meanwhile: called on the other ranks, if `make` needs them.
     """
     if num_ranks() == 1:
         return make()
@@ -161,13 +161,13 @@ def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = N
     return box[0]  # type: ignore[return-value]
 
 
-def exhaust(things: Iterable[object]) -> None:
-    """Take all of an iterable for the sake of what happens meanwhile."""
-    deque(things, maxlen=0)
+def exhaust(items: Iterable[object]) -> None:
+    """Consume an iterable for its side effects."""
+    deque(items, maxlen=0)
 
 
 def gather_objects(value: T) -> list[T]:
-    """The values of all ranks, in their order, on rank 0; nothing on the others."""
+    """Return the values of all ranks, in order, on rank 0, and [] on other ranks."""
     if num_ranks() == 1:
         return [value]
     values: list[T] | None = [value] * num_ranks() if is_first() else None
@@ -176,10 +176,10 @@ def gather_objects(value: T) -> list[T]:
 
 
 def all_rows(value: Tensor) -> Tensor:
-    """The rows of all ranks, in their order, with zeros where a rank has fewer columns.
+    """Concatenate the rows of all ranks, in order, padded with zeros to the same number of columns.
 
-    The gradient is that of the mean over all ranks' rows of a loss that every rank computes: each keeps its
-    own rows in the graph, with the factor by which they count less there.
+    Every rank computes the same loss of all rows, but only its own rows are in the graph, with a factor that
+    makes the gradient, averaged over ranks, that of the mean over all rows.
     """
     if num_ranks() == 1:
         return value
@@ -193,18 +193,18 @@ def all_rows(value: Tensor) -> Tensor:
     parts = [torch.empty_like(padded) for _ in shapes]
     dist.all_gather(parts, padded.detach())
     if value.requires_grad:
-        # The difference of `counted` and itself is 0 and changes no number; its gradient has the factor.
-        counted = sum(shape[0] for shape in shapes) / len(value) * padded
-        parts[rank()] = padded.detach() + counted - counted.detach()
+        # `scaled` minus itself changes no value, but its gradient has the factor.
+        scaled = sum(shape[0] for shape in shapes) / len(value) * padded
+        parts[rank()] = padded.detach() + scaled - scaled.detach()
     return torch.cat([part[: shape[0]] for part, shape in zip(parts, shapes, strict=True)])
 
 
-def split_among_ranks(things: Sequence[T]) -> list[T]:
-    """This rank's share of things that are dealt out one by one.
+def split_among_ranks(items: Sequence[T]) -> list[T]:
+    """Return this rank's share of a sequence that is distributed round-robin.
 
-    All ranks get equally many, because a model whose parameters are spread over them must be called
-    equally often on each: where the last round lacks some, the last thing goes to several.
+    All ranks get the same number of items, because a sharded model must be called equally often on each rank;
+    in an incomplete last round, several ranks get the last item.
     """
-    rounds = -(-len(things) // num_ranks())
+    rounds = -(-len(items) // num_ranks())
     mine = (turn * num_ranks() + rank() for turn in range(rounds))
-    return [things[min(number, len(things) - 1)] for number in mine]
+    return [items[min(number, len(items) - 1)] for number in mine]

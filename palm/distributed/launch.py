@@ -1,4 +1,4 @@
-"""A program that starts itself again, once for every device, under the engine's own launcher."""
+"""Restarting the program as one process per device, with `torchrun`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from palm.distributed.group import is_launched
 
 
 def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
-    """Start the running program again as one process per device, wait for it, and end as it ends.
+    """Restart the running program as one process per device, wait for them, and exit with their status.
 
-    Nothing happens where one device is all, or where a launcher started this process already.
+    Does nothing if one device is used, or if a launcher has started this process.
 
     Args:
-        device: the kind of the devices.
-        num_devices: how many; auto takes all GPUs that are visible, and of CPUs one.
+        device: the kind of device.
+        num_devices: number of devices; 'auto': all visible GPUs, or one CPU.
 
     Raises:
-        ConfigError: fewer GPUs are visible, or this is no program that can be started again.
-        SystemExit: in place of going on, when the processes have ended.
+        ConfigError: fewer GPUs are visible, or this is not a program that can be restarted.
+        SystemExit: the processes have ended.
     """
     if is_launched():
         return
@@ -36,16 +36,16 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
         return
     if not is_program():
         if num_devices == "auto":
-            logger.info("%d GPUs are visible; one is used, because this is no program in a file", count)
+            logger.info("%d GPUs are visible; using one, because the program is not in a file", count)
             return
         raise ConfigError(
-            f"num_devices: {count} processes need a program in a file; save this as one and run "
+            f"num_devices: {count} processes need a program in a file; save it and run "
             f"`python program.py`, or `torchrun --nproc-per-node {count} program.py`"
         )
     logger.info("%d devices: starting one process for each", count)
     if device.type == "cpu":
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
-    # The processes get Slurm's signal, too; they have half a minute to save what they have.
+    # Signals, including Slurm's, are passed on to the processes, which have half a minute to save.
     handled = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", handled)
     from torch.distributed.run import main as torchrun
@@ -61,12 +61,12 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
 
 
 def count_devices(device: torch.device, num_devices: int | Literal["auto"]) -> int:
-    """Return how many processes train, each with a device of its own; arguments and errors as of `launch`."""
+    """Return the number of processes, each with its own device; see `launch` for arguments and errors."""
     visible = torch.cuda.device_count()
     if num_devices == "auto":
         return visible if device.type == "cuda" else 1
     if num_devices < 1:
         raise ConfigError(f"num_devices should be 1 or more, or auto, not {num_devices!r}")
     if device.type == "cuda" and num_devices > visible:
-        raise ConfigError(f"num_devices is {num_devices}, but {visible} GPUs are visible")
+        raise ConfigError(f"num_devices is {num_devices}, but only {visible} GPUs are visible")
     return num_devices

@@ -1,4 +1,4 @@
-"""One rank's model among several that train as one: losses and gradients are those of all ranks' rows."""
+"""A rank's copy of a model that several ranks train together; losses and gradients cover all ranks' rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Context = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Form:
-    """The ways to use a model on several devices.
+    """The contexts in which a model on several devices is used.
 
     Args:
-        accumulating: within it, gradients add up on their rank.
-        exchanging: within it, gradients of some tasks are exchanged.
-        apart: within it, parts of the model can be called.
-        gathers_in_bf16: whether layers have rounded parameters while they compute.
+        accumulating: gradients accumulate on their rank.
+        exchanging: gradients of the given tasks are exchanged.
+        apart: parts of the model can be called.
+        gathers_in_bf16: True if layers have parameters rounded to bfloat16 during computation.
     """
 
     accumulating: Context = nullcontext
@@ -41,26 +41,26 @@ class Form:
 
 
 class Replica:
-    """A model whose gradients, after `backward`, are those of the batches of all ranks together.
+    """A model whose gradients, after `backward`, are those of all ranks' batches together.
 
-    Parameters that no rank used keep no gradient: the heads that were not drawn rest, as in
-    one process. With one rank nothing is wrapped and nothing is exchanged.
+    Parameters that no rank used, such as heads that were not drawn, get no gradient, as in a single
+    process. With one rank nothing is wrapped or exchanged.
 
     Args:
-        model: called with tasks' names and a batch of each, gives the mean loss of each, [tasks].
-        parallel: `fsdp` replaces the parameters; build optimizers afterwards. Layers that stand in lists
-            are gathered one at a time, what lies in none of them for the whole step.
+        model: called with names of tasks and a batch of each, it returns the mean loss of each, [tasks].
+        parallel: `fsdp` replaces the parameters, so optimizers must be built afterwards. Layers in a
+            `ModuleList` are gathered one at a time, all other parameters for the whole step.
     """
 
     def __init__(self, model: nn.Module, parallel: Parallel = "ddp") -> None:
         self._model = model
         self._parallel = parallel
         if parallel == "fsdp":
-            self._form  # noqa: B018 - whoever builds an optimizer needs the parameters that it leaves
+            self._form  # noqa: B018 - sharding now, because optimizers need the final parameters
 
     @functools.cached_property
     def _form(self) -> Form:
-        # With ddp it comes at the first step, when it is settled which parameters are frozen.
+        # With DDP it is built at the first step, when it is final which parameters are frozen.
         if num_ranks() == 1:
             return Form()
         if self._parallel == "fsdp":
@@ -69,31 +69,31 @@ class Replica:
 
     @property
     def gathers_in_bf16(self) -> bool:
-        """True if layers have parameters rounded to bfloat16, in whatever precision they are called."""
+        """True if layers have parameters rounded to bfloat16 even if they are called in fp32."""
         return self._parallel == "fsdp" and self._form.gathers_in_bf16
 
     @functools.cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """The model's parameters; a walk through the heads of 500 tasks would take as long as a step."""
+        """The model's parameters, cached, since collecting those of 500 heads takes as long as a step."""
         return list(self._model.parameters())
 
     def loss_factors(
         self, counts: Sequence[Sequence[int]], others: Sequence[int] = ()
     ) -> tuple[list[list[float]], list[int]]:
-        """Compute the factors with which the sum of mean losses, averaged over ranks, is that of all rows.
+        """Compute factors of mean losses so that their sum, averaged over ranks, is the mean over all rows.
 
         Args:
-            counts: per task, over how many terms each of this rank's losses of one step is the mean, see
-                `Head.num_terms`.
+            counts: per task, the number of terms of each of this rank's mean losses in a step (see
+                `Head.num_terms`).
             others: further counts of this rank.
 
         Returns:
-            Per task `count / total * ranks` for each, where `total` is that of all ranks, 0 where no rank has
-            a term; and the sums of the other counts over all ranks.
+            Per task, `count / total * ranks` for each loss, where `total` counts all ranks' terms (0 if there
+            are none); and the sums of the other counts over all ranks.
         """
-        # One exchange for all counts, on the CPU, so that no device is waited for.
+        # One exchange for all counts, on the CPU, so no device is waited for.
         totals = all_reduce_sum(torch.tensor([*map(sum, counts), *others])).tolist()
-        # Longer than `counts`: the totals of the others come last.
+        # `totals` is longer than `counts`: the sums of `others` are at its end.
         factors = [
             [count * num_ranks() / max(total, 1) for count in own]  # gradients are averaged over ranks
             for own, total in zip(counts, totals, strict=False)
@@ -110,24 +110,24 @@ class Replica:
         return all_reduce_sum(loss) / num_ranks()
 
     def exchanging(self, tasks: Sequence[str], is_last: bool) -> AbstractContextManager[object]:
-        """Within it, forward and backward of one part of a step of `tasks`; the last exchanges gradients."""
+        """Return the context for a forward and backward pass; the last one of a step exchanges gradients."""
         return self._form.exchanging(tuple(tasks)) if is_last else self._form.accumulating()
 
     def apart(self) -> AbstractContextManager[None]:
-        """Within it, the encoder and heads can be called on their own, by all ranks equally often."""
+        """Return a context for separate calls of encoder and heads, equally often on all ranks."""
         return self._form.apart()
 
 
 def gathers_in_bf16(model: nn.Module, layer: nn.Module) -> bool:
-    """Return whether a layer casts all its parameters to bfloat16, so that they may travel in it."""
+    """Check whether a layer casts all its parameters to bfloat16, so they can be gathered in it."""
     return getattr(model, "precision", "fp32") == "bf16" and getattr(layer, "casts_its_parameters", False)
 
 
 def _sharded(model: nn.Module) -> Form:
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # half a second that few need
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes half a second
 
     all_are_cast = casts_norms(next(model.parameters()))
-    # Without its own word, the sum of gradients would follow the dtype of what is gathered.
+    # The dtype of gradient sums is explicit; by default it would be that of gathered parameters.
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     rounded = []

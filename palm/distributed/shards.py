@@ -1,4 +1,4 @@
-"""Tensors whose parts lie on several ranks, and the same tensors whole, as files hold them."""
+"""Conversion between tensors that are sharded over ranks and full tensors, as in files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors put together from the parts of all ranks, which must all ask; others as they are.
+    """Gather sharded tensors from all ranks, which must all call this; other tensors are returned unchanged.
 
-    Parts are put together one tensor at a time, and only the first rank keeps the whole, in the memory of its
-    host: no device need have room for more than one of them.
+    Tensors are gathered one at a time, and only rank 0 keeps them, in host memory, so a device never holds
+    more than one full tensor. On other ranks the result lacks sharded tensors.
     """
     whole = {}
     for name, tensor in tensors.items():
@@ -26,30 +26,30 @@ def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if full is tensor:
             whole[name] = tensor
         elif is_first():
-            # To the host at once: the next tensor needs the room on the device.
+            # Moved to the host immediately, to free memory on the device for the next tensor.
             whole[name] = full.cpu()
     return whole
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor put together from the parts of all ranks, which must all ask; another as it is."""
-    return tensor.full_tensor() if _is_cut(tensor) else tensor
+    """Gather a sharded tensor from all ranks, which must all call this; return another one as it is."""
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, in the same memory."""
-    return tensor.to_local() if _is_cut(tensor) else tensor
+    """Return this rank's part of a tensor, without a copy."""
+    return tensor.to_local() if _is_sharded(tensor) else tensor
 
 
 def shard_like(pattern: Tensor, tensor: Tensor) -> Tensor:
-    """A whole tensor on the device of `pattern`, and cut up as that is."""
-    if not _is_cut(pattern):
+    """Move a full tensor to the device of `pattern`, and shard it in the same way."""
+    if not _is_sharded(pattern):
         return tensor.to(pattern.device)
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(tensor.to(pattern.device), pattern.device_mesh, pattern.placements)
 
 
-def _is_cut(tensor: Tensor) -> TypeIs[DTensor]:
-    # Importing DTensor, to ask with isinstance, takes a second.
+def _is_sharded(tensor: Tensor) -> TypeIs[DTensor]:
+    # Not `isinstance`, because importing DTensor takes a second.
     return hasattr(tensor, "full_tensor")

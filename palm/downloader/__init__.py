@@ -1,4 +1,4 @@
-"""Published pretrained models, from their names to folders that palm can read."""
+"""Downloading published pretrained models by name."""
 
 from palm.downloader.hub import load_backbone, pretrained_directory
 from palm.downloader.items import download, ls

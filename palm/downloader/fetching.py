@@ -1,4 +1,4 @@
-"""One file over HTTP, by the means of huggingface_hub; what has arrived stays, and the next try continues."""
+"""Resumable download of one file over HTTP, with huggingface_hub."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from palm.core.errors import StorageError
 from palm.core.files.door import open_to_append, remove, rename
 
 TIMEOUT = 30.0
-"""Seconds without an answer after which a server counts as out of reach."""
+"""Seconds to wait for a response from the server."""
 
 
 def fetch(url: str, file: Path) -> None:
-    """Download a file unless it is there; it appears whole or not at all.
+    """Download a file atomically, unless it exists.
 
-    What arrives lies in `<name>.<ETag>.part`, so the rest of a changed file is never put behind it.
+    Partial downloads are kept in `<name>.<ETag>.part` and resumed; the ETag prevents a mix of two versions.
 
     Raises:
-        StorageError: no connection, it broke off, or what came is not what was expected.
-        OSError: the file cannot be written.
+        StorageError: if the connection fails or breaks, or the response is not as expected.
+        OSError: if the file cannot be written.
     """
     if file.exists():
         return
     try:
-        rename(_arrived(url, file), file)
-    except Exception as error:  # errors of its HTTP library too, which is another one in other versions
+        rename(_download_part(url, file), file)
+    except Exception as error:  # includes errors of the HTTP library, which depends on the version
         if isinstance(error, OSError) and error.errno is not None:  # the disk
             raise
         cause = " ".join(str(error).split())
-        remedy = "run the same again, and it continues from there, or set PALM_MIRROR to another server"
+        remedy = "run the command again to resume the download, or set PALM_MIRROR to another server"
         raise StorageError(f"{url}: {type(error).__name__}: {cause}; {remedy}") from error
     for old in file.parent.glob(f"{file.name}.*.part"):
         remove(old)
 
 
-def _arrived(url: str, file: Path) -> Path:
+def _download_part(url: str, file: Path) -> Path:
     with urlopen(Request(url, method="HEAD"), timeout=TIMEOUT) as response:
-        # A server may tell no length; then the file ends with the connection.
+        # Without a length from the server, the file ends with the connection.
         size = int(response.headers["Content-Length"] or 0) or None
         version = re.sub(r"\W", "", response.headers["ETag"] or "")
     part = file.with_name(f"{file.name}.{version}.part")

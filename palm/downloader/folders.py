@@ -1,4 +1,4 @@
-"""A model's folder: its files are gathered beside it, read once, and put in place all at once."""
+"""Atomic creation of a model's folder: files are collected beside it, checked, and moved at once."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from palm.pretrained.vocabularies import VOCABULARIES, find_vocabulary
 
 
 def obtain(model: Model, folder: Path) -> None:
-    """Download a model to a folder, unless that is there; PaddlePALM's weights become safetensors, too.
+    """Download a model to a folder, unless it exists; PaddlePALM's weights are also saved as safetensors.
 
     Raises:
-        StorageError: the network, the server, what it sent or the disk will not do.
+        StorageError: if the network, the server or the disk fails, or if the files are not a valid model.
     """
-    if _is_there(folder):
-        logger.info("%s is there already; remove it to download it again", folder)
+    if _is_filled(folder):
+        logger.info("%s already exists; remove it to download it again", folder)
         return
     with staging(folder) as work:
-        if _is_there(folder):  # another process has made it while this one waited
+        if _is_filled(folder):  # created by another process while this one waited
             return
-        files = _snapshot_copy(model, work) if model.repository else _unpacked(model, work)
-        remove_empty(folder)  # Windows would not replace it
+        files = _copy_snapshot(model, work) if model.repository else _fetch_archive(model, work)
+        remove_empty(folder)  # because Windows cannot replace it
         rename(files, folder)
         remove(work / "files")
     logger.info("done!")
 
 
-def _is_there(folder: Path) -> bool:
+def _is_filled(folder: Path) -> bool:
     return folder.is_dir() and any(folder.iterdir())
 
 
-def _snapshot_copy(model: Model, work: Path) -> Path:
-    """Copy the files of a repository out of Hugging Face's cache."""
+def _copy_snapshot(model: Model, work: Path) -> Path:
+    """Copy the files of a repository from Hugging Face's cache."""
     assert model.repository is not None
     logger.info("Downloading pretrain: %s from Hugging Face...", model.repository)
     files = work / "unpacked"
     make_folder(files)
     for file in files_of(snapshot(model.repository)):
         copy(file, files / file.name)
-    _checked(files)
+    _read_checked(files)
     return files
 
 
-def _unpacked(model: Model, work: Path) -> Path:
+def _fetch_archive(model: Model, work: Path) -> Path:
     """Download an archive and unpack it."""
     address = model.address()
     archive = work / "files" / Path(urlsplit(address).path).name
@@ -67,32 +67,32 @@ def _unpacked(model: Model, work: Path) -> Path:
         logger.info("Extracting %s...", archive.name)
         files = unpack(archive, work / "unpacked")
         if model.is_supported:
-            directory = _checked(files)
-            if not (files / "model.safetensors").exists():  # a mirror's archive may have it already
+            directory = _read_checked(files)
+            if not (files / "model.safetensors").exists():  # a mirror's archive may contain it
                 _convert(directory)
     except PalmError as error:
-        if isinstance(error.__cause__, OSError | SafetensorError):  # the disk, not what has arrived
+        if isinstance(error.__cause__, OSError | SafetensorError):  # the disk failed, not the archive
             raise OSError(str(error.__cause__)) from error
-        remove(work / "files")  # what has arrived whole, and is no good, will be no better next time
+        remove(work / "files")  # a complete but invalid archive is not worth keeping
         raise
     return files
 
 
 def _convert(directory: ModelDirectory) -> None:
-    """Write the numbers as Hugging Face lays them out; parameters that are lacking are not made up."""
+    """Write the weights in Hugging Face's layout; missing parameters are omitted."""
     backbone = directory.build()
     loaded = fill_backbone(backbone, directory.given, directory.path).loaded
     write_hugging_face({name: directory.given.weights[name] for name in loaded}, backbone, directory.path)
 
 
-def _checked(folder: Path) -> ModelDirectory:
-    """Read a folder that should hold weights, the sizes of their encoder and a vocabulary.
+def _read_checked(folder: Path) -> ModelDirectory:
+    """Read a folder that should contain weights, the sizes of their encoder and a vocabulary.
 
     Raises:
-        StorageError: something is missing or damaged.
+        StorageError: if a file is missing or damaged.
     """
     missing = [] if find_config(folder) else [" or ".join(CONFIG_FILES)]
     missing += [] if find_vocabulary(folder) else [" or ".join(VOCABULARIES)]
     if missing:
-        raise StorageError(f"no model has arrived: there is no {' and no '.join(missing)}")
+        raise StorageError(f"the download is not a model: there is no {' and no '.join(missing)}")
     return read_directory(folder)

@@ -1,4 +1,4 @@
-"""Models at Hugging Face by name: out of its cache, or downloaded into it, by its own library."""
+"""Models at Hugging Face by name, from its cache or downloaded to it by its own library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import huggingface_hub  # what is in it, its HTTP library too, is loaded when it is first used
+import huggingface_hub  # its contents, including the HTTP library, are loaded on first use
 
 from palm import pretrained
 from palm.backbone import Backbone
@@ -33,18 +33,18 @@ _WEIGHTS = (
     ["pytorch_model.bin.index.json", "pytorch_model-*.bin"],
     ["model_state.pdparams"],
 )
-"""Files of a repository: of several groups the first that is there, in the order in which palm reads them."""
+"""Groups of files of a repository in palm's order of preference; the first complete group is used."""
 
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 
 
 def pretrained_directory(value: str | Path) -> Path:
-    """Return the directory of a model: a path as it is, or the snapshot of a model at Hugging Face.
+    """Return the directory of a model: the given path, or the snapshot of a model at Hugging Face.
 
     A snapshot is downloaded if necessary; the last part of its path is the commit.
 
     Raises:
-        StorageError: there is neither such a folder nor such a model.
+        StorageError: if neither such a folder nor such a model exists.
     """
     raise_any(path_problems(path=value))
     name = value if isinstance(value, str) else value.as_posix()
@@ -56,16 +56,16 @@ def pretrained_directory(value: str | Path) -> Path:
     path = Path(value)
     if path.name in MODELS and not path.exists():
         raise StorageError(
-            f"no such folder: {path.absolute()}; `palm download {path.name}` makes it in ./pretrain"
+            f"no such folder: {path.absolute()}; `palm download {path.name}` creates it in ./pretrain"
         )
     return path
 
 
 def settings_of_model(value: str | Path) -> dict[str, Any]:
-    """`settings_of_directory` of what `pretrained_directory` takes.
+    """Call `settings_of_directory` for a path or a model at Hugging Face, see `pretrained_directory`.
 
     Returns:
-        What it returns; for a model at Hugging Face also `pretrain_path`, its name with the commit.
+        The settings; for a model at Hugging Face also `pretrain_path`, its name with the commit.
     """
     directory = pretrained_directory(value)
     found = settings_of_directory(directory)
@@ -78,17 +78,16 @@ def load_backbone(path: str | Path) -> Backbone:
     """Load the encoder of a model directory, or of a model at Hugging Face, in `eval()` mode.
 
     Args:
-        path: a directory that Hugging Face, PaddleNLP, PaddlePALM or palm wrote: weights, and a
-            JSON file with the sizes beside them or, as beside PaddlePALM's `params`, one level up; or
-            `owner/name` or `owner/name@revision` of a model at Hugging Face.
+        path: a directory of Hugging Face, PaddleNLP, PaddlePALM or palm: weights, and a JSON file with the
+            sizes beside them or, as with PaddlePALM's `params`, one level up; or `owner/name` or
+            `owner/name@revision` of a model at Hugging Face.
 
     Returns:
-        A module that maps the inputs of its `inputs_attr`, a dictionary of tensors, to those of its
-        `outputs_attr`.
+        A module that maps a dictionary of the tensors of `inputs_attr` to those of `outputs_attr`.
 
     Raises:
-        StorageError: files are missing or damaged, or of another kind of model.
-        ConfigError: the JSON file's sizes are missing or wrong.
+        StorageError: if files are missing or damaged, or belong to another kind of model.
+        ConfigError: if sizes are missing or invalid in the JSON file.
     """
     return pretrained.load_backbone(pretrained_directory(path))
 
@@ -100,7 +99,7 @@ def snapshot(model: str) -> Path:
         model: `owner/name` or `owner/name@revision`.
 
     Raises:
-        StorageError: no such model, no way to it, or no weights that palm reads.
+        StorageError: if the model does not exist, cannot be downloaded, or has no supported weights.
     """
     name, _, revision = model.partition("@")
     try:
@@ -108,12 +107,12 @@ def snapshot(model: str) -> Path:
         for groups in (_VOCABULARIES, _WEIGHTS):
             for files in groups[1:]:
                 if not _first(groups, folder):
-                    _fetch(name, folder.name, files)  # of the same commit, whatever is pushed meanwhile
-    except Exception as error:  # errors of its HTTP library too, which is another one in other versions
-        raise StorageError(f"{model}: {_explained(name, revision, error)}") from error
+                    _fetch(name, folder.name, files)  # the same commit, even if others are pushed meanwhile
+    except Exception as error:  # includes errors of the HTTP library, which depends on the version
+        raise StorageError(f"{model}: {_explain(name, revision, error)}") from error
     if not _first(_WEIGHTS, folder):
         expected = ", ".join(files[0] for files in _WEIGHTS)
-        raise StorageError(f"{model}: it has no weights that palm reads ({expected})")
+        raise StorageError(f"{model}: it has no weights in a supported format ({expected})")
     return folder
 
 
@@ -129,13 +128,13 @@ def _fetch(name: str, revision: str | None, files: list[str]) -> Path:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a snapshot that palm reads; other programs may have fetched more."""
+    """List the files of a snapshot that palm reads; other programs may have downloaded more."""
     always = [folder / name for name in _ALWAYS if (folder / name).is_file()]
     return [*always, *_first(_VOCABULARIES, folder), *_first(_WEIGHTS, folder)]
 
 
 def _first(groups: Iterable[list[str]], folder: Path) -> list[Path]:
-    """The files of the first group of which a folder has all; none where it has no such group."""
+    """List the files of the first group that is complete in a folder; empty if there is none."""
     for group in groups:
         found = [sorted(folder.glob(pattern)) for pattern in group]
         if all(found):
@@ -143,8 +142,8 @@ def _first(groups: Iterable[list[str]], folder: Path) -> list[Path]:
     return []
 
 
-def _explained(name: str, revision: str, error: Exception) -> str:
-    """Return a failure in a user's words, with what to do."""
+def _explain(name: str, revision: str, error: Exception) -> str:
+    """Describe a failed download and its remedy."""
     errors = huggingface_hub.errors
     constants = huggingface_hub.constants
     cache = Path(constants.HF_HUB_CACHE)
@@ -153,19 +152,19 @@ def _explained(name: str, revision: str, error: Exception) -> str:
     listed = [model.repository for model in MODELS.values() if model.repository]
     hint = did_you_mean(name, dict.fromkeys([*listed, *cached]).keys() - {name})
     if isinstance(error, errors.GatedRepoError):
-        return f"its owner asks for consent to conditions; accept them at {server}/{name}, and {_LOG_IN}"
+        return f"access is restricted by its owner; accept the conditions at {server}/{name}, and {_LOG_IN}"
     if isinstance(error, errors.RepositoryNotFoundError):
         return f"{server} has no such model; if it is private, {_LOG_IN}{hint}"
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"{server} has no revision {revision!r} of it; give a branch, a tag or a commit, or nothing"
+        return f"{server} has no revision {revision!r} of it; use a branch, a tag or a commit, or none"
     if constants.HF_HUB_OFFLINE:
-        return f"HF_HUB_OFFLINE is set, and {cache} has not all of it; unset it to download the model{hint}"
+        return f"HF_HUB_OFFLINE is set, and {cache} lacks some files; unset it to download the model{hint}"
     cause = str(error.__cause__ or error).partition("\n")[0]
     if isinstance(error, errors.LocalEntryNotFoundError):
         return (
-            f"{server} cannot be reached, and {cache} has not all of it ({cause}); look after the "
-            "connection, or name a mirror in the environment variable HF_ENDPOINT"
+            f"{server} cannot be reached, and {cache} lacks some files ({cause}); check the connection, or "
+            "set a mirror in the environment variable HF_ENDPOINT"
         )
     if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in (401, 403):
         return f"{cause}; {_LOG_IN}"
-    return f"{type(error).__name__}: {cause}; run the same again: whole files that have come are kept"
+    return f"{type(error).__name__}: {cause}; run the command again; complete files are kept"

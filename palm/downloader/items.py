@@ -1,4 +1,4 @@
-"""List the models, and download them by name."""
+"""Listing and downloading of models by name."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from palm.core.registry import did_you_mean
 from palm.downloader.models import HUGGING_FACE, MODELS, Model
 
 ITEMS = {"pretrain": MODELS}
-"""What can be downloaded, by kind."""
+"""Downloadable items by kind."""
 
 
 def ls(item: str = "all", scope: str = "all") -> None:
-    """Log the names that `download` takes.
+    """Log the names that `download` accepts.
 
     Args:
-        item: the kind of thing, `pretrain`, or `all`.
+        item: the kind of item, `pretrain`, or `all`.
         scope: one name, or `all`.
 
     Raises:
-        PalmError: nothing is called that; says what there is.
+        PalmError: if the name is unknown; lists the known ones.
     """
     show_on_console()
     for line in listed(item, scope):
@@ -32,7 +32,7 @@ def ls(item: str = "all", scope: str = "all") -> None:
 
 
 def listed(item: str = "all", scope: str = "all") -> Iterator[str]:
-    """The lines of `ls`."""
+    """Yield the lines of `ls`."""
     for kind in ITEMS if item == "all" else (item,):
         models = _chosen(kind, scope)
         yield f"Available {kind} items:"
@@ -43,24 +43,24 @@ def listed(item: str = "all", scope: str = "all") -> Iterator[str]:
 
 
 def download(item: str, scope: str = "all", path: str | Path = ".") -> Path:
-    """Download pretrained models to `<path>/<item>/<scope>/`; a folder that is there is left alone.
+    """Download pretrained models to `<path>/<item>/<scope>/`; an existing folder is not changed.
 
     Args:
-        item: the kind of thing: `pretrain`.
-        scope: a model's name, `owner/name` or `owner/name@revision` of any at Hugging Face, or `all`.
-        path: the folder that is to hold `pretrain`.
+        item: the kind of item: `pretrain`.
+        scope: a model's name, `owner/name` or `owner/name@revision` of any model at Hugging Face, or `all`.
+        path: the parent folder of `pretrain`.
 
     Raises:
-        PalmError: nothing is called that; or the network, the server or the disk will not do.
+        PalmError: if the name is unknown, or the network, the server or the disk fails.
     """
-    raise_any(type_problems(str, "a text", item=item, scope=scope))
+    raise_any(type_problems(str, "a string", item=item, scope=scope))
     from palm.downloader.folders import obtain
 
     show_on_console()
     folder = Path(path) / item
     for model in _chosen(item, scope):
         if not model.is_supported:
-            logger.warning("%s: palm has no backbone for it", model.name)
+            logger.warning("%s: its backbone is not supported", model.name)
         if model.is_supported or scope != "all":
             obtain(model, folder / model.name)
     return folder if scope == "all" else folder / scope
@@ -77,6 +77,6 @@ def _known(name: str, names: Iterable[str]) -> str:
     names = list(names)
     if name not in names:
         raise PalmError(
-            f"nothing to download is called {name!r}; known: {', '.join(names)}{did_you_mean(name, names)}"
+            f"cannot download {name!r}; the known names are {', '.join(names)}{did_you_mean(name, names)}"
         )
     return name

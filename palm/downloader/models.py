@@ -1,4 +1,4 @@
-"""The table of models that can be downloaded."""
+"""Table of the models that can be downloaded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Model:
     """A published model.
 
     Args:
-        name: what users call it, and what its folder is called.
-        url: of PaddlePALM's archive, or of a repository at Hugging Face.
-        is_supported: whether palm has its backbone.
+        name: name of the model and of its folder.
+        url: URL of PaddlePALM's archive, or of a repository at Hugging Face.
+        is_supported: True if palm has its backbone.
     """
 
     name: str
@@ -27,24 +27,24 @@ class Model:
 
     @property
     def repository(self) -> str | None:
-        """Its name at Hugging Face; None for an archive."""
+        """The model's name at Hugging Face; None for an archive."""
         return urlsplit(self.url).path[1:] if self.url.startswith(HUGGING_FACE) else None
 
     def address(self) -> str:
-        """The URL of an archive, at the mirror of `PALM_MIRROR`, if one is set.
+        """Return the URL of an archive; if `PALM_MIRROR` is set, on this mirror.
 
-        The mirror's address takes the place of everything before the URL's path.
+        The mirror's URL replaces everything before the path.
 
         Raises:
-            PalmError: the variable holds something else than an address.
+            PalmError: if the variable is not an HTTP URL.
         """
         mirror = os.environ.get("PALM_MIRROR")
         if not mirror:
             return self.url
         if not mirror.startswith(("http://", "https://")):
             raise PalmError(
-                "the environment variable PALM_MIRROR should hold an address that begins with http:// or "
-                f"https://, not {mirror!r}"
+                "the environment variable PALM_MIRROR should be a URL that begins with http:// or https://, "
+                f"not {mirror!r}"
             )
         return mirror.rstrip("/") + urlsplit(self.url).path
 
@@ -70,7 +70,7 @@ _ARCHIVES = {
     "bert-en-uncased-large": "https://bert-models.bj.bcebos.com/uncased_L-24_H-1024_A-16.tar.gz",
     "ernie-en-uncased-large": "https://ernie.bj.bcebos.com/ERNIE_Large_en_stable-2.0.0.tar.gz",
 }
-"""PaddlePALM's archives: the names of 2.x, then the two of 0.2.1's document."""
+"""PaddlePALM's archives: the names of 2.x, then the two in the documentation of 0.2.1."""
 
 _REPOSITORIES = (
     "google-bert/bert-base-uncased",
@@ -94,7 +94,7 @@ _REPOSITORIES = (
     "google/electra-small-discriminator",
     "google/electra-base-discriminator",
 )
-"""Repositories at Hugging Face with an encoder that palm has; the last part is the name."""
+"""Repositories at Hugging Face with a supported encoder; the last part is the name."""
 
 MODELS: dict[str, Model] = {
     name: Model(name, url, is_supported=not name.startswith("XLNet")) for name, url in _ARCHIVES.items()

@@ -1,4 +1,4 @@
-"""The folder beside a model's own in which it is gathered, by one process at a time."""
+"""The folder beside a model's own in which its files are collected, by one process at a time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from palm.core.files.locking import locked
 
 @contextmanager
 def staging(folder: Path) -> Iterator[Path]:
-    """Provide the folder `<folder>.part` to gather files in; a second process waits.
+    """Provide the folder `<folder>.part` to collect files in; a second process waits.
 
-    Afterwards `files/` in it is kept for as long as it holds something, everything else is removed.
+    Afterwards its `files/` is kept if it is not empty, and everything else is removed.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: if it cannot be written.
     """
-    work, lock = (folder.with_name(f"{folder.name}.{end}") for end in ("part", "lock"))
+    work, lock = (folder.with_name(f"{folder.name}.{suffix}") for suffix in ("part", "lock"))
     try:
         make_folder(folder.parent)
         with within(folder.parent), locked(lock, f"downloading {folder}"):
             if not is_plain(work / UNFINISHED) and any(not path.is_dir() for path in work.rglob("*")):
-                raise StorageError(f"{work} holds files that palm did not write; move it elsewhere")
+                raise StorageError(f"{work} contains files that palm did not write; move it elsewhere")
             make_folder(work)
             open_to_append(work / UNFINISHED).close()
             remove(work / "unpacked")
@@ -36,11 +36,11 @@ def staging(folder: Path) -> Iterator[Path]:
             finally:
                 remove_empty(work / "files")
                 remove(work / "unpacked" if (work / "files").is_dir() else work)
-                # While it is held, so that whoever waits for it finds it gone and makes a new one. Windows
-                # does not remove a file that is open; there it stays.
+                # Removed while it is held, so a waiting process finds it gone and creates a new one. Windows
+                # cannot remove an open file; there it remains.
                 remove(lock)
     except OSError as error:
         raise StorageError(
-            f"cannot write {work}: {error.strerror or error}; make room there or choose another folder, and "
-            "run the same again"
+            f"cannot write {work}: {error.strerror or error}; free some space or choose another folder, and "
+            "run the command again"
         ) from error

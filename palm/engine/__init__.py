@@ -1,1 +1,1 @@
-"""A run: tasks, their batches, the model, the loop, and what watches it."""
+"""A run: tasks, batches, model, training loop, and observers."""

@@ -1,1 +1,1 @@
-"""Many runs: ways of training compared, settings searched; each run is a process of its own."""
+"""Experiments of many runs: comparisons of ways to train, and searches; each run is its own process."""

@@ -1,4 +1,4 @@
-"""A pretrained encoder from any directory that palm reads to one that other programs read."""
+"""Conversion of a pretrained encoder from any directory that palm reads to Hugging Face's layout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from palm.core.checks import path_problems, raise_any
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
-from palm.export.tokenizer_files import input_names, save_tokenizer
+from palm.export.tokenizer_files import save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
 from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
@@ -17,12 +17,12 @@ from palm.reader.text.subwords import load_tokenizer
 
 
 def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> Report:
-    """Write an encoder's weights, sizes and vocabulary as `transformers` does, bit by bit the same.
+    """Write an encoder's weights (bit for bit), configuration and vocabulary in Hugging Face's layout.
 
-    `source` is what `palm.load_backbone` reads.
+    `source` is a directory that `palm.load_backbone` reads.
 
     Raises:
-        ConfigError: sizes that are missing or wrong.
+        ConfigError: the configuration of the encoder is incomplete or wrong.
         StorageError: `source` cannot be read, `transformers` has no such encoder, or `folder` is in use.
     """
     raise_any(path_problems(source=source, folder=folder))
@@ -45,7 +45,7 @@ def _save_vocabulary(directory: ModelDirectory, backbone: Backbone, folder: Path
         save_tokenizer(
             load_tokenizer(directory.vocab_path, directory.do_lower_case),
             folder,
-            inputs=input_names(backbone),
+            backbone=backbone,
             longest=backbone.max_tokens,
             do_lower_case=directory.do_lower_case,
             marks_text=True,

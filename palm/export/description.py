@@ -1,4 +1,4 @@
-"""`palm_export.json`: what an exported directory holds and what its outputs stand for."""
+"""`palm_export.json`: the content of an exported directory and the meaning of its outputs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from palm.core.files.fs import write_json
 from palm.core.version import __version__
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import label_names
+from palm.engine.inference.model_paths import EXPORT, EXPORT_FORMAT
 from palm.paradigm import HEADS, SequenceLabel
 from palm.pretrained.heads import PROBLEM_TYPES
 from palm.reader import READERS
 
-FILE = "palm_export.json"
-FORMAT = "palm-export"
 VERSION = 1
 
 
@@ -24,9 +23,9 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
     """Write `palm_export.json`.
 
     Args:
-        folder: is there.
+        folder: an existing folder.
         to: 'hf' or 'onnx'.
-        models: one a task.
+        models: one per task.
         more: further facts, JSON-ready.
     """
     tasks: dict[str, dict[str, Any]] = {}
@@ -40,15 +39,15 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
         if fitted := {name: values.tolist() for name, values in model.head.named_buffers()}:
             task["fitted"] = fitted
         if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
-            # Scores of a text's first label, of its last, and from each label (row) to the next.
+            # Scores of a text's first label, of its last, and of each label (row) followed by another.
             first, last, *following = model.head.crf.weight.tolist()
             task["crf"] = {"first": first, "last": last, "following": following}
-    about = {"format": FORMAT, "version": VERSION, "palm_version": __version__, "to": to}
-    write_json(folder / FILE, {**about, **more, "tasks": tasks})
+    about = {"format": EXPORT_FORMAT, "version": VERSION, "palm_version": __version__, "to": to}
+    write_json(folder / EXPORT, {**about, **more, "tasks": tasks})
 
 
 def label_settings(model: InferenceModel) -> dict[str, Any]:
-    """The settings of Hugging Face's `config.json` that come from a task's labels and its kind."""
+    """Return the settings of Hugging Face's `config.json` that follow from a task's labels and kind."""
     settings: dict[str, Any] = {}
     if labels := label_names(model.reader, model.head):
         settings["id2label"] = dict(enumerate(labels))
@@ -59,5 +58,5 @@ def label_settings(model: InferenceModel) -> dict[str, Any]:
 
 
 def _plain(component: Component) -> Mapping[str, Any]:
-    """The settings but files, which do not go along."""
+    """Return the settings without files, which are not exported."""
     return {name: value for name, value in component.settings.items() if not isinstance(value, Path)}

@@ -1,4 +1,4 @@
-"""A trained task as a model of `transformers`: weights, `config.json` with the labels, tokenizer."""
+"""Export of a trained task to `transformers`: weights, `config.json` with the labels, tokenizer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from palm.core.files.fs import write_json, write_text
 from palm.core.files.tensors import save_tensors
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.model_card import CARD, label_names, model_card
+from palm.engine.inference.model_paths import DESCRIPTION
 from palm.export.description import describe_export, label_settings
 from palm.export.sentence_encoder import save_sentence_encoder
 from palm.export.sources import saved_model
@@ -37,8 +38,8 @@ def to_hugging_face(
     """Write a saved model as a directory that `transformers` loads; for arguments see `to_onnx`.
 
     Raises:
-        PalmError: `transformers` cannot compute what the model computes; says why.
-        StorageError: `model_dir` holds no whole model, or `folder` is in use or cannot be written.
+        PalmError: `transformers` cannot compute what the model computes; with the reason.
+        StorageError: `model_dir` is not a complete model, or `folder` is in use or cannot be written.
     """
     folder = Path(folder)
     check_target(folder, overwrite, [model_dir])
@@ -58,14 +59,14 @@ def to_hugging_face(
 
 
 def _parts(model: InferenceModel, model_dir: str | Path) -> tuple[str, str, Callable[[Path], None]]:
-    """Return our name of the head, the library's class, and what writes its weights and settings."""
+    """Return palm's name of the head, the library's class, and a function that writes its files."""
     if isinstance(model.head, Embedding):
         return "embedding", "SentenceTransformer", partial(save_sentence_encoder, model)
     name, head = layout_of_head(model.head)
     family = None if isinstance(model.backbone, Transformers) else family_of(model.backbone)
     architecture = f"{family.classes if family else ''}{head.model}"
     if problem := _problem(name, model, head):
-        raise PalmError(f"{model_dir} cannot become a {architecture}: {problem}")
+        raise PalmError(f"{model_dir} cannot be exported as {architecture}: {problem}")
     if family is not None:
         return name, architecture, partial(_write, model, family, head)
     built = library_model(model, head)
@@ -78,20 +79,20 @@ def _write(model: InferenceModel, family: Family, head: HeadLayout, part: Path) 
 
 
 def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
-    """Return the reason why `transformers` would compute something else, if there is one."""
+    """Return the reason why `transformers` would compute something else, or None."""
     settings = model.head.settings
     encoder = model.backbone.settings
     if settings.get("use_crf"):
         return (
-            "transformers has no CRF, and without it the labels would be others; export it to ONNX, "
-            "where the CRF's weights lie beside the graph, or train with use_crf: False"
+            "transformers has no CRF, and without it the labels would be different; export it to ONNX, "
+            "which saves the CRF's weights beside the graph, or train with use_crf: False"
         )
     if head.reads_pooler and encoder["pooling"] in ("mean", "max"):
         return (
-            f"it pools tokens by {encoder['pooling']}, and transformers takes the first token there; export "
-            "it to ONNX, or train with pooling: cls"
+            f"it uses {encoder['pooling']} pooling, but transformers uses the first token; export it to "
+            "ONNX, or train with pooling: cls"
         )
-    is_compared = isinstance(model.backbone, Transformers)  # `library_model` sees to that
+    is_compared = isinstance(model.backbone, Transformers)  # `library_model` checks the head
     return _mlm_problem(model, head) if name == "mlm" and not is_compared else None
 
 
@@ -111,7 +112,7 @@ def _mlm_problem(model: InferenceModel, head: HeadLayout) -> str | None:
 def _weights(model: InferenceModel, family: Family, head: HeadLayout) -> dict[str, Tensor]:
     encoder = dict(model.backbone.state_dict())
     if "embeddings.task.weight" in encoder:
-        # `transformers` takes the first row when nobody names a task.
+        # `transformers` uses the first row if no task is given.
         table = encoder["embeddings.task.weight"]
         row = int(model.reader.settings.get("task_id", 0))
         encoder["embeddings.task.weight"] = torch.cat([table[row : row + 1], table[:row], table[row + 1 :]])
@@ -142,7 +143,7 @@ def library_model(model: InferenceModel, head: HeadLayout) -> Any:
     """Build the library's model of a task, with the task's weights.
 
     Raises:
-        PalmError: the library has none that computes the same; says why.
+        PalmError: the library has no model that computes the same; with the reason.
     """
     backbone = model.backbone
     assert isinstance(backbone, Transformers)
@@ -160,16 +161,16 @@ def library_model(model: InferenceModel, head: HeadLayout) -> Any:
         weights |= {n.removeprefix(ABOVE): v for n, v in backbone.state_dict().items() if n.startswith(ABOVE)}
     own = model.head.library_parameters()
     weights |= {theirs: own[ours] for ours, theirs in layers.names.items() if ours in own}
-    differing = _lacking(built, weights)
+    differing = _load(built, weights)
     differing += [f"no {name}" for name, value in own.items() if name not in layers.names and value.any()]
     if differing:
         others = ", ".join(differing)
-        raise PalmError(f"{type(built).__name__} has {others}, other than {model.task}; export it to ONNX")
+        raise PalmError(f"{type(built).__name__} has {others}, unlike {model.task}; export it to ONNX")
     return built
 
 
-def _lacking(built: nn.Module, weights: dict[str, Tensor]) -> list[str]:
-    """Load weights, and name what they lack: no tied tensors, and no pooler that only other heads read."""
+def _load(built: nn.Module, weights: dict[str, Tensor]) -> list[str]:
+    """Load weights, and return the names of missing ones, except tied tensors and an unused pooler."""
     missing = built.load_state_dict(weights, strict=False).missing_keys
     state = built.state_dict()
     loaded = {state[name].data_ptr() for name in weights if name in state}

@@ -1,4 +1,4 @@
-"""Several models of one task as one, whose weights are their mean."""
+"""Merging of several models of one task by averaging their weights."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from palm.core.logging import logger, show_on_console
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import chosen_model
-from palm.engine.run.checkpoint import STATE
+from palm.engine.run.run_names import STATE
 from palm.engine.training.recipe import named
 from palm.export.sources import tasks_of_run
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
 MOST_DIFFERENCES = 4
-"""Differences that a message names."""
+"""Maximum differences in a message."""
 
 ONLY_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_prob", "initializer_range")
-"""Settings of encoders and heads that change nothing in what a trained model computes."""
+"""Settings of encoders and heads that do not affect what a trained model computes."""
 
 
 def merge(
@@ -45,25 +45,25 @@ def merge(
     trust: str | Sequence[str] = (),
     overwrite: bool = False,
 ) -> Path:
-    """Save the mean of models of one task, from checkpoints of a run or from runs with other seeds.
+    """Save the mean of several models of one task, from checkpoints of a run or from runs with other seeds.
 
-    Tensors are added up in float64. A model with all of the weight keeps its bits.
+    Tensors are averaged in float64. If one model has all of the weight, its values do not change.
 
     Args:
-        models: saved models, as for `palm.load_model`, or checkpoints, which have several tasks.
-        output: a new folder, for a model like any other; its card names the models.
-        weights: a share for each, which are divided by their sum; equal ones where None.
-        task: whose model to take from checkpoints; needed if they have several.
+        models: saved models, as for `palm.load_model`, or checkpoints, which may have several tasks.
+        output: a new folder for the saved model; its card lists the merged models.
+        weights: one for each model, which are divided by their sum; None for equal weights.
+        task: the task to merge; required if checkpoints have several.
         trust: as for `palm.load_model`.
-        overwrite: replace what palm wrote at `output`.
+        overwrite: replace a folder that palm wrote.
 
     Raises:
-        ConfigError: shares that do not fit.
-        StorageError: a model that is missing or damaged, or not built like the first.
+        ConfigError: the number of weights is wrong, or they are negative or all 0.
+        StorageError: a model is missing, damaged, or differs in structure from the first.
     """
     show_on_console()
     if isinstance(models, str | Path) or not models:
-        raise ConfigError(f"merge takes a list of models, not {models!r}")
+        raise ConfigError(f"models should be a list of models, not {models!r}")
     raise_any(problem for model in models for problem in path_problems(model=model))
     raise_any(type_problems((list, tuple, NoneType), "a list of numbers", weights=weights))
     folder = Path(output)
@@ -81,29 +81,29 @@ def merge(
         for name, path, share in zip(models, folders, shares, strict=True)
     ]
     first.save(folder, training={"merged": merged}, overwrite=overwrite)
-    logger.info("%s: the mean of %d models saved at %s", first.task, len(folders), folder)
+    logger.info("%s: mean of %d models saved at %s", first.task, len(folders), folder)
     return folder
 
 
 def normalized_shares(shares: Sequence[float] | None, count: int) -> list[float]:
-    """Shares that add up to 1, equal ones where None.
+    """Return weights that add up to 1; equal ones for None.
 
     Raises:
-        ConfigError: not one for each model, or none above 0.
+        ConfigError: the number of weights is wrong, or they are negative or all 0.
     """
     if shares is None:
         return [1 / count] * count
     if len(shares) != count:
-        raise ConfigError(f"weights: {len(shares)} for {count} models; give one for each, or none")
+        raise ConfigError(f"weights: {len(shares)} given for {count} models; give one for each, or none")
     if not all(0 <= share < math.inf for share in shares) or not sum(shares) > 0:
-        raise ConfigError(f"weights should be 0 or more, and one of them above 0, not {list(shares)}")
+        raise ConfigError(f"weights should be 0 or more, and at least one above 0, not {list(shares)}")
     return [share / sum(shares) for share in shares]
 
 
 def mean_of(models: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    """Average every tensor in float64; a model whose share is 1 stays as it is, bit for bit.
+    """Average every tensor in float64; a model whose share is 1 is returned unchanged.
 
-    Whole numbers, such as counters, have no mean; they are those of the first that has a share.
+    Integer tensors, such as counters, are not averaged but taken from the first model whose share is not 0.
     """
     taken = [(model, share) for model, share in zip(models, shares, strict=True) if share]
     mean = dict(taken[0][0])
@@ -132,7 +132,7 @@ def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> Infer
 
 
 def _differences(one: Path, first: InferenceModel, other: Path, second: InferenceModel) -> Iterator[str]:
-    """Yield one line that names what differs between two models, if anything does."""
+    """Yield one line that lists the differences between two models, if there are any."""
     lines = [
         f"{path[0]} is {old!r} and {new!r}" for path, old, new in changes(_facts(first), _facts(second), 1)
     ]
@@ -141,7 +141,7 @@ def _differences(one: Path, first: InferenceModel, other: Path, second: Inferenc
 
 
 def _facts(model: InferenceModel) -> Mapping[str, Any]:
-    """Everything but its weights that decides what a model computes; files by their content."""
+    """Return everything that determines what a model computes, except weights; files by their content."""
     parts = (
         ("encoder", named(BACKBONES, model.backbone)),
         ("paradigm", named(HEADS, model.head)),

@@ -1,4 +1,4 @@
-"""Trained tasks as one ONNX graph: an encoder, their heads, any batch and length."""
+"""Export of trained tasks to one ONNX graph: an encoder and heads, for any batch size and length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.onnx.graph import Graph, batch_specs, made_up_batch
+from palm.engine.inference.onnx.graph import Graph, batch_specs, random_batch
 from palm.engine.inference.onnx.writing import require_onnx, write_graph
 from palm.export.description import describe_export
 from palm.export.sources import saved_model, tasks_of_run
@@ -19,7 +19,7 @@ from palm.export.tokenizer_files import save_reader
 FILE = "model.onnx"
 
 NUM_ROWS = 32
-"""Rows that are compared."""
+"""Number of rows on which graph and model are compared."""
 
 
 def to_onnx(
@@ -33,20 +33,22 @@ def to_onnx(
 ) -> dict[str, float]:
     """Write a trained task, or all tasks of a checkpoint, as one ONNX graph with its tokenizer.
 
-    The graph is run on made-up rows of every task and compared with PyTorch first; returns task -> the
-    largest absolute difference.
+    Before it is written, the graph is compared with PyTorch on synthetic rows of every task.
 
     Args:
         source: a saved model, `<save_path>/<task>/infer_model`; with `all_heads` a checkpoint.
-        folder: a new folder; appears whole or not at all.
-        all_heads: one graph with the heads of all tasks on one encoder.
-        tolerance: the largest absolute difference of any output.
+        folder: a new folder, which is created atomically.
+        all_heads: write one graph with the heads of all tasks on one encoder.
+        tolerance: the largest accepted absolute difference of any output.
         trust: as for `palm.load_model`.
-        overwrite: replace a folder that palm wrote, and that holds nothing else.
+        overwrite: replace a folder that palm wrote and that contains nothing else.
+
+    Returns:
+        Task -> the largest absolute difference.
 
     Raises:
-        PalmError: onnx is not installed, or the model cannot be a graph that computes the same.
-        StorageError: `source` holds something else, or `folder` cannot be written.
+        PalmError: onnx is not installed, or the graph does not compute the same as the model.
+        StorageError: `source` contains something else, or `folder` cannot be written.
     """
     require_onnx("an export to ONNX")
     folder = Path(folder)
@@ -64,16 +66,16 @@ def to_onnx(
 
 
 def graph_of(models: Sequence[InferenceModel]) -> Graph:
-    """Make the graph of tasks on one encoder, from token ids to the heads' floating-point outputs.
+    """Build the graph of tasks on one encoder, from token ids to the heads' floating-point outputs.
 
-    With several tasks, an output's name begins with `<task>.`.
+    With several tasks, names of outputs have the prefix `<task>.`.
     """
     first = models[0]
     outputs = {
         f"{model.task}.{name}" if len(models) > 1 else name: (model.task, name)
         for model in models
         for name, spec in model.head.outputs_attr.items()
-        if spec.dtype.is_floating_point  # only decoding reads masks and counters
+        if spec.dtype.is_floating_point  # masks and counters are only needed for decoding
     }
     return Graph(
         first.backbone,
@@ -88,16 +90,16 @@ def check_graph(session: Any, graph: Graph, model: InferenceModel, tolerance: fl
     """Compare one task's outputs of an `onnxruntime` session with those of its PyTorch model.
 
     Returns:
-        The largest absolute difference of any output at a real token of made-up rows.
+        The largest absolute difference of any output at a real token of synthetic rows.
 
     Raises:
-        PalmError: it is more than the tolerance.
+        PalmError: the difference is above the tolerance.
     """
-    difference = graph.difference(session, model.task, made_up_batch(model.reader, NUM_ROWS))
-    if not difference <= tolerance:  # which is so for NaN, too
+    difference = graph.difference(session, model.task, random_batch(model.reader, NUM_ROWS))
+    if not difference <= tolerance:  # also true for NaN
         raise PalmError(
             f"task {model.task!r}: the ONNX graph differs from PyTorch by {difference:.1e} on {NUM_ROWS} "
-            f"made-up rows, more than the tolerance of {tolerance:.1e}. Nothing was written"
+            f"synthetic rows, more than the tolerance of {tolerance:.1e}; nothing was written"
         )
     return difference
 
@@ -105,7 +107,7 @@ def check_graph(session: Any, graph: Graph, model: InferenceModel, tolerance: fl
 def _describe(
     folder: Path, graph: Graph, models: Sequence[InferenceModel], differences: Mapping[str, float]
 ) -> None:
-    """Write the tokenizer, whose longest row is the longest of any task, and `palm_export.json`."""
+    """Write the tokenizer, with the largest maximum length of all tasks, and `palm_export.json`."""
     longest = max(models, key=lambda model: int(model.reader.settings["max_seq_len"]))
     save_reader(longest.reader, longest.backbone, folder, marks_text="mask_pos" in graph.inputs)
     describe_export(

@@ -1,4 +1,4 @@
-"""A trained embedding as a directory of sentence-transformers: the encoder, its pooling, and lengths of 1."""
+"""Export of a trained embedding to sentence-transformers: encoder, pooling and normalization."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from palm.pretrained.library import POOLING_FILE, POOLING_MODES
 MODULES = "sentence_transformers.models"
 
 MODULE_NAMES = {"tanh": "Tanh", "relu": "ReLU", "gelu": "GELU"}
-"""A pooler's activation -> its module in torch."""
+"""A pooler's activation -> its class in torch."""
 
 
 def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
-    """Write all but the tokenizer into a new directory.
+    """Write everything except the tokenizer to a new directory.
 
     Raises:
-        PalmError: the library makes other sentence embeddings of the encoder.
+        PalmError: the library would compute different sentence embeddings.
     """
     backbone = model.backbone
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
@@ -41,7 +41,7 @@ def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
         left_out: tuple[str, ...] = ()
     else:
         assert isinstance(backbone, Encoder)
-        # Some families have the pooler in their classifiers alone.
+        # Some families have the pooler only in their classifiers.
         left_out = (
             () if family_of(backbone).pooler.endswith("pooler.dense") else ("pooler.weight", "pooler.bias")
         )

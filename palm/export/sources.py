@@ -1,4 +1,4 @@
-"""The models to export: one that was saved, or all tasks of a checkpoint."""
+"""The models to export: a saved one, or all tasks of a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from palm.core.errors import PalmError, StorageError
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import LAST
-from palm.engine.run.checkpoint import STATE, models_in, newest_checkpoint
+from palm.engine.run.checkpoint import models_in, newest_checkpoint
+from palm.engine.run.run_names import STATE
 from palm.export.tokenizer_files import load_tokenizer
 
 
 def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel:
-    """Load what a target task saved, on the CPU, in float32; `trust` as for `load_model`.
+    """Load the saved model of a task, on the CPU and in float32; `trust` is as for `load_model`.
 
     Raises:
-        StorageError: `folder` is no whole model; says what to give instead, if it is a run's.
+        StorageError: `folder` is not a complete model; for the folder of a run, with those of its models.
     """
     if _is_checkpoint(folder) or _targets(folder):
         place = folder.parent if _is_checkpoint(folder) else folder
         models = " or ".join(map(str, _targets(place)[:3])) or "<save_path>/<task>/infer_model"
         raise StorageError(
-            f"{folder} holds several tasks: export {models}; or all of them as one ONNX graph, "
-            "with --all_heads"
+            f"{folder} contains several tasks; export {models}, or all of them as one ONNX graph with "
+            "--all_heads"
         )
     return load_model(folder, precision="fp32", trust=trust)
 
@@ -38,8 +39,8 @@ def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Inferenc
     """
     if not _is_checkpoint(folder):
         newest = newest_checkpoint(folder)
-        remedy = "train with save_every_n_steps to have one" if newest is None else f"give {newest}"
-        raise StorageError(f"{folder} is not a checkpoint, where all heads sit on one encoder; {remedy}")
+        remedy = "train with save_every_n_steps to save one" if newest is None else f"give {newest}"
+        raise StorageError(f"{folder} is not a checkpoint, which has all heads on one encoder; {remedy}")
     first, *others = models = models_in(folder, trust)
     for other in others:
         check_alike(first, other)
@@ -47,18 +48,18 @@ def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Inferenc
 
 
 def check_alike(first: InferenceModel, other: InferenceModel) -> None:
-    """Check that two tasks tokenize a text alike: one encoder reads one sequence of tokens."""
+    """Check that two tasks tokenize texts in the same way, because one encoder reads one token sequence."""
     library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
     if library.to_str() != theirs.to_str():
         raise PalmError(
-            f"{first.task!r} and {other.task!r} make other tokens of the same text (vocab_path, "
-            "do_lower_case), so they cannot share a graph; export them one by one"
+            f"{first.task!r} and {other.task!r} tokenize texts differently (vocab_path, do_lower_case), so "
+            "they cannot share a graph; export them one by one"
         )
     numbers = [model.reader.settings.get("task_id", 0) for model in (first, other)]
     if "task_ids" in first.backbone.inputs_attr and numbers[0] != numbers[1]:
         raise PalmError(
-            f"{first.task!r} and {other.task!r} have the task_id {numbers[0]} and {numbers[1]}, so the "
-            "encoder computes something else for each; export them one by one"
+            f"{first.task!r} and {other.task!r} have different task_id, {numbers[0]} and {numbers[1]}, so "
+            "they cannot share an encoder's outputs; export them one by one"
         )
 
 

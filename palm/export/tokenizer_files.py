@@ -1,4 +1,4 @@
-"""A tokenizer in the files that Hugging Face's libraries read."""
+"""Tokenizer files for Hugging Face's libraries."""
 
 from __future__ import annotations
 
@@ -16,47 +16,48 @@ from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
 from palm.reader.words import WordReader
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
-"""Of special tokens, as Hugging Face calls them."""
+"""Roles of special tokens, with Hugging Face's names."""
 
 
 def save_tokenizer(
     tokenizer: Tokenizer,
     folder: Path,
     *,
-    inputs: list[str],
+    backbone: Backbone,
     longest: int | None,
     do_lower_case: bool,
     marks_text: bool,
-    strips_blanks: bool = False,
-    cuts_words: bool = False,
+    strips_spaces: bool = False,
+    adds_prefix_space: bool = False,
 ) -> None:
     """Write `tokenizer.json`, `tokenizer_config.json` and, for WordPiece, `vocab.txt`.
 
     Args:
-        tokenizer: as a reader has it; the files give the same token ids, special tokens and segments.
-        folder: is there.
-        inputs: what the model takes, by Hugging Face's names.
-        longest: tokens of the longest row; None for any.
-        do_lower_case: as the tokenizer has it.
-        marks_text: whether special tokens in a text are special, as `[MASK]` is for a masked language
-            model; otherwise they are text, as they are for readers.
-        strips_blanks: take blanks out of texts first.
-        cuts_words: cut a text's first word as all others, as for a reader of words.
+        tokenizer: of a reader; the files result in the same token ids, special tokens and segments.
+        folder: an existing folder.
+        backbone: the encoder of the model.
+        longest: maximum number of tokens in a row; None for no limit.
+        do_lower_case: as for the tokenizer.
+        marks_text: whether special tokens in a text are parsed as such, like `[MASK]` for a masked language
+            model; otherwise they are treated as text, as readers do.
+        strips_spaces: remove spaces from texts first.
+        adds_prefix_space: tokenize a text's first word like all others, as readers of words do.
     """
     roles = {f"{role}_token": tokenizer.tokens([getattr(tokenizer, f"{role}_id")])[0] for role in ROLES}
     library = tokenizer.to_library()
     library.no_truncation()
     library.no_padding()
-    if strips_blanks:
+    if strips_spaces:
         steps = [normalizers.Replace(" ", ""), library.normalizer]
         library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
-    _frame(library, tokenizer, cuts_words)
+    _add_special_tokens(library, tokenizer, adds_prefix_space)
     library.add_special_tokens(list(roles.values()))
     write_text(folder / "tokenizer.json", library.to_str(pretty=True))
+    segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "do_lower_case": do_lower_case,
-        "model_input_names": inputs,
+        "model_input_names": ["input_ids", *segments, "attention_mask"],
         "split_special_tokens": not marks_text,
         "clean_up_tokenization_spaces": False,
         **({} if longest is None else {"model_max_length": longest}),
@@ -77,17 +78,17 @@ def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text:
     """Write the tokenizer of a reader as `save_tokenizer` does.
 
     Raises:
-        PalmError: it has no tokenizer that can be written.
+        PalmError: the reader has no tokenizer that can be written.
     """
     save_tokenizer(
         load_tokenizer(reader),
         folder,
-        inputs=input_names(backbone),
+        backbone=backbone,
         longest=reader.settings["max_seq_len"],
         do_lower_case=reader.settings["do_lower_case"],
         marks_text=marks_text,
-        strips_blanks=getattr(reader, "for_cn", False),
-        cuts_words=isinstance(reader, WordReader),
+        strips_spaces=getattr(reader, "for_cn", False),
+        adds_prefix_space=isinstance(reader, WordReader),
     )
 
 
@@ -95,25 +96,19 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
     """Return the reader's tokenizer.
 
     Raises:
-        PalmError: it has none of palm's.
+        PalmError: it is not one of palm's tokenizers.
     """
     tokenizer = getattr(reader, "tokenizer", None)
     if not isinstance(tokenizer, Tokenizer):
-        raise PalmError(f"{type(reader).__name__} has no tokenizer of palm's; only such a reader is exported")
+        raise PalmError(f"{type(reader).__name__} has no palm tokenizer, which is needed for an export")
     return tokenizer
 
 
-def input_names(backbone: Backbone) -> list[str]:
-    """Return the tokenizer's outputs that a model on this encoder reads, by Hugging Face's names."""
-    segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
-    return ["input_ids", *segments, "attention_mask"]
-
-
-def _frame(library: tokenizers.Tokenizer, tokenizer: Tokenizer, cuts_words: bool) -> None:
-    """Let it put special tokens around one text and two, as `Tokenizer.row` does."""
+def _add_special_tokens(library: tokenizers.Tokenizer, tokenizer: Tokenizer, adds_prefix_space: bool) -> None:
+    """Make it add special tokens around one text or two, as `Tokenizer.row` does."""
     cls, sep = tokenizer.tokens([tokenizer.cls_id, tokenizer.sep_id])
     is_byte_level = isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel)
-    if is_byte_level and cuts_words:
+    if is_byte_level and adds_prefix_space:
         library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     middle = tokenizer.tokens(tokenizer.between)
     special = {cls: tokenizer.cls_id, sep: tokenizer.sep_id}
@@ -124,7 +119,7 @@ def _frame(library: tokenizers.Tokenizer, tokenizer: Tokenizer, cuts_words: bool
         special_tokens=list(special.items()),
     )
     if is_byte_level:
-        # The first step takes blanks from the words' characters.
+        # The first step removes spaces from the offsets of words.
         library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), around])
     else:
         library.post_processor = around

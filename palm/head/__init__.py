@@ -1,4 +1,4 @@
-"""The heads under their names of PaddlePALM 2.x; their home is `palm.paradigm`."""
+"""The heads of `palm.paradigm` under the package name of PaddlePALM 2.x."""
 
 from palm import paradigm
 from palm.paradigm import *  # noqa: F403

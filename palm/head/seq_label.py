@@ -1,4 +1,4 @@
-"""`SequenceLabel` as PaddlePALM 2.x published it: with a CRF, whose rate is a thousandth of the run's."""
+"""`SequenceLabel` with the defaults of PaddlePALM 2.x: a CRF with 1/1000 of the run's learning rate."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 
 from palm import paradigm
 
-CRF_RATE = 1e-3
-EMISSION_L2 = 1e-4
-
 
 class SequenceLabel(paradigm.SequenceLabel):
-    """The head of `seq_label` with the defaults of PaddlePALM 2.x, where `use_crf` is not given.
+    """The head of `seq_label`, with the defaults of PaddlePALM 2.x if `use_crf` is not given.
 
-    That is, `use_crf=True`, `learning_rate=1e-3`, which is the factor of the rate of the CRF's weights, and
-    `emission_l2=1e-4`. With `use_crf`, true or false, the other defaults are those of YAML.
+    These are `use_crf=True`, `learning_rate=1e-3`, the factor of the learning rate of the CRF's weights, and
+    `emission_l2=1e-4`. If `use_crf` is given, the other defaults are those of the YAML settings.
     """
 
     stands_for = paradigm.SequenceLabel
@@ -24,4 +21,4 @@ class SequenceLabel(paradigm.SequenceLabel):
     def defaults_2x(cls, given: Collection[str]) -> dict[str, Any]:
         if "use_crf" in given:
             return {}
-        return {"use_crf": True, "crf_learning_rate_factor": CRF_RATE, "emission_l2": EMISSION_L2}
+        return {"use_crf": True, "crf_learning_rate_factor": 1e-3, "emission_l2": 1e-4}

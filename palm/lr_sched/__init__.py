@@ -1,4 +1,4 @@
-"""Learning-rate schedules by name, and under the class names of PaddlePALM 2.x."""
+"""Learning-rate schedules, registered by name, and under the class names of PaddlePALM 2.x."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base class of schedules: the learning rate's factor as a function of the global step alone."""
+"""Base class of schedules: the learning-rate factor as a function of the global step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palm.core.registry import Registry
 
 
 class Schedule(Component, ABC):
-    """A learning-rate schedule; it has no state, so a resumed run needs nothing but the step."""
+    """A learning-rate schedule; it has no state, so a resumed run needs only the step."""
 
     not_called: ClassVar[Mapping[str, str]] = {
         "_build": "override __call__(step), or derive from palm.lr_sched.base_schedualer.Schedualer"
@@ -21,15 +21,15 @@ class Schedule(Component, ABC):
 
     @abstractmethod
     def __call__(self, step: int) -> float:
-        """The factor of the learning rate in a step, counted from 0 over all tasks."""
+        """Compute the learning-rate factor of a step, counted from 0 over all tasks."""
 
     def simplest(self) -> Schedule:
-        """Return the schedule with the fewest settings that computes the same, for comparing."""
+        """Return an equivalent schedule with the fewest settings, for comparison."""
         return self
 
 
 def warmup_problems(warmup_steps: float, num_train_steps: float) -> list[str]:
-    """Return a line if a warm-up is negative, or as long as the run."""
+    """Return a line if the warm-up is negative or not shorter than the run."""
     if 0 <= warmup_steps < num_train_steps:
         return []
     return [
@@ -41,7 +41,7 @@ def warmup_problems(warmup_steps: float, num_train_steps: float) -> list[str]:
 LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule, "lr_scheduler")
 
 HORIZON = ("warmup_steps", "num_train_steps")
-"""Parameters of schedules that the run gives; all others are settings."""
+"""Parameters of schedules that the run sets; all others are settings."""
 
 
 def schedule_of_run(
@@ -50,21 +50,21 @@ def schedule_of_run(
     warmup_proportion: float = 0.0,
     settings: Mapping[str, Any] | None = None,
 ) -> Schedule:
-    """The schedule called `name` over the horizon of a run.
+    """Create the schedule `name` over the horizon of a run.
 
     Args:
-        name: an entry of `LR_SCHEDULES`; its constructor takes `warmup_steps`, `num_train_steps` or both.
-        num_train_steps: steps of all tasks together.
-        warmup_proportion: share of them that warms up; the number of steps is rounded down.
+        name: an entry of `LR_SCHEDULES`; its constructor has `warmup_steps`, `num_train_steps` or both.
+        num_train_steps: total steps of all tasks.
+        warmup_proportion: fraction of them for the warm-up; the number of steps is rounded down.
         settings: the constructor's other arguments.
 
     Raises:
-        ConfigError: for what the schedule refuses, such as a warm-up as long as the run, or any at all.
+        ConfigError: for arguments that the schedule rejects, or a warm-up that it does not have.
     """
     schedule = LR_SCHEDULES[name]
     horizon = dict(zip(HORIZON, (int(warmup_proportion * num_train_steps), num_train_steps), strict=True))
-    # The signature says which part of the horizon a schedule needs, also that of a user's own.
+    # The signature shows which parts of the horizon a schedule needs, including a user's own.
     accepted = inspect.signature(schedule).parameters
     if warmup_proportion > 0 and "warmup_steps" not in accepted:
-        raise ConfigError(f"warmup_proportion: {name} has no warm-up of this kind; leave it out")
+        raise ConfigError(f"warmup_proportion is not supported by {name}; leave it out")
     return schedule(**{key: value for key, value in horizon.items() if key in accepted}, **settings or {})

@@ -1,4 +1,4 @@
-"""Schedules as programs of PaddlePALM 2.x write them: `_build` turns a rate into one that moves."""
+"""Base class for custom schedules written for PaddlePALM 2.x: `_build` turns a rate into a schedule."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from palm.lr_sched.base import Schedule
 class Schedualer(Schedule):
     """The base class of schedules in PaddlePALM 2.x, in its spelling.
 
-    A subclass has the method `_build`. In Paddle it gave a variable made of operators on a step counter;
-    here it gives a function from the number of the step, from 0, to the rate.
+    A subclass has the method `_build`. In Paddle it returned a variable computed from a step counter; here it
+    returns a function from the step, counted from 0, to the rate.
     """
 
     not_called: ClassVar[Mapping[str, str]] = {}
@@ -22,12 +22,12 @@ class Schedualer(Schedule):
         self._prog: object = None
 
     def _set_prog(self, prog: object) -> None:
-        """Take what the optimizer moves."""
+        """Set the parameters of the optimizer."""
         self._prog = prog
 
     @abstractmethod
     def _build(self, learning_rate: float) -> Callable[[int], float] | float:
-        """The rate by step, or one for all steps, where `learning_rate` is the highest."""
+        """Return the rate as a function of the step, or a constant; `learning_rate` is the base rate."""
 
     def __call__(self, step: int) -> float:
         built = self._build(1.0)

@@ -1,4 +1,4 @@
-"""Schedules that fall without a seam after the warm-up: linear, cosine, polynomial, slanted triangular."""
+"""Schedules that decay continuously after the warm-up: linear, cosine, polynomial, slanted triangular."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from palm.lr_sched.base import LR_SCHEDULES, Schedule, warmup_problems
 
 
 class Decay(Schedule):
-    """Linear warm-up from 0 to 1, then a fall to `lr_end_factor` at the end of the run, where it stays.
+    """Linear warm-up from 0 to 1, then decay to `lr_end_factor` at the end of the run, constant beyond it.
 
     Args:
-        warmup_steps: number of steps that warm up; 0 for none.
-        num_train_steps: number of steps until the fall ends.
-        lr_end_factor: of linear, cosine and polynomial, the fraction of the learning rate at the end.
+        warmup_steps: number of warm-up steps; 0 for none.
+        num_train_steps: number of steps until the decay ends.
+        lr_end_factor: for linear, cosine and polynomial, fraction of the learning rate at the end.
 
     Raises:
-        ConfigError: for values outside their range.
+        ConfigError: if values are out of range.
     """
 
     def __init__(self, warmup_steps: float, num_train_steps: float, lr_end_factor: float = 0.0) -> None:
@@ -34,33 +34,33 @@ class Decay(Schedule):
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
             return step / self.warmup_steps
-        # Beyond the planned end, where a run may go on for a target, the rate stays at its last.
+        # Beyond the planned end, where a run may continue for a target, the rate keeps its last value.
         progress = (step - self.warmup_steps) / (self.num_train_steps - self.warmup_steps)
-        return self.end_factor + (1 - self.end_factor) * self.left(min(progress, 1.0))
+        return self.end_factor + (1 - self.end_factor) * self.curve(min(progress, 1.0))
 
     @abstractmethod
-    def left(self, progress: float) -> float:
-        """Return the height, from 1 to 0, after a fraction `progress` of the steps after the warm-up."""
+    def curve(self, progress: float) -> float:
+        """Compute the decay, from 1 to 0, after a fraction `progress` of the steps after the warm-up."""
 
 
 @LR_SCHEDULES.register("linear")
 class LinearScheduler(Decay):
-    """Linear warm-up from 0, then a straight line down: `1 − progress` after the warm-up."""
+    """Linear warm-up from 0, then linear decay: `1 − progress`."""
 
-    def left(self, progress: float) -> float:
-        """The straight line."""
+    def curve(self, progress: float) -> float:
+        """Compute the line."""
         return 1.0 - progress
 
 
 @LR_SCHEDULES.register("cosine")
 class CosineScheduler(Decay):
-    """Linear warm-up from 0, then half a period of a cosine: `(1 + cos(π · progress)) / 2`.
+    """Linear warm-up from 0, then half a cosine period: `(1 + cos(π · progress)) / 2`.
 
     Source: Loshchilov and Hutter, 2016, arXiv:1608.03983, equation 5, without restarts.
     """
 
-    def left(self, progress: float) -> float:
-        """The cosine."""
+    def curve(self, progress: float) -> float:
+        """Compute the cosine."""
         return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
@@ -69,10 +69,10 @@ class PolynomialScheduler(Decay):
     """Linear warm-up from 0, then `(1 − progress) ** lr_power`.
 
     Args:
-        lr_power: of polynomial; at 1 it is a straight line, above 1 the rate falls fast at first.
+        lr_power: for polynomial, the exponent; 1 is a straight line, above 1 the rate falls faster at first.
 
     Raises:
-        ConfigError: for values outside their range.
+        ConfigError: if values are out of range.
     """
 
     def __init__(
@@ -87,23 +87,23 @@ class PolynomialScheduler(Decay):
             raise ConfigError(f"lr_power should be above 0, not {lr_power!r}")
         self.power = lr_power
 
-    def left(self, progress: float) -> float:
-        """The power."""
+    def curve(self, progress: float) -> float:
+        """Compute the power."""
         return float((1.0 - progress) ** self.power)
 
 
 @LR_SCHEDULES.register("slanted_triangular")
 class SlantedTriangularScheduler(Schedule):
-    """A short, steep line up and a long one down; both ends are the 32nd part of the learning rate.
+    """A short, steep increase and a long linear decay, both from or to 1/32 of the learning rate.
 
-    With T = `num_train_steps` and `cut = ⌊T / 10⌋`: `(1 + 31 p) / 32`, where `p = t / cut` below the cut, and
-    `1 − (t − cut) / (9 cut)` from there on.
+    With T = `num_train_steps` and `cut = ⌊T / 10⌋`: `(1 + 31 p) / 32`, with `p = t / cut` before the cut, and
+    `p = 1 − (t − cut) / (9 cut)` from there on.
 
     Args:
         num_train_steps: number of steps of the run.
 
     Raises:
-        ConfigError: for a run too short to rise in.
+        ConfigError: if the run is too short for the increase.
 
     Source: Howard and Ruder, 2018, arXiv:1801.06146, equation 3.
     """
@@ -115,12 +115,12 @@ class SlantedTriangularScheduler(Schedule):
         self.cut = int(num_train_steps * self.CUT_FRACTION)
         if self.cut < 1:
             raise ConfigError(
-                f"slanted_triangular rises in a tenth of the steps, for which {num_train_steps!r} are "
-                "too few; set num_epochs higher, or lr_scheduler: linear"
+                f"slanted_triangular needs 10 steps or more, not {num_train_steps!r}; increase num_epochs or "
+                "set lr_scheduler: linear"
             )
-        # So that the line down ends at T, up to the rounding of the cut.
-        self.fall = self.cut * (1 / self.CUT_FRACTION - 1)
+        # The decay ends at T, up to the rounding of the cut.
+        self.decay_steps = self.cut * (1 / self.CUT_FRACTION - 1)
 
     def __call__(self, step: int) -> float:
-        risen = step / self.cut if step < self.cut else max(0.0, 1 - (step - self.cut) / self.fall)
-        return (1 + risen * (self.RATIO - 1)) / self.RATIO
+        height = step / self.cut if step < self.cut else max(0.0, 1 - (step - self.cut) / self.decay_steps)
+        return (1 + height * (self.RATIO - 1)) / self.RATIO

@@ -1,4 +1,4 @@
-"""PaddlePALM's schedules: linear decay as in BERT, noam, and a constant rate, each after a warm-up."""
+"""PaddlePALM's schedules: linear decay as in BERT, noam and a constant rate, each after a warm-up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from palm.lr_sched.base import LR_SCHEDULES, Schedule, warmup_problems
 
 @LR_SCHEDULES.register("linear_warmup_decay")
 class TriangularScheduler(Schedule):
-    """Linear warm-up from 0, then linear decay to 0 over the whole run, as BERT was trained.
+    """Linear warm-up from 0, then linear decay to 0 over the whole run, as in BERT.
 
-    `step / warmup_steps` below `warmup_steps`, `1 − step / num_train_steps` from there on, and 0
-    beyond the end. The decay counts from step 0, so the factor jumps down a little where the
-    warm-up ends. Without a warm-up the factor is 1 throughout: PALM's `warmup_proportion: 0`.
+    `step / warmup_steps` before `warmup_steps`, `1 − step / num_train_steps` from there on, and 0 beyond the
+    end. The decay counts from step 0, so the factor drops slightly at the end of the warm-up. Without a
+    warm-up the factor is always 1: PALM's `warmup_proportion: 0`.
 
     Args:
-        warmup_steps: number of steps that warm up.
+        warmup_steps: number of warm-up steps.
         num_train_steps: number of steps until the factor is 0.
 
     Raises:
@@ -35,11 +35,11 @@ class TriangularScheduler(Schedule):
             return 1.0
         if step < self.warmup_steps:
             return step / self.warmup_steps
-        # Not from the end of the warm-up on: PALM counts the decay from step 0.
+        # PALM counts the decay from step 0, not from the end of the warm-up.
         return max(0.0, 1.0 - step / self.num_train_steps)
 
     def simplest(self) -> Schedule:
-        """Without a warm-up, the constant rate that it is."""
+        """Return a constant schedule if there is no warm-up."""
         return self if self.warmup_steps else WarmupScheduler(0)
 
 
@@ -47,8 +47,8 @@ class TriangularScheduler(Schedule):
 class NoamScheduler(Schedule):
     """Linear warm-up, then decay with the square root of the step; the peak is the learning rate.
 
-    With t = step + 1: `min(t / warmup_steps, √(warmup_steps / t))`. Unlike the paper's formula it
-    has no factor for the model's width, and the end of the run plays no part.
+    With t = step + 1: `min(t / warmup_steps, √(warmup_steps / t))`. Unlike the paper's formula, it does not
+    depend on the model's width, nor on the length of the run.
 
     Args:
         warmup_steps: the step at which the factor is 1.
@@ -62,12 +62,12 @@ class NoamScheduler(Schedule):
     def __init__(self, warmup_steps: float) -> None:
         if not warmup_steps > 0:
             raise ConfigError(
-                f"noam needs at least one step of warm-up, not {warmup_steps!r}; raise warmup_proportion"
+                f"noam needs at least one warm-up step, not {warmup_steps!r}; increase warmup_proportion"
             )
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
-        # From 1, or the first step would have no rate.
+        # Counted from 1; otherwise the rate of the first step would be 0.
         ratio = (step + 1) / self.warmup_steps
         return float(min(ratio, ratio**-0.5))
 
@@ -77,10 +77,10 @@ class WarmupScheduler(Schedule):
     """Linear warm-up from 0, then a constant rate; without a warm-up, a constant rate throughout.
 
     Args:
-        warmup_steps: number of steps that warm up; 0 for none.
+        warmup_steps: number of warm-up steps; 0 for none.
 
     Raises:
-        ConfigError: for a negative number.
+        ConfigError: if `warmup_steps` is negative.
     """
 
     def __init__(self, warmup_steps: float) -> None:

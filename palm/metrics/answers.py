@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as the official scripts of SQuAD 1.1 and 2.0 and of CMRC 2018."""
+"""Exact match and F1 of answers, as in the official scripts of SQuAD 1.1, SQuAD 2.0 and CMRC 2018."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 PUNCTUATION = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-"""Characters that do not count."""
+"""Characters that are ignored in the comparison of answers."""
 
 _CHINESE = re.compile(r"[\u4e00-\u9fa5]")
 _MARK = re.compile(r"(\.{2,}|[\[\](){}<>;@#$%&?!\"«»‘„‒–—―]|,(?!\d))")
@@ -24,7 +24,7 @@ _QUOTED = re.compile(r"(')?(.+?)('s|'m|'d|'ll|'re|'ve|n't|')?")
 
 @METRICS.register("squad")
 class Squad(Metric):
-    """Exact match and F1 of words in percent, each with the best of a question's true answers.
+    """Exact match and word F1 in percent, each for the best matching true answer of a question.
 
     Answers are compared in lower case, without punctuation and articles.
 
@@ -41,7 +41,7 @@ class Squad(Metric):
         self._total = 0
 
     def exact(self, predicted: str, true: str) -> float:
-        """1 if both are the same answer, else 0."""
+        """1 if the answers are equal, else 0."""
         return exact(predicted, true)
 
     def f1(self, predicted: str, true: str) -> float:
@@ -61,13 +61,13 @@ class ScoredQuestion(NamedTuple):
     """The scores of one question of SQuAD 2.0.
 
     Args:
-        has_answer: whether there is one.
-        exact: of the predicted answer, 0 or 1.
-        f1: of the predicted answer, from 0 to 1.
-        candidate: the best answer that is not empty.
-        candidate_exact: `exact` of the candidate.
-        candidate_f1: `f1` of the candidate.
-        null_odds: the higher, the likelier there is no answer; None where predictions have none.
+        has_answer: whether the question has a true answer.
+        exact: exact match of the predicted answer, 0 or 1.
+        f1: F1 of the predicted answer, from 0 to 1.
+        candidate: the best predicted answer that is not empty.
+        candidate_exact: exact match of the candidate.
+        candidate_f1: F1 of the candidate.
+        null_odds: higher if "no answer" is more likely; None if the predictions do not have it.
     """
 
     has_answer: bool
@@ -81,11 +81,11 @@ class ScoredQuestion(NamedTuple):
 
 @METRICS.register("squad2")
 class Squad2(Metric):
-    """Scores as `Squad` counts them where a question may have no answer: then only an empty one is right.
+    """Scores of `Squad` for questions that may have no answer, where only an empty prediction is right.
 
-    Beside the figures of all questions come those of questions with an answer (`HasAns_…`) and
-    without one (`NoAns_…`). Where predictions have `null_odds`, also the best figures that a choice
-    of `null_score_diff_threshold` would reach on these questions, and that choice.
+    Reported for all questions, for those with an answer (`HasAns_…`) and for those without one (`NoAns_…`).
+    If predictions have `null_odds`, the best scores that any `null_score_diff_threshold` would reach on these
+    questions, and that threshold, are reported too.
 
     Source: Rajpurkar et al., 2018, arXiv:1806.03822, and its authors' evaluation script.
     """
@@ -98,7 +98,7 @@ class Squad2(Metric):
         self._questions: list[ScoredQuestion] = []
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        # As the authors' script: true answers of nothing but articles and marks do not count.
+        # As in the authors' script: true answers that consist of articles and punctuation are ignored.
         answers = [answer for answer in truth["answers"] if counted_words(answer)] or [""]
         text = prediction["text"]
         candidate = next((one["text"] for one in prediction.get("nbest", ()) if one["text"]), text)
@@ -127,10 +127,10 @@ class Squad2(Metric):
         return scores
 
     def _best_threshold(self, name: str, scores: Sequence[float]) -> dict[str, float]:
-        """The best figure of any threshold; below it, a question is answered.
+        """The best score over all thresholds, and its threshold; questions below it are answered.
 
-        With no question answered, those without an answer are right. The questions are then
-        answered in the order of their odds, and where the figure is best, the threshold is.
+        Starts with no question answered, so those without an answer are right, and then answers the
+        questions in the order of their odds.
         """
         current: float = sum(not question.has_answer for question in self._questions)
         highest = current
@@ -138,7 +138,7 @@ class Squad2(Metric):
         odds = [question.null_odds or 0.0 for question in self._questions]
         for index in np.argsort(odds, kind="stable").tolist():
             question = self._questions[index]
-            # An answer to a question that has none takes back the point for silence.
+            # Answering a question that has no answer loses its point.
             current += scores[index] if question.has_answer else -float(bool(question.candidate))
             if current > highest:
                 highest = current
@@ -153,18 +153,18 @@ def _percents(questions: Sequence[ScoredQuestion], part: str) -> dict[str, float
 
 
 def counted_words(answer: str) -> list[str]:
-    """The words that count: lower case, no punctuation (it joins what it parted), no articles."""
+    """The words that are compared: lower-case, no articles; deleted punctuation leaves no gap."""
     kept = "".join(character for character in answer.lower() if character not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", kept).split()
 
 
 def exact(predicted: str, true: str) -> float:
-    """1 if the words that count are the same, else 0."""
+    """1 if the compared words are equal, else 0."""
     return float(counted_words(predicted) == counted_words(true))
 
 
 def word_f1(predicted: str, true: str) -> float:
-    """F1 of the words in common; 0 if there is none."""
+    """F1 of the common words; 0 if there are none."""
     ours = counted_words(predicted)
     theirs = counted_words(true)
     common = (Counter(ours) & Counter(theirs)).total()
@@ -172,21 +172,21 @@ def word_f1(predicted: str, true: str) -> float:
 
 
 def word_f1_or_empty(predicted: str, true: str) -> float:
-    """The same, but two answers without words agree."""
+    """Word F1, where two answers without words count as equal."""
     return word_f1(predicted, true) or float(not counted_words(predicted) and not counted_words(true))
 
 
 def best(score: Callable[[str, str], float], predicted: str, answers: Sequence[str]) -> float:
-    """The score with the best of the true answers; 0 where there is none."""
+    """The highest score over the true answers; 0 if there are none."""
     return max((score(predicted, true) for true in answers), default=0.0)
 
 
 @METRICS.register("cmrc")
 class Cmrc(Squad):
-    """Exact match and F1 in percent, each with the best of a question's true answers.
+    """Exact match and F1 in percent, each for the best matching true answer of a question.
 
-    Answers are compared in lower case without punctuation. F1 is that of the longest stretch that
-    both have in common, counted in Chinese characters, and in words of other scripts.
+    Answers are compared in lower case without punctuation. F1 is that of the longest common substring,
+    counted in Chinese characters and in words of other scripts.
 
     Source: Cui et al., 2019, arXiv:1810.07366, section 3, and its authors' evaluation script.
     """
@@ -197,17 +197,17 @@ class Cmrc(Squad):
     def f1(self, predicted: str, true: str) -> float:
         ours = segments(predicted)
         theirs = segments(true)
-        common = longest_common_stretch(ours, theirs)
+        common = longest_common_substring(ours, theirs)
         return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
 def without_punctuation(text: str) -> str:
-    """The text in lower case, without the characters that do not count."""
+    """The text in lower case, without the characters in `PUNCTUATION`."""
     return "".join(character for character in text.lower().strip() if character not in PUNCTUATION)
 
 
 def segments(text: str) -> list[str]:
-    """Chinese characters, and the words between them, without punctuation."""
+    """The Chinese characters and the words between them, without punctuation."""
     parts = re.split(f"({_CHINESE.pattern})", without_punctuation(text))
     return [
         segment for part in parts for segment in (part if _CHINESE.fullmatch(part) else treebank_words(part))
@@ -215,20 +215,20 @@ def segments(text: str) -> list[str]:
 
 
 def treebank_words(text: str) -> list[str]:
-    """Words and marks of a text that is not Chinese, cut as in the Penn Treebank.
+    """Words and punctuation of a non-Chinese text, tokenized as in the Penn Treebank.
 
-    Numbers keep their points and commas; the last full stop, other marks, quotes and the endings of
-    contractions stand alone.
+    Numbers keep their points and commas; the last full stop, other punctuation, quotes and the suffixes of
+    contractions are separate tokens.
     """
     spaced = _LAST_DOT.sub(" . ", _MARK.sub(r" \1 ", text))
     words = [(word, _QUOTED.fullmatch(word)) for word in spaced.split()]
-    return [piece for word, match in words for piece in (match.groups() if match else (word,)) if piece]
+    return [token for word, match in words for token in (match.groups() if match else (word,)) if token]
 
 
-def longest_common_stretch(ours: Sequence[str], theirs: Sequence[str]) -> int:
-    """The length of the longest run of segments that both have."""
+def longest_common_substring(ours: Sequence[str], theirs: Sequence[str]) -> int:
+    """The length of the longest common run of segments."""
     longest = 0
-    # A row at a time of the table of common endings, so that memory grows with one text alone.
+    # One row of the table of common suffixes at a time, so memory grows with one text only.
     before = [0] * (len(theirs) + 1)
     for segment in ours:
         here = [0]

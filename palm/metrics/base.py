@@ -1,4 +1,4 @@
-"""The contract of a metric: it takes predictions beside the truth, one by one, and gives numbers."""
+"""The metric interface: it counts pairs of prediction and truth one by one, and computes numbers."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from palm.core.registry import Registry
 from palm.distributed.group import exhaust
 
 Prediction = Mapping[str, Any]
-"""A record, as prediction writes it."""
+"""A record, as written by prediction."""
 
 Truth = Mapping[str, Any]
-"""The true values of the same example, as its reader gives them."""
+"""The true values of the same example, as returned by `Reader.truths`."""
 
 
 class Metric(ABC):
-    """Counts examples one by one; every example once.
+    """Base of metrics, which count every example once.
 
-    Subclasses are built without arguments, before every evaluation.
+    Subclasses are constructed without arguments before every evaluation.
 
     Attributes:
-        needs: the fields of the truth that it reads.
-        main: the number of `compute` that decides which model is best.
-        higher_is_better: whether that number should rise; one that should fall is 0 or more.
-        perfect: its highest value, where it should rise.
-        worst: its lowest value there.
-        examples_per_unit: the number of consecutive examples that are counted as one.
+        needs: the fields of the truth that the metric reads.
+        main: the name of the number that decides which model is best.
+        higher_is_better: whether the main number should rise; one that should fall is never negative.
+        perfect: the highest value of a main number that should rise.
+        worst: the lowest value of a main number that should rise.
+        examples_per_unit: the number of consecutive examples that form one unit.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -45,23 +45,23 @@ class Metric(ABC):
 
     @abstractmethod
     def compute(self) -> dict[str, float]:
-        """The numbers by name, of all examples so far."""
+        """The numbers over all examples so far, by name."""
 
     @classmethod
     def normalized_score(cls, value: float) -> float:
-        """The main number on one scale for all metrics: it rises, and 1 is perfect.
+        """The main number on a common scale, where higher is better and 1 is perfect.
 
-        So metrics of different tasks can be averaged: percent are divided by 100, and a number that
-        should fall counts as 1 / (1 + number).
+        Used to average metrics of different tasks: percentages are divided by 100, and a number that should
+        fall becomes 1 / (1 + number).
         """
         return value / cls.perfect if cls.higher_is_better else 1 / (1 + value)
 
 
 class Mean(Metric):
-    """Base of metrics that are a mean over examples, or over what these consist of.
+    """Base of metrics that are a mean over examples or over parts of examples.
 
     Attributes:
-        none: the number where there is nothing to count.
+        none: the number if there is nothing to count.
     """
 
     none: ClassVar[float] = math.nan
@@ -72,7 +72,7 @@ class Mean(Metric):
 
     @abstractmethod
     def terms(self, prediction: Prediction, truth: Truth) -> Sequence[float]:
-        """The terms of one example in the mean."""
+        """The terms that one example adds to the mean."""
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
         terms = self.terms(prediction, truth)
@@ -87,10 +87,10 @@ METRICS: Registry[type[Metric]] = Registry("metric", Metric, "metrics")
 
 
 def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
-    """The metrics of these names, or dotted paths, in order.
+    """The metrics with these names or dotted paths, in order.
 
     Raises:
-        ConfigError: an unknown name, or two metrics that give numbers of the same name.
+        ConfigError: an unknown name, or two metrics whose main numbers have the same name.
     """
     problems = []
     metrics: dict[str, type[Metric]] = {}
@@ -100,9 +100,9 @@ def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
         except PalmError as error:
             problems.append(f"metrics: {error}")
             continue
-        # The scores of a task are one mapping: one of the two would replace the other.
+        # The scores of a task are one mapping, so one of the two would replace the other.
         if other := next((other for other in metrics if metrics[other].main == metric.main), None):
-            problems.append(f"metrics: {other!r} and {name!r} both give {metric.main!r}; choose one")
+            problems.append(f"metrics: {other!r} and {name!r} both compute {metric.main!r}; choose one")
         metrics[name] = metric
     if problems:
         raise ConfigError(problems)
@@ -110,14 +110,14 @@ def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
 
 
 def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[str]:
-    """A line for everything that keeps predictions from being evaluated by these metrics.
+    """The reasons why predictions cannot be evaluated by these metrics, one line each.
 
     Args:
-        names: of metrics, or dotted paths.
-        truth_names: the fields of the truth that the reader gives.
+        names: names or dotted paths of metrics.
+        truth_names: the reader's `Reader.truth_names`.
     """
     if not names:
-        return ["the head has no default metrics; name some with the setting metrics"]
+        return ["the head has no default metrics; choose some with the setting metrics"]
     try:
         metrics = metrics_of(names)
     except ConfigError as error:
@@ -125,8 +125,8 @@ def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[st
     known = set(truth_names)
     fitting = ", ".join(sorted(name for name in METRICS if known.issuperset(METRICS[name].needs))) or "none"
     return [
-        f"the metric {name!r} compares {' and '.join(map(repr, metric.needs))}, which the reader does not "
-        f"give; metrics that fit: {fitting}"
+        f"the metric {name!r} needs {' and '.join(map(repr, metric.needs))}, which the reader does not "
+        f"provide; metrics that fit: {fitting}"
         for name, metric in zip(names, metrics, strict=True)
         if not known.issuperset(metric.needs)
     ]
@@ -137,12 +137,12 @@ def scores_of(
     pairs: Iterable[tuple[Prediction, Truth]],
     take: Callable[[Iterator[Prediction]], object] = exhaust,
 ) -> dict[str, float]:
-    """The numbers of several metrics over the same examples, those of the first metric first.
+    """Compute several metrics over the same examples; the numbers of the first metric come first.
 
     Args:
-        metrics: to compute.
-        pairs: predictions beside the truth.
-        take: takes every prediction, after it was counted.
+        metrics: the metrics to compute.
+        pairs: each prediction with its truth.
+        take: consumes the predictions, each of which has been counted when it is yielded.
     """
     counting = [metric() for metric in metrics]
 

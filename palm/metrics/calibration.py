@@ -1,4 +1,4 @@
-"""Expected calibration error: whether what is predicted with 80 % is right in 80 % of the cases."""
+"""Expected calibration error: the gap between predicted probabilities and observed frequencies."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from palm.core.errors import ConfigError
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 BINS = 15
-"""Ranges of probabilities, all of the same width."""
+"""Number of probability ranges, all of the same width."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def calibration_error(probs: Sequence[float], right: Sequence[bool]) -> float:
-    """The mean difference between probability and frequency over `BINS` ranges, by their number of cases.
+    """The mean difference between probability and frequency in `BINS` ranges, weighted by number of cases.
 
     Args:
-        probs: of each case.
-        right: whether it came true.
+        probs: the predicted probability of each case.
+        right: whether each prediction was right.
 
     Source: Guo et al., 2017, "On calibration of modern neural networks".
     """
@@ -31,7 +31,7 @@ def calibration_error(probs: Sequence[float], right: Sequence[bool]) -> float:
 
 
 def reliability(probs: Sequence[float], right: Sequence[bool]) -> list[tuple[float, float]]:
-    """Return the mean probability of the cases of each range, and the fraction that came true; see above."""
+    """The mean probability and the fraction of right predictions in each range of `calibration_error`."""
     ranges = _ranges(probs)
     counts = np.bincount(ranges)
     sums = np.stack([np.bincount(ranges, np.asarray(each, dtype=np.float64)) for each in (probs, right)])
@@ -44,7 +44,7 @@ def _ranges(probs: Sequence[float]) -> npt.NDArray[np.int64]:
 
 
 def highest_probs(logits: npt.ArrayLike) -> list[float]:
-    """The probability of the likeliest label of each row of logits, [rows, labels]."""
+    """The highest softmax probability in each row of logits, [rows, labels]."""
     logits = np.asarray(logits)
     probs: list[float] = (1 / np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)).tolist()
     return probs
@@ -52,7 +52,7 @@ def highest_probs(logits: npt.ArrayLike) -> list[float]:
 
 @METRICS.register("ece")
 class CalibrationError(Metric):
-    """Expected calibration error of the predicted label, and the one without a temperature (`ece_before`)."""
+    """Expected calibration error of the predicted label, with and without temperature (`ece_before`)."""
 
     needs = ("label",)
     main: ClassVar[str] = "ece"
@@ -73,7 +73,7 @@ class CalibrationError(Metric):
         return dict(zip((self.main, f"{self.main}_before"), found, strict=True))
 
     def curves(self) -> list[tuple[str, list[tuple[float, float]]]]:
-        """The reliability of the probabilities, and of those without a temperature, if these are others."""
+        """The reliability of the probabilities, and of those without temperature if they differ."""
         found = [("predictions", reliability(self._probs, self._right))]
         if not np.allclose(self._probs, self._before, atol=1e-5):
             found.append(("without temperature", reliability(self._before, self._right)))
@@ -82,7 +82,7 @@ class CalibrationError(Metric):
 
 @METRICS.register("label_ece")
 class LabelCalibrationError(CalibrationError):
-    """Expected calibration error of all labels of all texts, and that without temperatures."""
+    """Expected calibration error of all labels of all texts, with and without temperatures."""
 
     needs = ("label_set",)
     main = "label_ece"
@@ -95,14 +95,14 @@ class LabelCalibrationError(CalibrationError):
 
 @METRICS.register("word_ece")
 class WordCalibrationError(CalibrationError):
-    """Expected calibration error of the labels of all words, and that without a temperature."""
+    """Expected calibration error of the labels of all words, with and without temperature."""
 
     needs = ("labels",)
     main = "word_ece"
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
         if "logits" not in prediction:
-            raise ConfigError("metrics: word_ece compares probabilities of words; set calibrate: true")
+            raise ConfigError("metrics: word_ece needs the probabilities of words; set calibrate: true")
         self._probs += prediction["probs"]
         self._before += highest_probs(prediction["logits"])
         self._right += [

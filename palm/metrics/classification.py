@@ -1,46 +1,64 @@
-"""Metrics of labels: accuracy, F1 of the classes, Matthews' correlation, weighted kappa."""
+"""Classification metrics: accuracy, micro and macro F1, Matthews' correlation, weighted kappa."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 from palm.metrics.base import METRICS, Metric, Prediction, Truth
 
 
-class LabelCounts(Metric):
-    """Base of metrics that need no more than how often each label was predicted, was true, and was both.
+class LabelTally:
+    """Counts of how often each label is predicted, is true, and is both.
 
     Attributes:
-        predicted: label -> examples for which it was predicted.
-        true: label -> examples for which it is true.
-        right: label -> examples for which both hold.
-        total: examples.
+        predicted: label -> number of times it is predicted.
+        true: label -> number of times it is true.
+        right: label -> number of times it is both.
+        total: number of examples.
     """
 
-    needs = ("label",)
-
     def __init__(self) -> None:
-        self.predicted: Counter[int] = Counter()
-        self.true: Counter[int] = Counter()
-        self.right: Counter[int] = Counter()
+        self.predicted: Counter[Any] = Counter()
+        self.true: Counter[Any] = Counter()
+        self.right: Counter[Any] = Counter()
         self.total = 0
 
-    def update(self, prediction: Prediction, truth: Truth) -> None:
-        self.count({prediction["label"]}, {truth["label"]})
-
-    def count(self, predicted: set[int], true: set[int]) -> None:
+    def count(self, predicted: Iterable[Any], true: Iterable[Any], right: Iterable[Any]) -> None:
         """Count the labels of one example."""
         self.predicted.update(predicted)
         self.true.update(true)
-        self.right.update(predicted & true)
+        self.right.update(right)
         self.total += 1
 
+    @property
+    def labels(self) -> list[Any]:
+        """The labels that are predicted or true at least once, sorted."""
+        return sorted(self.predicted.keys() | self.true.keys())
+
+    def scores(self, label: Any = None) -> tuple[float, float, float]:
+        """Return precision, recall and F1 of one label or of all together; a ratio with divisor 0 is 0."""
+        counts = (self.right, self.predicted, self.true)
+        right, predicted, true = (each.total() if label is None else each[label] for each in counts)
+        pairs = ((right, predicted), (right, true), (2 * right, predicted + true))
+        precision, recall, f1 = (part / whole if whole else 0.0 for part, whole in pairs)
+        return precision, recall, f1
+
     def mean_f1(self) -> float:
-        """The mean F1 of the labels that are predicted or true somewhere; 0 without any."""
-        labels = sorted(self.predicted.keys() | self.true.keys())
-        scores = [2 * self.right[label] / (self.predicted[label] + self.true[label]) for label in labels]
-        return math.fsum(scores) / max(1, len(scores))
+        """The mean F1 of the labels that are predicted or true at least once; 0 if there are none."""
+        return math.fsum(self.scores(label)[2] for label in self.labels) / max(1, len(self.labels))
+
+
+class LabelCounts(LabelTally, Metric):
+    """Base of metrics that only need the counts of labels."""
+
+    needs = ("label",)
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        is_right = prediction["label"] == truth["label"]
+        self.count([prediction["label"]], [truth["label"]], [truth["label"]] if is_right else [])
 
 
 @METRICS.register("accuracy")
@@ -55,14 +73,14 @@ class Accuracy(LabelCounts):
 
 @METRICS.register("micro_f1")
 class MicroF1(Accuracy):
-    """F1 of all classes counted together; where every text has one label, it is the accuracy."""
+    """F1 of all classes counted together, which is the accuracy if every text has one label."""
 
     main = "micro_f1"
 
 
 @METRICS.register("macro_f1")
 class MacroF1(LabelCounts):
-    """The mean over classes of their F1; a class counts if it is predicted or true somewhere."""
+    """The mean F1 of the classes that are predicted or true at least once."""
 
     main = "macro_f1"
 
@@ -74,15 +92,16 @@ class MacroF1(LabelCounts):
 class MatthewsCorrelation(LabelCounts):
     """Matthews' correlation coefficient of predicted and true labels, from -1 to 1; 0 is chance.
 
-    Source: Gorodkin, 2004, "Comparing two K-category assignments by a K-category correlation
-    coefficient"; 0 where all labels, predicted or true, are the same.
+    It is 0 if all predicted labels, or all true ones, are the same.
+
+    Source: Gorodkin, 2004, "Comparing two K-category assignments by a K-category correlation coefficient".
     """
 
     main = "mcc"
     worst = -1.0
 
     def compute(self) -> dict[str, float]:
-        # In whole numbers until the end, so that nothing cancels on large files.
+        # Integers until the division, to avoid cancellation on large files.
         by_chance = sum(count * self.true[label] for label, count in self.predicted.items())
         spread_predicted = self.total**2 - sum(n * n for n in self.predicted.values())
         spread_true = self.total**2 - sum(n * n for n in self.true.values())
@@ -94,9 +113,11 @@ class MatthewsCorrelation(LabelCounts):
 
 @METRICS.register("qwk")
 class QuadraticKappa(LabelCounts):
-    """Agreement on ordered labels beyond chance, from -1 to 1; differences of ids count squared.
+    """Quadratic weighted kappa: agreement beyond chance on ordered labels, from -1 to 1.
 
-    Source: Cohen, 1968, "Weighted kappa"; 1 where all labels, predicted and true, are the same.
+    Weights are squared differences of label ids. It is 1 if all labels, predicted and true, are the same.
+
+    Source: Cohen, 1968, "Weighted kappa".
     """
 
     main = "qwk"

@@ -1,4 +1,4 @@
-"""Scores of prediction files of questions, beside the SQuAD file with the true answers."""
+"""Scores of predicted answers against a SQuAD file with the true answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Question(NamedTuple):
 
 
 def squad_questions(path: str | Path) -> dict[str, Question]:
-    """Question id -> question, of a SQuAD JSON file with answers."""
+    """Question id -> question of a SQuAD JSON file with answers."""
     data = json.loads(Path(path).read_text(encoding="utf-8"))["data"]
     return {
         str(question["id"]): Question(
@@ -39,7 +39,7 @@ def squad_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, 
         path: the SQuAD JSON with the true answers; a question may have several.
 
     Returns:
-        `{"exact_match": …, "f1": …, "total": number of questions}`, as `Squad` counts.
+        `{"exact_match": …, "f1": …, "total": number of questions}`; see `Squad`.
     """
     return _scored(Squad(), predictions, path)
 
@@ -47,18 +47,18 @@ def squad_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, 
 def squad2_scores(
     predictions: Mapping[str, str], path: str | Path, null_odds: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Scores of answers to questions that may have none, as `Squad2` counts.
+    """Scores of answers to questions that may have no answer; see `Squad2`.
 
     Args:
-        predictions: question id -> answer, an empty one for none.
+        predictions: question id -> answer, empty for no answer.
         path: the SQuAD JSON with the true answers.
-        null_odds: question id -> how likely it is that there is no answer, as in `null_odds.json`.
+        null_odds: question id -> odds that there is no answer, as in `null_odds.json`.
     """
-    return _scored(Squad2(), predictions, path, null_odds or {})
+    return _scored(Squad2(), predictions, path, null_odds)
 
 
 def cmrc_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, float]:
-    """Scores of Chinese answers, as `Cmrc` counts; for arguments see `squad_scores`."""
+    """Scores of Chinese answers, see `Cmrc`; arguments as in `squad_scores`."""
     return _scored(Cmrc(), predictions, path)
 
 

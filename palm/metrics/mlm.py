@@ -1,4 +1,4 @@
-"""Metrics of masked language models: perplexity, and the fraction of right guesses."""
+"""Metrics of masked language models: perplexity and the accuracy of predicted words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from palm.metrics.base import METRICS, Mean, Prediction, Truth
 
 @METRICS.register("perplexity")
 class Perplexity(Mean):
-    """e to the mean negative log-likelihood of the masked words; 1 is perfect."""
+    """The exponential of the mean negative log-likelihood of the masked words; 1 is perfect."""
 
     needs = ("words",)
     main = "perplexity"
@@ -24,7 +24,7 @@ class Perplexity(Mean):
 
 @METRICS.register("word_accuracy")
 class WordAccuracy(Mean):
-    """The fraction of masked words that are guessed."""
+    """The fraction of masked words that are predicted correctly."""
 
     needs = ("words",)
     main = "word_accuracy"

@@ -12,18 +12,19 @@ from palm.metrics.classification import LabelCounts
 class LabelF1(LabelCounts):
     """F1 of all labels counted together (micro), and the mean of the labels' F1 (macro).
 
-    A label counts for the mean if it is predicted or true somewhere.
+    The mean includes the labels that are predicted or true at least once.
     """
 
     needs = ("label_set",)
     main = "micro_f1"
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        self.count({*prediction["labels"]}, {*truth["label_set"]})
+        predicted = {*prediction["labels"]}
+        true = {*truth["label_set"]}
+        self.count(predicted, true, predicted & true)
 
     def compute(self) -> dict[str, float]:
-        micro = 2 * self.right.total() / max(1, self.predicted.total() + self.true.total())
-        return {"micro_f1": micro, "macro_f1": self.mean_f1()}
+        return {"micro_f1": self.scores()[2], "macro_f1": self.mean_f1()}
 
 
 @METRICS.register("exact_match")
@@ -39,9 +40,9 @@ class ExactMatch(Mean):
 
 @METRICS.register("lrap")
 class RankingPrecision(Mean):
-    """Label ranking average precision: how many of the labels ranked above a true label are true, too.
+    """Label ranking average precision: the fraction of labels ranked above a true label that are true too.
 
-    Equal probabilities share the lowest rank; a text without labels, or with all of them, counts as 1.
+    Equal probabilities share the lowest rank; a text with no labels, or with all of them, counts as 1.
 
     Source: Tsoumakas et al., 2010, "Mining multi-label data", as scikit-learn computes it.
     """

@@ -1,4 +1,4 @@
-"""The metric of a ranking of pairs: how often the right text is above the wrong one."""
+"""The metric of pairwise ranking: how often the right text is ranked above the wrong one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from palm.metrics.base import METRICS, Mean, Prediction, Truth
 
 @METRICS.register("pair_accuracy")
 class PairAccuracy(Mean):
-    """The fraction of pairwise examples whose right text has the higher score; a tie is wrong.
+    """The fraction of pairs in which the right text has the higher score; a tie is wrong.
 
-    Examples come in the order of the reader of pairs: each right text, then its wrong one.
+    Every right text is followed by its wrong one, in the order of the pairwise reader.
     """
 
     needs = ("is_right",)

@@ -1,4 +1,4 @@
-"""Metrics of rankings: reciprocal rank, normalized discounted gain and recall."""
+"""Ranking metrics: reciprocal rank, normalized discounted cumulative gain and recall."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from palm.metrics.base import METRICS, Metric, Prediction, Truth
 from palm.metrics.regression import Floats
 
 DEPTH = 10
-"""The places of a ranking that `ndcg_at_10` and `recall_at_10` look at."""
+"""The number of ranks that `ndcg_at_10` and `recall_at_10` consider."""
 
 QUERIES = 256
-"""Queries whose similarities with all texts are in memory at a time."""
+"""Queries whose similarities to all texts are in memory at a time."""
 
 
 def ranking_scores(relevance: npt.ArrayLike, scores: npt.ArrayLike) -> dict[str, float]:
-    """Score one ranking; a relevance above 0 is relevant, and equal scores share their places.
+    """Score one ranking; candidates with a relevance above 0 are relevant.
 
     Args:
-        relevance: of every candidate, 0 or more.
-        scores: of the same candidates.
+        relevance: the relevance of every candidate, 0 or more.
+        scores: the score of every candidate.
 
     Returns:
-        `mrr`, 1 / the place of the first relevant candidate; `ndcg_at_10`; `recall_at_1` and `recall_at_10`,
-        the share of relevant candidates with such a place. Of equal scores, all have the last of their
-        places, and for the gain the mean of their gains. All are 0 where no candidate is relevant.
+        `mrr`, 1 / the rank of the first relevant candidate; `ndcg_at_10`; `recall_at_1` and `recall_at_10`,
+        the fraction of relevant candidates up to that rank. Candidates with equal scores share the last of
+        their ranks, and the mean of their gains. All are 0 if no candidate is relevant.
 
     Source: Jarvelin and Kekalainen, 2002, "Cumulated gain-based evaluation of IR techniques"; McSherry and
     Najork, 2008, "Computing information retrieval performance measures efficiently in the presence of tied
     scores".
     """
     gains = np.asarray(relevance, dtype=np.float64)
-    # Equal scores are one group, and each of its members has the last place of the group.
+    # Equal scores form a group, and each of its members has the last rank of the group.
     values, which, counts = np.unique(-np.asarray(scores), return_inverse=True, return_counts=True)
     if not gains.any():
         return dict.fromkeys(("mrr", "ndcg_at_10", "recall_at_1", "recall_at_10"), 0.0)
@@ -49,14 +49,14 @@ def ranking_scores(relevance: npt.ArrayLike, scores: npt.ArrayLike) -> dict[str,
 
 
 def _discounted(gains: Floats) -> float:
-    """The gains of the first places, divided by log2(place + 1)."""
+    """The sum of the first gains, each divided by log2(rank + 1)."""
     first = gains[:DEPTH]
     return float((first / np.log2(np.arange(2, len(first) + 2))).sum())
 
 
 @METRICS.register("ranking")
 class RankingScores(Metric):
-    """The means of `ranking_scores` over all queries, by the scores of their candidates."""
+    """The means of `ranking_scores` over all queries."""
 
     needs = ("relevance",)
     main = "mrr"
@@ -73,9 +73,9 @@ class RankingScores(Metric):
 
 @METRICS.register("retrieval")
 class RetrievalScores(Metric):
-    """The means of `ranking_scores` over all different `text_a`: how each ranks all different `text_b`.
+    """The means of `ranking_scores` over all distinct `text_a`, each of which ranks all distinct `text_b`.
 
-    Those of its own rows are relevant; the score is the cosine.
+    The texts of its own rows are relevant; the score is the cosine.
     """
 
     needs = ("pair",)
@@ -97,7 +97,7 @@ class RetrievalScores(Metric):
         places = {text: place for place, text in enumerate(self._texts)}
         texts = np.stack([*self._texts.values()])
         queries = [*self._queries]
-        # Some queries at a time: all similarities together grow with the square of the rows.
+        # A block of queries at a time, because the whole matrix grows with the square of the rows.
         for start in range(0, len(queries), QUERIES):
             some = queries[start : start + QUERIES]
             for query, scores in zip(some, np.stack([self._queries[q] for q in some]) @ texts.T, strict=True):

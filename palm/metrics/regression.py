@@ -1,4 +1,4 @@
-"""Metrics of predicted numbers: two correlations, the mean squared error, and the deviance of counts."""
+"""Regression metrics: two correlations, the mean squared error and the Poisson deviance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Correlation(Metric):
-    """Base of correlations of predicted and true numbers, from -1 to 1."""
+    """Base of correlations between predicted and true numbers, from -1 to 1."""
 
     needs = ("value",)
     worst = -1.0
@@ -32,12 +32,12 @@ class Correlation(Metric):
 
     @abstractmethod
     def number(self, predicted: Floats, true: Floats) -> float:
-        """The metric of two arrays of the same length."""
+        """The correlation of two arrays of the same length."""
 
 
 @METRICS.register("pearson")
 class Pearson(Correlation):
-    """The linear correlation, from -1 to 1; not a number where either side is constant."""
+    """The linear correlation, from -1 to 1; NaN if either side is constant."""
 
     main = "pearson"
 
@@ -47,7 +47,7 @@ class Pearson(Correlation):
 
 @METRICS.register("spearman")
 class Spearman(Correlation):
-    """The correlation of ranks, from -1 to 1; equal numbers share the mean of their ranks."""
+    """The rank correlation, from -1 to 1; equal numbers share the mean of their ranks."""
 
     main = "spearman"
 
@@ -57,7 +57,7 @@ class Spearman(Correlation):
 
 @METRICS.register("mse")
 class MeanSquaredError(Mean):
-    """The mean of the squared differences; 0 is perfect."""
+    """The mean squared error; 0 is perfect."""
 
     needs = ("value",)
     main = "mse"
@@ -83,16 +83,16 @@ class PoissonDeviance(Mean):
 
 def correlation(one: Floats, other: Floats) -> float:
     """Pearson's correlation of two arrays of the same length."""
-    # Asked of the numbers themselves: subtracting the mean leaves rounding, not 0.
+    # Compare the numbers themselves, because subtracting the mean leaves rounding errors.
     if (one == one[0]).all() or (other == other[0]).all():
         return float("nan")
     return float(np.corrcoef(one, other)[0, 1])
 
 
 def ranks(values: Floats) -> Floats:
-    """The rank of every value, from 1; equal ones have the mean of the ranks that they take up."""
+    """The rank of every value, from 1; equal values share the mean of their ranks."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
-    # The ranks that equal numbers take up are consecutive, so their mean is in the middle.
+    # The ranks of equal values are consecutive, so their mean is in the middle.
     last = np.cumsum(counts)
     mean: Floats = (last - (counts - 1) / 2)[which]
     return mean

@@ -1,4 +1,4 @@
-"""A metric on resampled rows: from sums of what it counts per row where it adds up, else row by row."""
+"""A metric on resampled rows, computed from per-row sums if its counters are additive, else row by row."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Floats = npt.NDArray[np.float64]
 Pair = tuple[Prediction, Truth]
 
 MOST_UPDATES = 1_000_000
-"""Rows that are counted for the intervals of a metric that does not add up."""
+"""The most updates for the intervals of a metric that is not additive."""
 
 
 def resampled_scores(
     metric: type[Metric], runs: Sequence[Sequence[Pair]], resamples: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """The main number of a metric for several predictions of the same rows: on all rows, and resampled.
+    """The main number of a metric for several runs on the same rows: on all rows, and on resampled ones.
 
-    Every resample draws as many rows as there are, with replacement, and the same ones for all runs; what
-    belongs together (`Metric.examples_per_unit`) is drawn together.
+    Every resample has as many rows as the original, drawn with replacement and the same for all runs; rows of
+    one unit (`Metric.examples_per_unit`) are drawn together.
 
     Returns:
         float64[runs], and float64[resamples, runs].
@@ -41,19 +41,19 @@ def resampled_scores(
 
 
 def score_intervals(metric: type[Metric], pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
-    """Return the 95 % intervals of a metric's numbers by name, with the rows as a sample.
+    """The 95 % intervals of a metric's numbers by name, with the rows as a sample.
 
-    A share of rows has Wilson's interval; other numbers the percentiles of resampled rows, and none where
-    these are all equal.
+    A number that is a fraction of rows has Wilson's interval. Others have percentiles of resampled rows, or
+    no interval if these are all equal.
     """
     units = _units_of(metric, pairs)
     score = _scorer(metric, units)
-    alone = [scores_of([metric], unit) for unit in units]
+    per_unit = [scores_of([metric], unit) for unit in units]
     resamples = min(1000, max(200, MOST_UPDATES // len(units)))
     drawn = [score(draw) for draw in _draws(len(units), resamples, np.random.default_rng(0))]
     found = {}
     for name, value in score(np.ones(len(units), dtype=np.int64)).items():
-        own = np.array([each.get(name, math.nan) for each in alone]) / metric.perfect
+        own = np.array([each.get(name, math.nan) for each in per_unit]) / metric.perfect
         if np.isin(own, (0.0, 1.0)).all() and math.isclose(own.mean() * metric.perfect, value):
             low, high = (metric.perfect * end for end in share_interval(float(own.mean()), len(units)))
         else:
@@ -65,7 +65,7 @@ def score_intervals(metric: type[Metric], pairs: Sequence[Pair]) -> dict[str, tu
 
 
 def share_interval(share: float, rows: int) -> tuple[float, float]:
-    """Compute the 95 % interval of a share of rows.
+    """The 95 % interval of a fraction of rows.
 
     Source: Wilson, 1927, "Probable inference, the law of succession, and statistical inference".
     """
@@ -78,7 +78,7 @@ Units = Sequence[Sequence[Pair]]
 """Rows that are drawn together."""
 
 Scorer = Callable[[Any], dict[str, float]]
-"""From how often every unit was drawn, int64[units], to the metric's numbers."""
+"""Computes the metric's numbers from how often every unit was drawn, int64[units]."""
 
 
 def _units_of(metric: type[Metric], pairs: Sequence[Pair]) -> Units:
@@ -103,11 +103,11 @@ def _scorer(metric: type[Metric], units: Units) -> Scorer:
 
 
 Key = tuple[str, Any]
-"""An attribute of a metric, and of a counter its key; None for a plain number."""
+"""An attribute of a metric and, for a counter, one of its keys; None for a plain number."""
 
 
 def _from_sums(metric: type[Metric], names: Sequence[Key], table: Floats, weights: Any) -> dict[str, float]:
-    """Compute the numbers of a metric whose counters have the weighted sums of the units' ones."""
+    """Compute the numbers of a metric from the weighted sums of the units' counters."""
     restored = metric()
     for (name, key), value in zip(names, (weights @ table).tolist(), strict=True):
         if key is None:
@@ -118,9 +118,9 @@ def _from_sums(metric: type[Metric], names: Sequence[Key], table: Floats, weight
 
 
 def _counted(metric: type[Metric], units: Units) -> tuple[list[Key], Floats] | None:
-    """The counters of a metric, and their values after each unit alone, float64[units, names].
+    """The counters of a metric, and their values for each single unit, float64[units, names].
 
-    None where what it keeps is not numbers and counters.
+    None if the metric has attributes other than numbers and counters.
     """
     cells: list[tuple[int, Key, float]] = []
     for row, unit in enumerate(units):
@@ -142,7 +142,7 @@ def _counted(metric: type[Metric], units: Units) -> tuple[list[Key], Floats] | N
 
 
 def _agrees(metric: type[Metric], units: Units, from_sums: Scorer) -> bool:
-    """Check that the metric is a function of sums: not every number that an object keeps adds up."""
+    """Check that the metric is a function of sums, since not every numeric attribute is additive."""
     for number in {len(units), (len(units) + 1) // 2}:
         expected = scores_of([metric], (pair for unit in units[:number] for pair in unit))
         sums = from_sums((np.arange(len(units)) < number).astype(np.int64))

@@ -1,4 +1,4 @@
-"""Metrics of sequence labelling: entities found exactly, and single labels, counted as `seqeval` counts."""
+"""Metrics of sequence labelling: exact entities and single labels, counted like `seqeval`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from palm.core.errors import PalmError
 from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth, scores_of
+from palm.metrics.classification import LabelTally
 
 
 class Entity(NamedTuple):
-    """Words that are labelled as one thing.
+    """Consecutive words that are labelled as one entity.
 
     Args:
-        kind: what it is, as in `B-kind`.
-        first: its first word, counted from 0.
-        last: its last word.
+        kind: the type of entity, as in `B-kind`.
+        first: index of its first word.
+        last: index of its last word.
     """
 
     kind: str
@@ -27,9 +28,9 @@ class Entity(NamedTuple):
 def entities(labels: Sequence[str]) -> list[Entity]:
     """The entities of one text.
 
-    `B-city` begins an entity and `I-city` continues it; `O` belongs to none. An `I-` that has
-    nothing to continue, because another kind or nothing stands before it, begins an entity, too.
-    `S-` (a single word) and `E-` (the last word) are understood as well.
+    `B-city` begins an entity, `I-city` continues it, and `O` is outside any entity. An `I-` without an
+    entity of the same kind before it also begins one. `S-` (a single word) and `E-` (the last word) are
+    supported too.
 
     Args:
         labels: one per word.
@@ -53,54 +54,50 @@ def entities(labels: Sequence[str]) -> list[Entity]:
     return result
 
 
-class SetF1(Metric):
-    """Base of metrics of exact things: F1, precision and recall of all texts' things counted together.
+class SetF1(LabelTally, Metric):
+    """Base of metrics that compare sets of items: F1, precision and recall over the items of all texts.
 
     Attributes:
-        name: of the things, with which the names of the numbers begin.
+        name: the prefix of the numbers' names.
     """
 
     name: ClassVar[str]
 
-    def __init__(self) -> None:
-        self._right = 0
-        self._predicted = 0
-        self._true = 0
-
     @abstractmethod
-    def things(self, record: Mapping[str, Any]) -> set[Any]:
-        """The things of a prediction or of a truth."""
+    def items(self, record: Mapping[str, Any]) -> set[Any]:
+        """The items of a prediction or of a truth; each is a tuple that begins with its label."""
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
-        predicted = self.things(prediction)
-        true = self.things(truth)
-        self._right += len(predicted & true)
-        self._predicted += len(predicted)
-        self._true += len(true)
+        predicted = self.items(prediction)
+        true = self.items(truth)
+        found = ([label for label, *_ in each] for each in (predicted, true, predicted & true))
+        self.count(*found)
 
     def compute(self) -> dict[str, float]:
-        return {
-            f"{self.name}_f1": _ratio(2 * self._right, self._predicted + self._true),
-            f"{self.name}_precision": _ratio(self._right, self._predicted),
-            f"{self.name}_recall": _ratio(self._right, self._true),
-        }
+        return self.named_scores()
+
+    def named_scores(self, label: Any = None, suffix: str = "") -> dict[str, float]:
+        """Return the scores of one label, or of all together, by name."""
+        precision, recall, f1 = self.scores(label)
+        numbers = {"f1": f1, "precision": precision, "recall": recall}
+        return {f"{self.name}_{number}{suffix}": value for number, value in numbers.items()}
 
 
 @METRICS.register("entity_f1")
 class EntityF1(SetF1):
-    """Precision, recall and F1 of entities; one is right if its kind, its first and its last word are."""
+    """Precision, recall and F1 of entities; kind, first word and last word must be right."""
 
     needs = ("labels",)
     main = "entity_f1"
     name = "entity"
 
-    def things(self, record: Mapping[str, Any]) -> set[Any]:
+    def items(self, record: Mapping[str, Any]) -> set[Any]:
         return set(entities(record["labels"]))
 
 
 @METRICS.register("token_accuracy")
 class TokenAccuracy(Mean):
-    """The fraction of words with the right label, `O` included; PaddlePALM's pages call it F1."""
+    """The fraction of words with the right label, including `O`; PaddlePALM's documents call it F1."""
 
     needs = ("labels",)
     main = "token_accuracy"
@@ -114,26 +111,22 @@ def entity_scores(predicted: Sequence[Sequence[str]], true: Sequence[Sequence[st
     """Precision, recall and F1 of entities, and accuracy of labels, from 0 to 1.
 
     Args:
-        predicted: for every text a label per word.
-        true: the same texts' true labels.
+        predicted: the predicted labels of each text, one per word.
+        true: the true labels of the same texts.
 
     Returns:
-        `{"precision": …, "recall": …, "f1": …, "accuracy": …}`, as `EntityF1` and `TokenAccuracy` count;
-        what would divide by 0 is 0.
+        `{"precision": …, "recall": …, "f1": …, "accuracy": …}`, see `EntityF1` and `TokenAccuracy`; 0 in
+        place of a division by 0.
 
     Raises:
-        PalmError: another number of texts, or of labels in one of them.
+        PalmError: the numbers of texts differ, or the numbers of labels in one of them.
     """
     if len(predicted) != len(true):
-        raise PalmError(f"labels are predicted for {len(predicted)} texts, but there are {len(true)}")
+        raise PalmError(f"labels were predicted for {len(predicted)} texts, but there are {len(true)}")
     pairs = []
     for text, (ours, theirs) in enumerate(zip(predicted, true, strict=True)):
         if len(ours) != len(theirs):
-            raise PalmError(f"text {text}: {len(ours)} labels are predicted for {len(theirs)} words")
+            raise PalmError(f"text {text}: {len(ours)} labels were predicted for {len(theirs)} words")
         pairs.append(({"labels": ours}, {"labels": theirs}))
     scores = scores_of([EntityF1, TokenAccuracy], pairs)
     return {name.split("_")[1]: value for name, value in scores.items()}
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0

@@ -1,4 +1,4 @@
-"""Mixing strategies by name: which task a step trains, and how many steps each task is planned to get."""
+"""Mixing strategies by name: they draw the task of each step and plan the number of steps of each task."""
 
 from __future__ import annotations
 

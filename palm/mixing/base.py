@@ -1,4 +1,4 @@
-"""The contract of mixing strategies: every task's share of the draws, from the tasks' progress."""
+"""The base class of mixing strategies, which compute shares of the draws from the tasks' progress."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class TaskProgress:
 
     Args:
         name: the task's name.
-        mix_ratio: its rate of draws, relative to the others, before the strategy changes it.
+        mix_ratio: how often it is drawn, relative to the others, before the strategy changes that.
         rows: number of its training rows.
-        steps_per_epoch: number of its steps in one pass over them.
-        is_target: whether it gets an exact number of steps.
-        step: how many steps it has had.
-        expected_steps: how many it is planned to get; 0 while that is not known.
-        scores: its dev scores so far, from 0 to 1, the higher the better.
-        share_rows_with: the task in whose steps it is trained, on the same rows; then it is not drawn itself.
+        steps_per_epoch: number of its steps in one pass over the rows.
+        is_target: True if it gets an exact number of steps.
+        step: number of its steps so far.
+        expected_steps: number of planned steps; 0 if that is not known yet.
+        scores: its dev scores so far, from 0 to 1; higher is better.
+        share_rows_with: the task with the same rows, in whose steps it is trained; it is not drawn itself.
     """
 
     name: str
@@ -52,16 +52,16 @@ Draws = Literal["planned", "independent"]
 
 
 class Mixing(Component, ABC):
-    """A mixing strategy; it has no state: what it gives depends on where the tasks stand alone.
+    """A mixing strategy. It has no state; its results depend only on the progress of the tasks.
 
     Args:
-        mixing_draws: planned: no task is drawn beyond its planned steps, so that every one has exactly these
-            when the run ends; independent: every step is drawn for itself, as PaddlePALM does.
+        mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
+            steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
 
     Attributes:
-        follows_scores: whether shares change with dev scores. Then the steps that are left are
-            planned again after every evaluation; otherwise a plan is made once.
-        follows_plan: whether shares depend on `TaskProgress.expected_steps`. Then a run cannot be continued
+        follows_scores: True if shares change with dev scores. The remaining steps are then planned again
+            after every evaluation; otherwise there is one plan for the whole run.
+        follows_plan: True if shares depend on `TaskProgress.expected_steps`. A run can then not be continued
             with another `num_epochs`.
     """
 
@@ -76,31 +76,31 @@ class Mixing(Component, ABC):
 
     @abstractmethod
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """Each task's rate of draws now, relative to the others, if all have the same `mix_ratio`."""
+        """Return each task's present rate of draws, relative to the others, for equal `mix_ratio`s."""
 
     def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:  # noqa: ARG002
-        """The shares that `expected_steps`, which has the same arguments, plans by: the run's average."""
+        """Return the average shares of the run, by which `expected_steps` (with the same arguments) plans."""
         return self.shares(tasks)
 
     def weights(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """Weigh each task's chance of being drawn now: `mix_ratio` times its share."""
+        """Return the weight of each task in the next draw: its `mix_ratio` times its share."""
         return [task.mix_ratio * share for task, share in zip(tasks, self.shares(tasks), strict=True)]
 
     def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:
-        """The index of the task that global step `step` (from 0) trains."""
+        """Draw the task of global step `step` (from 0); return its index."""
         weights: Sequence[float] = self.weights(tasks)
         if self.mixing_draws == "planned" and any(left := keep_target_for_last(tasks, self.left(tasks))):
-            # Tasks of weight 0 may be all that the plan has left; then what is left decides.
+            # If only tasks of weight 0 have planned steps left, draw by the remaining steps.
             chances = self.chances(weights, left)
             weights = chances if any(chances) else left
         return draw_task(seed, step, weights)
 
     def left(self, tasks: Sequence[TaskProgress]) -> list[int]:
-        """Count the steps of the plan that each task has left; 0 without a plan."""
+        """Count the remaining planned steps of each task; 0 without a plan."""
         return [max(task.expected_steps - task.step, 0) for task in tasks]
 
     def chances(self, weights: Sequence[float], left: Sequence[int]) -> Sequence[float]:
-        """Weigh planned draws: by the weights of the tasks that have steps left."""
+        """Return the weights of planned draws: the weights of the tasks that have steps left."""
         return [weight if steps else 0.0 for weight, steps in zip(weights, left, strict=True)]
 
     def binding_plan(
@@ -108,23 +108,23 @@ class Mixing(Component, ABC):
         tasks: Sequence[TaskProgress],
         count: int = 1,  # noqa: ARG002
     ) -> list[int | str] | None:
-        """The part of the plan that decides draws long before its end; None if any plan fits.
+        """Return the part of the plan that affects draws long before the end of the run; None if none does.
 
         Args:
-            tasks: as they are planned.
-            count: how many a global step trains.
+            tasks: the tasks with their planned steps.
+            count: number of tasks in a global step.
         """
-        if self.follows_scores:  # checkpoints have its plan
+        if self.follows_scores:  # its plan is in the checkpoints
             return None
         is_drawn_from = self.mixing_draws == "planned" and len(tasks) > 1
         return [task.expected_steps for task in tasks] if self.follows_plan or is_drawn_from else None
 
     def draw_several(self, seed: int, step: int, tasks: Sequence[TaskProgress], count: int) -> list[int]:
-        """The indices of the distinct tasks that global step `step` trains together, ascending.
+        """Draw the distinct tasks of global step `step`; return their indices, ascending.
 
-        Planned draws spread what every task has left of its plan evenly over the steps that this takes, so
-        they may be fewer than `count`; independent ones are `count` tasks in proportion to their weights.
-        Of one task it is `draw`.
+        Planned draws distribute the remaining steps of all tasks evenly over the remaining global steps, so
+        they may be fewer than `count`. Independent draws are `count` tasks, in proportion to their weights.
+        With a `count` of 1 this is the same as `draw`.
         """
         if count == 1:
             return [self.draw(seed, step, tasks)]
@@ -136,16 +136,16 @@ class Mixing(Component, ABC):
         return draw_tasks(seed, step, chances)
 
     def planned_updates(self, expected: Sequence[int], is_target: Sequence[bool], count: int) -> int:
-        """Plan the number of global steps, each of at most `count` tasks.
+        """Plan the number of global steps, each with at most `count` tasks.
 
         Args:
-            expected: the steps that each task is expected to get.
-            is_target: whether the run waits for it, where draws are independent.
-            count: how many distinct tasks a global step trains.
+            expected: expected steps of each task.
+            is_target: True for each task that a run with independent draws waits for.
+            count: number of distinct tasks in a global step.
         """
         if count == 1 or self.mixing_draws == "planned" or not any(expected):
             return planned_updates(expected, count)
-        # Independent draws reach a number of steps on average only: the slowest task that counts decides.
+        # With independent draws this is an average, determined by the slowest target.
         chances = zip(inclusion_probabilities(expected, count), expected, is_target, strict=True)
         return round(max(steps / chance for chance, steps, counts in chances if chance and counts))
 
@@ -155,12 +155,12 @@ class Mixing(Component, ABC):
         `int(num_epochs * mix_ratio * steps per epoch of the reference * its share / the reference's)`.
 
         Args:
-            tasks: as they stand before the first step.
-            reference: the index of the task whose data `num_epochs` counts.
-            num_epochs: passes over that data.
+            tasks: the tasks before the first step.
+            reference: index of the task whose epochs are counted.
+            num_epochs: passes over the data of that task.
 
         Raises:
-            ConfigError: the strategy cannot be followed in this run.
+            ConfigError: the strategy does not suit this run.
         """
         shares = self.planned_shares(tasks, reference, num_epochs)
         per_epoch = tasks[reference].steps_per_epoch
@@ -171,22 +171,22 @@ class Mixing(Component, ABC):
 
 
 class EpochMixing(Mixing):
-    """A strategy that knows its shares of every epoch of the main task, the first target.
+    """A strategy whose shares are known for every epoch of the main task, the first target.
 
-    Its planned draws are those of an urn: an epoch's steps in random order. So they do not depend on how many
-    epochs follow, and all tasks keep step with the main one.
+    Planned draws are the steps of an epoch in random order, without replacement. So they do not depend on the
+    number of later epochs, and all tasks advance together with the main one.
     """
 
     def quotas(self, tasks: Sequence[TaskProgress], epochs: float) -> list[int]:
-        """Plan the steps of each task in so many epochs of the main task."""
+        """Plan the steps of each task in this number of epochs of the main task."""
         main = first_target(tasks)
         return self.expected_steps(tasks, main, epochs / tasks[main].mix_ratio)
 
     def left(self, tasks: Sequence[TaskProgress]) -> list[int]:
-        """Count the steps that each task has left of the current epoch."""
+        """Count the remaining steps of each task in the current epoch."""
         main = tasks[first_target(tasks)]
         last = math.ceil(main.expected_steps / main.steps_per_epoch) if self._is_by_shares(tasks) else 0
-        # The main task may have had its steps of an epoch before the others have had theirs.
+        # The main task may finish its steps of an epoch before the others do.
         for epoch in range(max(main.step // main.steps_per_epoch, 1), last):
             planned = zip(tasks, self.quotas(tasks, epoch), strict=True)
             left = [max(min(quota, task.expected_steps) - task.step, 0) for task, quota in planned]
@@ -195,11 +195,11 @@ class EpochMixing(Mixing):
         return super().left(tasks)
 
     def chances(self, weights: Sequence[float], left: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
-        """The steps that are left."""
+        """Return the remaining steps as weights."""
         return left
 
     def binding_plan(self, tasks: Sequence[TaskProgress], count: int = 1) -> list[int | str] | None:
-        """Of a plan of whole epochs, nothing but that: longer ones begin like it."""
+        """Return only "whole epochs" for plans of whole epochs, because longer plans begin the same way."""
         plan = super().binding_plan(tasks, count)
         main = tasks[first_target(tasks)]
         if count > 1:  # draws are from the whole plan
@@ -208,19 +208,19 @@ class EpochMixing(Mixing):
         return ["whole epochs"] * len(tasks) if plan and is_whole and not self.follows_plan else plan
 
     def _is_by_shares(self, tasks: Sequence[TaskProgress]) -> bool:
-        """Check that the plan follows the shares, give or take a step, and not each task's own epochs."""
+        """Check whether the plan follows the shares (within one step) and not each task's own epochs."""
         main = tasks[first_target(tasks)]
         quotas = self.quotas(tasks, main.expected_steps / main.steps_per_epoch)
         return all(abs(task.expected_steps - quota) <= 1 for task, quota in zip(tasks, quotas, strict=True))
 
 
 def first_target(tasks: Sequence[TaskProgress]) -> int:
-    """The index of the main task."""
+    """Return the index of the main task, the first target."""
     return next(number for number, task in enumerate(tasks) if task.is_target)
 
 
 def keep_target_for_last(tasks: Sequence[TaskProgress], left: Sequence[int]) -> list[int]:
-    """`left`, without the very last step of a target while auxiliary tasks have some: it ends the run."""
+    """Return `left` without the last step of the last target, which ends the run, while others have steps."""
     of_targets = sum(steps for task, steps in zip(tasks, left, strict=True) if task.is_target)
     waits = of_targets == 1 < sum(left)
     return [0 if waits and task.is_target else steps for task, steps in zip(tasks, left, strict=True)]

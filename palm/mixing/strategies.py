@@ -1,4 +1,4 @@
-"""The mixing strategies: fixed ratios, by size, annealed, in turn, and driven by dev scores."""
+"""The mixing strategies: fixed ratios, by size, annealed, round robin, and by dev scores."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from palm.mixing.draws import plan_steps
 
 @MIXINGS.register("mix_ratio")
 class MixRatio(EpochMixing):
-    """Every task is drawn in proportion to its `mix_ratio` throughout: PALM's own way."""
+    """Tasks are drawn in proportion to their `mix_ratio`, as in PaddlePALM."""
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """1 each."""
+        """Return 1 for each task."""
         return [1.0] * len(tasks)
 
 
 @MIXINGS.register("proportional")
 class Proportional(EpochMixing):
-    """Tasks are drawn in proportion to their sizes, so that each sees its rows equally often.
+    """Tasks are drawn in proportion to their sizes, so rows of all tasks are used equally often.
 
     With a `mix_ratio` of 1, a task gets `num_epochs` passes over its own rows.
     """
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """The number of steps of one pass over each task's rows."""
+        """Return the number of steps in one pass over each task's rows."""
         return [float(task.steps_per_epoch) for task in tasks]
 
 
 @MIXINGS.register("temperature")
 class Temperature(EpochMixing):
-    """Between sizes and equality: a task's rows are drawn in proportion to `min(rows, cap) ** (1 / T)`.
+    """Between proportional and equal: a task's rows are drawn in proportion to `min(rows, cap) ** (1 / T)`.
 
-    T = 1 without a cap is `proportional`; the larger T, the more equal are the tasks.
+    T = 1 without a cap is `proportional`; larger values of T make the tasks more equal.
 
     Args:
-        mixing_temperature: of temperature, T: 1 or more.
-        mixing_cap: of temperature; rows above this number do not count, so that a huge task leaves room for
-            the others; None for no limit.
-        mixing_draws: planned: no task is drawn beyond its planned steps, so that every one has exactly these
-            when the run ends; independent: every step is drawn for itself, as PaddlePALM does.
+        mixing_temperature: T of the strategy temperature, 1 or more.
+        mixing_cap: for temperature, the number of rows above which the rows of a task do not count, so a huge
+            task leaves room for the others; None for no cap.
+        mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
+            steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
 
     Raises:
-        ConfigError: for values outside their range.
+        ConfigError: a value is out of range.
 
     Source: Raffel et al., 2020, arXiv:1910.10683, section 3.5.2, with chances per row.
     """
@@ -78,23 +78,23 @@ class Temperature(EpochMixing):
         self.cap = math.inf if mixing_cap is None else mixing_cap
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """The rate of each task's rows, divided by the rows of a step."""
+        """Return the rate of each task's rows divided by the rows per step."""
         return [_per_step(task, min(task.rows, self.cap) ** self.exponent) for task in tasks]
 
 
 @MIXINGS.register("annealed")
 class Annealed(EpochMixing):
-    """By size at first, nearly equal at last: rows are drawn in proportion to `rows ** alpha`.
+    """By size at first, nearly equal at the end: rows are drawn in proportion to `rows ** alpha`.
 
     In epoch e of E of the main task, the first target, `alpha = 1 - decay * (e - 1) / (E - 1)`.
 
     Args:
-        mixing_decay: of annealed, how far alpha falls; above 0, at most 1.
-        mixing_draws: planned: no task is drawn beyond its planned steps, so that every one has exactly these
-            when the run ends; independent: every step is drawn for itself, as PaddlePALM does.
+        mixing_decay: for annealed, the total decrease of alpha; above 0, at most 1.
+        mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
+            steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
 
     Raises:
-        ConfigError: for a value outside its range.
+        ConfigError: the decay is out of range.
 
     Source: Stickland and Murray, 2019, arXiv:1902.02671, section 3.2, equation 3, with chances per row.
     """
@@ -108,27 +108,27 @@ class Annealed(EpochMixing):
         self.decay = mixing_decay
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """Those of the epoch that the main task is in."""
+        """Return the shares in the main task's current epoch."""
         main = tasks[first_target(tasks)]
         last = math.ceil(main.expected_steps / main.steps_per_epoch)
         return self._shares_in(tasks, min(1 + main.step // main.steps_per_epoch, last), last)
 
     def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:
-        """The average of the epochs, relative to the main task."""
+        """Return the average over all epochs, relative to the main task."""
         main = tasks[first_target(tasks)]
         epochs = plan_steps(num_epochs, main.mix_ratio, main.steps_per_epoch) / main.steps_per_epoch
         if epochs <= 1:
             raise ConfigError(
-                "mixing: annealed changes from epoch to epoch of the main task; set num_epochs above 1"
+                "mixing: annealed changes with every epoch of the main task; set num_epochs above 1"
             )
         if tasks[reference] is not main:
             raise ConfigError(
-                f"mixing: annealed counts the epochs of {main.name!r}; make it the sampling_reference"
+                f"mixing: annealed counts epochs of {main.name!r}; set sampling_reference to it"
             )
         return self._average(tasks, reference, epochs, math.ceil(epochs))
 
     def quotas(self, tasks: Sequence[TaskProgress], epochs: float) -> list[int]:
-        """By the average of the epochs so far."""
+        """Plan the steps of each task by the average shares of these epochs."""
         number = first_target(tasks)
         main = tasks[number]
         shares = self._average(tasks, number, epochs, math.ceil(main.expected_steps / main.steps_per_epoch))
@@ -140,10 +140,10 @@ class Annealed(EpochMixing):
     def _average(
         self, tasks: Sequence[TaskProgress], reference: int, epochs: float, last: int
     ) -> list[float]:
-        """The average shares in the first of `last` epochs, relative to those of the reference."""
+        """Return the average shares in the first `epochs` of `last` epochs, relative to the reference."""
         sums = [0.0] * len(tasks)
         for epoch in range(1, math.ceil(epochs) + 1):
-            # The last epoch may be cut short, and counts by its length.
+            # The last epoch may be incomplete, and is weighted by its length.
             length = min(1.0, epochs - (epoch - 1))
             shares = self._shares_in(tasks, epoch, last)
             sums = [s + length * share / shares[reference] for s, share in zip(sums, shares, strict=True)]
@@ -156,25 +156,25 @@ class Annealed(EpochMixing):
 
 @MIXINGS.register("round_robin")
 class RoundRobin(EpochMixing):
-    """Tasks in turn, in the order of the configuration; nothing is left to chance.
+    """Tasks take turns in the order of the configuration, without randomness.
 
-    A task of `mix_ratio` 0.5 gets every second turn: always the task comes next whose steps lie
-    furthest behind its ratio.
+    The next task is always the one whose steps are furthest behind its `mix_ratio`; a task with a ratio of
+    0.5 gets every second turn.
     """
 
     def __init__(self) -> None:
         super().__init__()
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """1 each."""
+        """Return 1 for each task."""
         return [1.0] * len(tasks)
 
     def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:  # noqa: ARG002
-        """The index of the task whose turn it is, of those that have steps left."""
+        """Return the index of the next task, among those that have steps left."""
         left = keep_target_for_last(tasks, self.left(tasks))
         waits = any(left)
         turns = [
-            # The middle of a task's next step on the scale of its ratio; the least is furthest behind.
+            # The middle of a task's next step, scaled by its ratio; the minimum is furthest behind.
             (task.step + 0.5) / task.mix_ratio if task.mix_ratio and (steps or not waits) else math.inf
             for task, steps in zip(tasks, left, strict=True)
         ]
@@ -183,20 +183,20 @@ class RoundRobin(EpochMixing):
 
 @MIXINGS.register("dev_score")
 class DevScore(Mixing):
-    """Tasks far from their goal are drawn more often: in proportion to the gap to a reference score.
+    """Tasks far below a reference score are drawn more often, in proportion to the gap.
 
-    Until a task has a dev score, it is drawn like the average of the others. After every evaluation
-    the steps that are left are planned again; a target is saved at its count of the newest plan.
+    A task without a dev score is drawn as often as the average of the others. After every evaluation the
+    remaining steps are planned again; a target is saved when it has the steps of the latest plan.
 
     Args:
-        mixing_references: of dev_score: task -> the score to compare its dev score with, for instance that
-            of a model of this task alone; 1 for tasks that are not named.
-        mixing_floor: of dev_score, the share that a task without any gap keeps, of the average task's.
-        mixing_draws: planned: no task is drawn beyond its planned steps, so that every one has exactly these
-            when the run ends; independent: every step is drawn for itself, as PaddlePALM does.
+        mixing_references: for dev_score, task -> the score that its dev score is compared with, for instance
+            that of a model trained only on this task; 1 by default.
+        mixing_floor: for dev_score, the share of a task without a gap, relative to the average task.
+        mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
+            steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
 
     Raises:
-        ConfigError: for a floor outside its range.
+        ConfigError: the floor is out of range.
 
     Source: Gottumukkala et al., 2020, arXiv:2011.00120, "dynamic sampling", with a floor.
     """
@@ -217,7 +217,7 @@ class DevScore(Mixing):
         self.floor = mixing_floor
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """`floor + (1 - floor) * gap / average gap`; 1 where there is no score."""
+        """Return `floor + (1 - floor) * gap / average gap` for each task; 1 each without scores."""
         gaps = {
             task.name: max(self.references.get(task.name, 1.0) - task.scores[-1], 0.0)
             for task in tasks
@@ -229,20 +229,20 @@ class DevScore(Mixing):
         return [self.floor + (1 - self.floor) * gaps.get(task.name, average) / average for task in tasks]
 
     def chances(self, weights: Sequence[float], left: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
-        """The steps that are left: the newest plan has shared them out by the weights."""
+        """Return the remaining steps, which the latest plan has distributed by the weights."""
         return left
 
     def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:
-        """1 each: nobody knows the scores yet."""
+        """Check the names of references; return 1 for each task, since there are no scores yet."""
         known = [task.name for task in tasks]
-        if strange := [name for name in self.references if name not in known]:
+        if unknown := [name for name in self.references if name not in known]:
             raise ConfigError(
                 f"mixing_references: no task is called {name!r}{did_you_mean(name, known)}"
-                for name in strange
+                for name in unknown
             )
         return super().planned_shares(tasks, reference, num_epochs)
 
 
 def _per_step(task: TaskProgress, rate: float) -> float:
-    """The chance of a task whose rows are drawn at this rate, many at a time."""
+    """Return the share of a task whose rows are drawn at this rate, a batch at a time."""
     return rate * task.steps_per_epoch / task.rows

@@ -1,4 +1,4 @@
-"""Optimizers by name: settings first, a torch optimizer when there is a model."""
+"""Optimizers, registered by name: settings that build a torch optimizer."""
 
 from __future__ import annotations
 

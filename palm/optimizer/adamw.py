@@ -1,4 +1,4 @@
-"""Adam with decoupled weight decay, and PALM's choice of what decays."""
+"""Adam with decoupled weight decay; biases and layer norms do not decay, as in PALM."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from torch import nn
 
 from palm.core.component import Translate, unused
 from palm.optimizer.base import OPTIMIZERS, Optimizer
-from palm.optimizer.moments import EpsilonHatRule, FusedAdamW, MomentOptimizer, keep_moments_normal
+from palm.optimizer.moments import EpsilonHatRule, FusedAdamW, MomentOptimizer, flush_small_moments
 
 
 @OPTIMIZERS.register("adam", "adamw")
 class AdamW(MomentOptimizer):
-    """Adam whose weight decay does not pass through the gradient.
+    """Adam with decoupled weight decay.
 
-    One step with rate `lr`: `p ← p − lr·m̂/(√v̂ + epsilon) − lr·weight_decay·p`, where the decay
-    reads `p` as it was before the step. Biases and layer norms do not decay. A parameter without
-    a gradient does not move at all: no decay, no momentum.
+    One step with rate `lr`: `p ← p − lr·m̂/(√v̂ + epsilon) − lr·weight_decay·p`, with `p` on the right before
+    the step. Biases and layer norms do not decay. A parameter without a gradient is not updated at all: no
+    decay, no momentum.
 
     Args:
-        epsilon_hat: of adam, add epsilon before the bias correction, as PaddlePALM does, and not after it:
+        epsilon_hat: for adam, add epsilon before the bias correction, as PaddlePALM does, not after it:
             `lr·√(1 − beta2^t)/(1 − beta1^t)·m/(√v + epsilon)` in step t.
 
     Raises:
-        ConfigError: for values outside their range.
+        ConfigError: if values are out of range.
 
     Source: Kingma and Ba, 2014, arXiv:1412.6980, with the "epsilon hat" of its section 2; Loshchilov and
     Hutter, 2017, arXiv:1711.05101.
     """
 
-    def take(self, *, epsilon_hat: bool = False) -> None:
-        """Take the setting of its own."""
+    def setup(self, *, epsilon_hat: bool = False) -> None:
+        """Choose the update rule."""
         self.epsilon_hat = epsilon_hat
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Two groups: what decays, what does not."""
+        """Create an optimizer with two groups: parameters that decay, and the others."""
         if self.epsilon_hat:
             settings = {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
             return EpsilonHatRule(self.groups(named_parameters), settings)
@@ -48,14 +48,14 @@ class AdamW(MomentOptimizer):
             eps=self.epsilon,
             fused=True,
         )
-        keep_moments_normal(optimizer)
+        flush_small_moments(optimizer)
         return optimizer
 
 
 class Adam(AdamW):
     """`AdamW` with the constructor of PaddlePALM 2.x, `Adam(loss_var, lr, lr_schedualer)`.
 
-    Nothing is read from `loss_var`, and gradients are not clipped by default, as there.
+    `loss_var` is ignored, and gradients are not clipped by default, as in 2.x.
     """
 
     stands_for = AdamW

@@ -1,4 +1,4 @@
-"""AdamW with a smaller rate for every layer further down."""
+"""AdamW with layer-wise learning-rate decay."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ from palm.optimizer.base import OPTIMIZERS, LayerNames, Optimizer
 from palm.optimizer.moments import EpsilonHatRule, Group, MomentOptimizer
 
 RateRule = Callable[[float, int, int], float]
-"""Decay rate, number of a layer, number of layers -> the factor of the learning rate in this layer."""
+"""Decay rate, index of a layer, number of layers -> factor of the learning rate in this layer."""
 
 
 def layerwise_lr_decay(decay_rate: float, layer: int, n_layers: int) -> float:
-    """The factor of the learning rate in a layer: 1 in the topmost, `decay_rate` times less in each below it.
+    """Compute the learning-rate factor of a layer: 1 for the top one, times `decay_rate` per layer below it.
 
     Args:
         decay_rate: α.
-        layer: m: 0 for the embeddings, 1 for the lowest layer, `n_layers` for the topmost.
+        layer: m: 0 for the embeddings, 1 for the lowest layer, `n_layers` for the top one.
         n_layers: n.
 
     Returns:
         `α ** (n − m)`.
 
-    Source: Yang et al., 2019, arXiv:1906.08237, section A.4; PaddleNLP's document on AdamWDL.
+    Source: Yang et al., 2019, arXiv:1906.08237, section A.4; PaddleNLP's documentation of AdamWDL.
     """
     return float(decay_rate ** (n_layers - layer))
 
 
-def _never_lazy(value: object) -> dict[str, Any]:
+def _refuse_lazy_mode(value: object) -> dict[str, Any]:
     if value:
-        raise ConfigError("AdamWDL: lazy_mode is not offered: moments of all rows move in every step")
+        raise ConfigError("AdamWDL: lazy_mode is not supported; leave it out")
     return {}
 
 
 @OPTIMIZERS.register("adamwdl")
 class AdamWDL(MomentOptimizer):
-    """AdamW with dynamic learning rates: that of layer m of n is `learning_rate · layerwise_decay^(n − m)`.
+    """AdamW with dynamic learning rates: layer m of n has `learning_rate · layerwise_decay^(n − m)`.
 
-    The embeddings, m = 0, have the lowest; heads and what else comes after the topmost layer have
-    `learning_rate`. One step with rate `lr`, at step t of a parameter: `p ← p − lr_t · (m/(√v + epsilon) +
+    The embeddings, m = 0, have the lowest rate; the heads and all other parameters above the top layer have
+    `learning_rate`. Step t of a parameter with rate `lr`: `p ← p − lr_t · (m/(√v + epsilon) +
     weight_decay·p)` with `lr_t = lr · √(1 − beta2^t) / (1 − beta1^t)`.
 
     Args:
-        layerwise_decay: of adamwdl, α: how much smaller each layer's rate is than that of the one above it;
-            above 0, at most 1; 1 for one rate in all layers.
-        set_param_lr_fun: of adamwdl, another rule for the rates of layers: a function with the arguments of
-            `palm.optimizer.layerwise_lr_decay`, or the dotted path of one.
+        layerwise_decay: for adamwdl, α, the ratio of each layer's rate to that of the layer above it; above
+            0, at most 1; 1 for the same rate in all layers.
+        set_param_lr_fun: for adamwdl, custom rule for the rates of layers: a function with the arguments of
+            `palm.optimizer.layerwise_lr_decay`, or its dotted path.
 
     Raises:
-        ConfigError: for values outside their range.
+        ConfigError: if values are out of range.
 
-    Source: PaddleNLP's document on AdamWDL, with its defaults.
+    Source: PaddleNLP's documentation of AdamWDL, with its defaults.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {
         **Optimizer.only_2x,
         **dict.fromkeys(["parameters", "multi_precision", "n_layers", "name_dict", "name"], unused),
-        "lazy_mode": _never_lazy,
+        "lazy_mode": _refuse_lazy_mode,
     }
     order_2x = (
         *("learning_rate", "beta1", "beta2", "epsilon", "parameters", "weight_decay"),
@@ -73,8 +73,8 @@ class AdamWDL(MomentOptimizer):
 
     defaults: ClassVar[Mapping[str, Any]] = {"learning_rate": 1e-3, "weight_decay": 0.01, "grad_clip": None}
 
-    def take(self, *, layerwise_decay: float = 1.0, set_param_lr_fun: RateRule | str | None = None) -> None:
-        """Take the settings of its own."""
+    def setup(self, *, layerwise_decay: float = 1.0, set_param_lr_fun: RateRule | str | None = None) -> None:
+        """Choose the rule for the rates of layers."""
         if not 0 < layerwise_decay <= 1:
             raise ConfigError(f"layerwise_decay should be above 0 and at most 1, not {layerwise_decay!r}")
         self.layerwise_decay = layerwise_decay
@@ -85,21 +85,21 @@ class AdamWDL(MomentOptimizer):
     def build(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]], layers: LayerNames | None = None
     ) -> torch.optim.Optimizer:
-        """Two groups for each layer.
+        """Create an optimizer with two groups per layer: parameters that decay, and the others.
 
         Args:
-            named_parameters: of the model.
+            named_parameters: the parameters of the model.
             layers: the names of the embeddings' parameters, then those of each layer, from the lowest;
-                only needed where rates differ.
+                required if rates differ.
 
         Raises:
-            ConfigError: rates differ, and the layers are not given.
+            ConfigError: if rates differ and `layers` is missing.
         """
         if self.needs_layers and layers is None:
             raise ConfigError("adamwdl: layerwise_decay needs the layer of each parameter")
         layers = layers or []
-        # Rates go by the layers that the encoder tells, not by patterns of names: what is in none of them,
-        # heads and pooler, has the full rate.
+        # Rates follow the layers that the encoder defines, not name patterns; parameters outside all layers,
+        # such as heads and pooler, have the full rate.
         factors = {
             name: self._rate_rule(self.layerwise_decay, number, len(layers) - 1)
             for number, names in enumerate(layers)
@@ -117,8 +117,8 @@ class AdamWDL(MomentOptimizer):
 
 
 class AdamWDLRule(EpsilonHatRule):
-    """The update of `AdamWDL`: in its document's formula the decay has the corrected rate too."""
+    """The update of `AdamWDL`: in the documented formula, weight decay has the corrected rate too."""
 
-    def decay(self, group: Group, corrected: float) -> float:
-        """The group's, times that correction."""
-        return float(group["weight_decay"]) * corrected
+    def decay(self, group: Group, correction: float) -> float:
+        """Compute the group's weight decay times the bias correction."""
+        return float(group["weight_decay"]) * correction

@@ -1,10 +1,10 @@
-"""The base class of optimizers: settings that build a torch optimizer over named parameters."""
+"""Base class of optimizers: settings that build a torch optimizer over named parameters."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +16,24 @@ from palm.distributed.shards import full_tensor
 
 GradClipType = Literal["global_norm", "norm", "value"]
 
-
-GRAD_CLIP_TYPES: tuple[GradClipType, ...] = get_args(GradClipType)
-
 LayerNames = Sequence[Sequence[str]]
-"""Names of parameters: those of the embeddings, then those of each layer, from the lowest."""
+"""Parameter names: those of the embeddings, then those of each layer, from the lowest."""
 
 
 class Optimizer(Component, ABC):
-    """Settings of an optimizer, which become one when there is a model.
+    """Settings of an optimizer; `build` creates the torch optimizer once there is a model.
 
     Attributes:
-        learning_rate: the rate that the schedule multiplies.
-        grad_clip: what the training loop clips gradients to; None for no clipping.
-        grad_clip_type: how, see `clip`.
-        running: the torch optimizer of the run that it was last given to.
-        needs_layers: whether `build` takes the layers of the model as second argument.
+        learning_rate: base learning rate, multiplied by the schedule.
+        grad_clip: limit to which the training loop clips gradients; None for no clipping.
+        grad_clip_type: kind of clipping, see `clip`.
+        running: the torch optimizer of the most recent run.
+        needs_layers: True if `build` requires the layers of the model as second argument.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"lr_scheduler": unused}
     not_called: ClassVar[Mapping[str, str]] = {
-        "_build": "override build(named_parameters), give grad_clip=… to clip, "
+        "_build": "override build(named_parameters), pass grad_clip=… to clip, "
         "or derive from palm.optimizer.base_optimizer.Optimizer"
     }
     learning_rate: float
@@ -46,7 +43,7 @@ class Optimizer(Component, ABC):
     running: torch.optim.Optimizer | None = None
 
     def get_cur_learning_rate(self) -> float:
-        """The rate of the last step, the largest of all groups; before the first, `learning_rate`."""
+        """Return the highest rate of all groups in the last step; before the first, `learning_rate`."""
         if self.running is None:
             return self.learning_rate
         rate: float = max(group["lr"] for group in self.running.param_groups)
@@ -54,9 +51,9 @@ class Optimizer(Component, ABC):
 
     @abstractmethod
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """The torch optimizer of these parameters.
+        """Create the torch optimizer of these parameters.
 
-        Groups of parameters may have rates of their own; the schedule multiplies each group's.
+        Parameter groups may have different rates; the schedule multiplies each of them.
         """
 
 
@@ -66,10 +63,10 @@ OPTIMIZERS: Registry[type[Optimizer]] = Registry("optimizer", Optimizer)
 def clip(
     parameters: Iterable[nn.Parameter], limit: float | None, kind: GradClipType = "global_norm"
 ) -> Tensor:
-    """Make gradients smaller, in place, where they are above `limit`.
+    """Clip gradients that exceed `limit`, in place.
 
-    `global_norm` scales all gradients together by their common norm, `norm` each parameter's by its own, and
-    `value` cuts every element off. No limit only measures.
+    `global_norm` scales all gradients by their common norm, `norm` each parameter's gradient by its own, and
+    `value` clamps every element. Without a limit, the norm is only measured.
 
     Returns:
         The global norm before clipping, a scalar on the gradients' device.

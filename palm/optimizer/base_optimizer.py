@@ -1,4 +1,4 @@
-"""Optimizers as programs of PaddlePALM 2.x write them: `_build` makes the steps, the trainer decays."""
+"""Base class for custom optimizers written for PaddlePALM 2.x: `_build`, with weight decay by the trainer."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from palm.optimizer import base
 class Optimizer(base.Optimizer):
     """The base class of optimizers in PaddlePALM 2.x.
 
-    A subclass has the method `_build`, which gives a torch optimizer of the parameters in `_prog`. Weight
-    decay is the trainer's, as there: with `build_backward(weight_decay=…)`, what decays is multiplied by
-    `1 − rate · weight_decay` after the step.
+    A subclass has the method `_build`, which returns a torch optimizer of the parameters in `_prog`. As in
+    2.x, weight decay is applied by the trainer: with `build_backward(weight_decay=…)`, parameters that decay
+    are multiplied by `1 − rate · weight_decay` after the step.
 
     Args:
-        loss_var: what the trainer's `build_forward` returned.
-        lr: the rate that the schedule multiplies.
+        loss_var: return value of the trainer's `build_forward`.
+        lr: base learning rate, multiplied by the schedule.
         lr_schedualer: factor of the rate by step; None for a constant rate.
     """
 
@@ -39,16 +39,16 @@ class Optimizer(base.Optimizer):
 
     @abstractmethod
     def _build(self, grad_clip: float | None = None) -> torch.optim.Optimizer:
-        """The torch optimizer of `_prog`; the schedule is not its business."""
+        """Create the torch optimizer of `_prog`, without the schedule."""
 
     def _set_prog(self, prog: list[tuple[str, nn.Parameter]], init_prog: object) -> None:  # noqa: ARG002
-        """Take the named parameters, which are in the place of Paddle's program."""
+        """Set the named parameters, which replace Paddle's program."""
         self._prog = prog
-        if (take := getattr(self._lr_schedualer, "_set_prog", None)) is not None:
-            take(prog)
+        if (set_prog := getattr(self._lr_schedualer, "_set_prog", None)) is not None:
+            set_prog(prog)
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Return the optimizer of `_build`, with the decay behind its step."""
+        """Create the optimizer of `_build`, with weight decay after its step."""
         self._set_prog(list(named_parameters), None)
         built = self._build(self.grad_clip)
 
@@ -65,4 +65,4 @@ class Optimizer(base.Optimizer):
 
 
 BaseOptimizer = Optimizer
-"""Its name in some of PaddlePALM's versions."""
+"""The name in some versions of PaddlePALM."""

@@ -1,4 +1,4 @@
-"""Freezing, and learning rates of parts of the model."""
+"""Freezing, and learning rates for parts of the model."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from palm.core.registry import did_you_mean
 from palm.optimizer.base import LayerNames
 
 BACKBONE = "backbone."
-"""How the names of the encoder's parameters begin."""
+"""Prefix of the names of the encoder's parameters."""
 
 
 class ParameterGroups(Component):
-    """Learning rates of parts of the model, and what is frozen; the schedule multiplies all rates.
+    """Learning rates for parts of the model, and frozen parts; the schedule multiplies all rates.
 
     Args:
-        backbone_learning_rate: rate of the encoder; `learning_rate` where absent.
-        parameter_learning_rates: pattern -> rate of the parameters whose name fits it
-            (`backbone.layers.*.norm.*`); the first pattern that fits counts, before all other rates.
-        freeze: what of the encoder does not move: embeddings, backbone (all of it), or a number n: the
-            embeddings and the lowest n layers.
+        backbone_learning_rate: learning rate of the encoder; `learning_rate` by default.
+        parameter_learning_rates: pattern -> learning rate of the parameters whose name matches it
+            (`backbone.layers.*.norm.*`); the first matching pattern wins, and patterns override other rates.
+        freeze: part of the encoder that is not trained: embeddings, backbone (all of it), or a number n for
+            the embeddings and the lowest n layers.
 
     Raises:
-        ConfigError: for values outside their range.
+        ConfigError: if values are out of range.
     """
 
     def __init__(
@@ -45,26 +45,26 @@ class ParameterGroups(Component):
         rates = {"backbone_learning_rate": backbone_learning_rate}
         rates |= {f"parameter_learning_rates: {pattern!r}": rate for pattern, rate in self.patterns.items()}
         given = {name: rate for name, rate in rates.items() if rate is not None}
-        problems = positive_problems("above 0; what is not to move belongs in freeze", **given)
+        problems = positive_problems("above 0; use freeze for parameters that should not be trained", **given)
         if isinstance(freeze, int) and not freeze >= 1:
             problems.append(f"freeze should be embeddings, backbone or a number of layers, not {freeze!r}")
         raise_any(problems)
 
     def frozen(self, names: Iterable[str], layers: Callable[[], LayerNames]) -> set[str]:
-        """The names of the parameters that do not move.
+        """Return the names of the frozen parameters.
 
         Args:
-            names: of all parameters; the encoder's begin with `backbone.`.
-            layers: gives the names by layer; only asked where it matters.
+            names: names of all parameters; the encoder's begin with `backbone.`.
+            layers: function that returns the names by layer; called only if `freeze` needs them.
 
         Raises:
-            ConfigError: there are not so many layers.
+            ConfigError: if `freeze` is above the number of layers.
         """
         if self.freeze is None:
             return set()
         if self.freeze == "backbone":
             return {name for name in names if name.startswith(BACKBONE)}
-        # Asked for only here, because an encoder of the user's may not tell its layers.
+        # Called only here, because a user's own encoder may not define its layers.
         stages = layers()
         count = 0 if self.freeze == "embeddings" else self.freeze
         assert isinstance(count, int)
@@ -75,57 +75,57 @@ class ParameterGroups(Component):
     def apply(
         self,
         optimizer: torch.optim.Optimizer,
-        moving: Sequence[tuple[str, nn.Parameter]],
+        trainable: Sequence[tuple[str, nn.Parameter]],
         learning_rate: float,
         head_rates: Mapping[str, float],
         factors: Mapping[str, float],
     ) -> None:
         """Split an optimizer's groups so that every parameter has its rate.
 
-        Where the optimizer gave a parameter a part of `learning_rate`, as `adamwdl` does in lower layers, it
-        gets the same part of its own rate; a rate by pattern is taken as it is.
+        A parameter to which the optimizer assigned a fraction of `learning_rate`, as `adamwdl` does in lower
+        layers, gets the same fraction of its own rate; the rate of a pattern is used unchanged.
 
         Args:
-            optimizer: of the parameters, before its first step.
-            moving: the parameters with their names; the encoder's begin with `backbone.`.
+            optimizer: optimizer of the parameters, before its first step.
+            trainable: the parameters with their names; the encoder's begin with `backbone.`.
             learning_rate: the rate that the optimizer was built with.
-            head_rates: the beginning of the names of a head's parameters -> its rate.
-            factors: name of a parameter -> factor of the rate that it would have; patterns go before.
+            head_rates: name prefix of a head's parameters -> the head's rate.
+            factors: parameter name -> factor of its rate; patterns take precedence.
 
         Raises:
-            ConfigError: a pattern that fits no parameter.
+            ConfigError: if a pattern matches no parameter.
         """
-        names = {parameter: name for name, parameter in moving}
+        names = {parameter: name for name, parameter in trainable}
         self._check_patterns(list(names.values()))
-        # Split, not built anew: a group has settings of its optimizer that this knows nothing of.
+        # Split instead of rebuilt, because groups hold settings that only their optimizer knows.
         groups = list(optimizer.param_groups)
         optimizer.param_groups.clear()
         for group in groups:
             by_rate: dict[float, list[int]] = {}
-            for place, parameter in enumerate(group["params"]):
+            for index, parameter in enumerate(group["params"]):
                 name = names[parameter]
-                # What an optimizer made of the base rate for a layer, it makes of any other rate.
-                part = group["lr"] / learning_rate * factors.get(name, 1.0)
-                by_rate.setdefault(self._rate(name, part, learning_rate, head_rates), []).append(place)
+                # The optimizer's factor for a layer also applies to rates other than the base rate.
+                factor = group["lr"] / learning_rate * factors.get(name, 1.0)
+                by_rate.setdefault(self._rate(name, factor, learning_rate, head_rates), []).append(index)
             lists = {name: group[name] for name in ("params", "param_names") if name in group}
             optimizer.param_groups += [
-                {**group, **{name: [values[k] for k in places] for name, values in lists.items()}, "lr": rate}
-                for rate, places in by_rate.items()
+                {**group, **{name: [values[k] for k in chosen] for name, values in lists.items()}, "lr": rate}
+                for rate, chosen in by_rate.items()
             ]
 
     def _check_patterns(self, names: Sequence[str]) -> None:
-        """Refuse patterns that fit none of the names of parameters that move."""
+        """Refuse patterns that match no trainable parameter."""
         raise_any(
-            f"parameter_learning_rates: {pattern!r} fits no parameter that moves"
-            f"{did_you_mean(pattern, names) or f'; they are called like {names[-1]!r}'}"
+            f"parameter_learning_rates: {pattern!r} matches no trainable parameter"
+            f"{did_you_mean(pattern, names) or f'; an example of a name is {names[-1]!r}'}"
             for pattern in self.patterns
             if not any(fnmatchcase(name, pattern) for name in names)
         )
 
-    def _rate(self, name: str, part: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:
+    def _rate(self, name: str, factor: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:
         for pattern, rate in self.patterns.items():
             if fnmatchcase(name, pattern):
                 return rate
-        # What is neither the encoder's nor a head's, such as a task's own layers, has `learning_rate`.
+        # Other parameters, such as a task's own layers, have `learning_rate`.
         own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
-        return part * next((rate for start, rate in own.items() if name.startswith(start)), learning_rate)
+        return factor * next((rate for prefix, rate in own.items() if name.startswith(prefix)), learning_rate)

@@ -1,4 +1,4 @@
-"""LAMB: Adam's steps, each parameter's scaled to its own size, for large batches."""
+"""LAMB: Adam updates scaled to the norm of each parameter, for large batches."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from palm.optimizer.moments import Group, MomentOptimizer, MomentRule
 class Lamb(MomentOptimizer):
     """Layer-wise adaptive moments: `p ← p − lr · ‖p‖/‖u‖ · u` with `u = m̂/(√v̂ + epsilon) + weight_decay·p`.
 
-    What does not decay, biases and layer norms if `apply_decay_param_fun` does not say otherwise, is
-    left out of the scaling too and takes Adam's step. A parameter without a gradient does not move.
+    Parameters that do not decay (biases and layer norms, unless `apply_decay_param_fun` says otherwise) are
+    not scaled either; they get Adam's update. A parameter without a gradient is not updated.
 
     Args:
-        exclude_from_weight_decay: of lamb, in place of `apply_decay_param_fun`: regular expressions; what has
-            one of them in its name does not decay.
+        exclude_from_weight_decay: for lamb, instead of `apply_decay_param_fun`: regular expressions;
+            parameters whose name contains a match do not decay.
 
     Raises:
-        ConfigError: for values outside their range.
+        ConfigError: if values are out of range.
 
     Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity; the exclusions are
-    those of the authors' program.
+    those of the authors' implementation.
     """
 
     aliases: ClassVar[dict[str, str]] = {
@@ -46,8 +46,8 @@ class Lamb(MomentOptimizer):
 
     defaults: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.01, "epsilon": 1e-6}
 
-    def take(self, *, exclude_from_weight_decay: list[str] | None = None) -> None:
-        """Take the setting of its own."""
+    def setup(self, *, exclude_from_weight_decay: list[str] | None = None) -> None:
+        """Compile the exclusions into the decay rule."""
         if exclude_from_weight_decay is None:
             return
         if self._rule is not None:
@@ -55,12 +55,12 @@ class Lamb(MomentOptimizer):
         try:
             excluded = [re.compile(pattern) for pattern in exclude_from_weight_decay]
         except re.error as error:
-            problem = f"{error.pattern!r} is no regular expression: {error}"
+            problem = f"{error.pattern!r} is not a regular expression: {error}"
             raise ConfigError(f"exclude_from_weight_decay: {problem}") from None
         self._rule = lambda name: not any(pattern.search(name) for pattern in excluded)
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Two groups: what decays and is scaled, what is not."""
+        """Create an optimizer with two groups: parameters that decay and are scaled, and the others."""
         named = list(named_parameters)
         adapting = {id(parameter) for name, parameter in named if self.decays(name, parameter)}
         groups = self.groups(named)
@@ -70,32 +70,32 @@ class Lamb(MomentOptimizer):
 
 
 class LambRule(MomentRule):
-    """The update of `Lamb`; `adapts` in a group says whether its parameters are scaled."""
+    """The update of `Lamb`; a group's `adapts` is True if its parameters are scaled."""
 
-    def move(self, group: Group, parameters: list[Tensor], step: int) -> None:
-        """One step of algorithm 2."""
-        # On a CPU one by one, while a parameter is in the cache.
+    def update(self, group: Group, parameters: list[Tensor], step: int) -> None:
+        """Perform one step of algorithm 2."""
+        # One parameter at a time on a CPU, so that it stays in the cache.
         for some in [parameters] if parameters[0].is_cuda else ([parameter] for parameter in parameters):
-            updates = [torch.zeros_like(parameter) for parameter in some]  # minus u, from here on
-            self.take_adam_step(updates, some, step, lr=1.0, betas=group["betas"], eps=group["eps"])
+            updates = [torch.zeros_like(parameter) for parameter in some]  # holds -u from here on
+            self.fused_adam_step(updates, some, step, lr=1.0, betas=group["betas"], eps=group["eps"])
             torch._foreach_add_(updates, some, alpha=-group["weight_decay"])
             if group["adapts"]:
                 torch._foreach_mul_(updates, trust_ratios(some, updates))
-            if self.refuses is not None:
-                torch._foreach_mul_(updates, 1 - self.refuses)
+            if self.skip_flag is not None:
+                torch._foreach_mul_(updates, 1 - self.skip_flag)
             torch._foreach_add_(some, updates, alpha=group["lr"])
 
 
 def trust_ratios(weights: list[Tensor], updates: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return the factors by which LAMB scales the updates of parameters to their sizes.
+    """Return the factors by which LAMB scales the updates of parameters.
 
     Args:
-        weights: the parameters, of any shapes.
-        updates: the Adam step of each plus its decay, same shapes, before the learning rate.
+        weights: the parameters, of any shape.
+        updates: Adam step plus decay of each parameter, before the learning rate, same shapes.
 
     Returns:
-        Scalars, norm(weight) / norm(update) each; 1 where either norm is zero, because a parameter that
-        starts at zero would otherwise never move.
+        Scalars, norm(weight) / norm(update) each; 1 if either norm is zero, because otherwise a parameter
+        initialized to zero would never change.
 
     Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
     """

@@ -1,4 +1,4 @@
-"""Heads by name, as `paradigm` takes them in a configuration."""
+"""Heads, registered under the names that `paradigm` accepts in a configuration."""
 
 from palm.paradigm.base import HEADS, Head
 from palm.paradigm.cls import Classify

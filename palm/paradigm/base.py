@@ -1,4 +1,4 @@
-"""The head's side of the contract: features in, outputs, loss and decoded values out."""
+"""The head interface: features in, outputs, loss and decoded values out."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from palm.core.tensor_specs import Specs, Tensors
 from palm.paradigm.results import Results
 
 Judged = tuple[dict[str, Any], Mapping[str, Any]]
-"""The record of an example, which decoding began, and its truth."""
+"""The record of an example, with the decoded values, and its ground truth."""
 
 ALIASES_2X = {"input_dim": "hidden_size", "param_initializer_range": "initializer_range"}
-"""The spellings of PaddlePALM 2.x that its heads have in common."""
+"""PaddlePALM 2.x spellings shared by its heads."""
 
 
 def head_problems(hidden_size: object, initializer_range: object, dropout_prob: object = 0.0) -> list[str]:
-    """A line for every setting that most heads have and that is wrong."""
+    """Check the settings that most heads share; one line for each invalid value."""
     return [
         *count_problems(hidden_size=hidden_size),
         *dropout_problems(dropout_prob=dropout_prob),
@@ -34,22 +34,21 @@ def head_problems(hidden_size: object, initializer_range: object, dropout_prob: 
 
 
 class Head(Component, Results, nn.Module):
-    """A head: it never sees files, tokenizers or paths.
+    """Base class of heads; a head never sees files, tokenizers or paths.
 
     Attributes:
-        computes_in_bf16: whether `forward` is called within `torch.autocast` where the run computes in
-            bf16; otherwise it is called outside, because small layers gain nothing by it.
-        inputs_attr: tensors that `forward` reads, from the backbone or, where it lacks them, from the batch.
-        targets_attr: tensors that `loss` reads, from the batch.
-        outputs_attr: tensors that `forward` gives.
-        copies: how often a training batch has all of its rows, one after another, each time with dropout of
-            its own.
-        metrics: names of the metrics of a task with this head that names none;
-            the first one decides which model is best.
-        rate_factors: parameter's name -> factor of the learning rate that it would have.
-        l2_decays: parameter's name -> the fraction of it added to its clipped gradient: the older kind of
-            weight decay, which passes through Adam's moments.
-        reader_settings: settings that a reader has for this layer where a configuration does not name them.
+        computes_in_bf16: run `forward` under `torch.autocast` in a bf16 run; False by default, because small
+            layers gain nothing from it.
+        inputs_attr: tensors that `forward` reads, from the backbone or, if it lacks them, from the batch.
+        targets_attr: tensors that `loss` reads from the batch.
+        outputs_attr: tensors that `forward` returns.
+        copies: number of copies of each row in a training batch, each with its own dropout mask; the rows
+            come in the order row 1 to n, row 1 to n.
+        metrics: default metrics of a task with this head; the first one decides which model is best.
+        rate_factors: parameter name -> factor of its learning rate.
+        l2_decays: parameter name -> fraction of it added to its clipped gradient: L2 regularization, which
+            Adam's moments include.
+        reader_settings: default reader settings for this head.
     """
 
     only_2x: ClassVar[Mapping[str, Translate]] = {"phase": checked_phase}
@@ -68,60 +67,68 @@ class Head(Component, Results, nn.Module):
     outputs_attr: Specs
 
     def adapt(self, layers_of: Callable[[str], nn.Module | None]) -> None:
-        """Take layers that the backbone's family has before a head's last one, by `layers_of(head)`; once."""
+        """Adopt the layers that the backbone's family has below a head's last one; called once.
+
+        Args:
+            layers_of: `library_model` -> the layers, or None.
+        """
 
     @abstractmethod
     def forward(self, features: Tensors) -> Tensors:
-        """The outputs; the same for training and for prediction."""
+        """Compute the outputs, identically for training and prediction."""
 
     @abstractmethod
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """The mean loss of the batch, a scalar."""
+        """Compute the mean loss of the batch, a scalar."""
 
     def count_labels(self, labels: npt.NDArray[Any]) -> None:
-        """Take the labels of the training data, the head's only target, before the first step."""
+        """Initialize from the labels of the training data, before the first step; does nothing by default.
+
+        Args:
+            labels: the values of the head's only target.
+        """
 
     def num_terms(self, batch: Tensors) -> int:
-        """Over how many equal terms `loss` is the mean; here, one for each entry of the first target.
+        """Count the equally weighted terms that `loss` averages; by default, the entries of the first target.
 
-        Batches that make one step together, on one device or several, make one mean by it. Without
-        targets, the entries of the batch's first tensor are counted.
+        It weights batches that form one step together, on one device or several. Without targets, the
+        entries of the batch's first tensor are counted.
         """
         return len(batch[next(iter([*self.targets_attr, *batch]))])
 
     @abstractmethod
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """One plain value per row of the batch, for `Reader.records`."""
+        """Convert the outputs to one plain value per row of the batch, for `Reader.records`."""
 
     def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
-        """Fit to dev data what is no weight, such as thresholds; here nothing.
+        """Fit values other than weights, such as thresholds, to dev data; does nothing by default.
 
         Args:
-            pairs: the record and the truth of every example, as `Reader.truths` gives it.
+            pairs: the record of every example and its ground truth, as returned by `Reader.truths`.
 
         Returns:
-            The same with records of the fitted head, for the metrics.
+            The pairs with the records of the fitted head, for the metrics.
         """
         return pairs
 
     def library_parameters(self) -> Tensors:
-        """The parameters as another library takes them, which knows nothing of what `tune` fits."""
+        """Return the parameters for another library, which does not know the values that `tune` fits."""
         return {name: value.detach() for name, value in self.named_parameters()}
 
     def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Per row what the outputs say of the truth, where `decode` does not suffice for a metric.
+        """Compute values per row that a metric needs in addition to those of `decode`; by default none.
 
-        While evaluating, it is joined to what `decode` gives. Most layers have nothing to add.
+        During evaluation they are merged into the values of `decode`.
         """
         return []
 
 
 class TokenHead(Head):
-    """A head on tokens, with the layers that the backbone's family has before its last one, if it has any.
+    """Base class of heads on tokens, with the layers that the backbone's family has below the last one.
 
     Attributes:
-        library_model: the end of the name of the same head's classes in `transformers`.
-        above: those layers; None where the last layer reads the encoder's outputs.
+        library_model: suffix of the class names of the same head in `transformers`.
+        above: those layers; None if the last layer reads the encoder's outputs.
     """
 
     library_model: ClassVar[str]
@@ -135,17 +142,17 @@ class TokenHead(Head):
             self.above = layers_of(self.library_model)
 
     def tokens_of(self, features: Tensors) -> Tensor:
-        """Compute what the last layer reads, [batch, seq, width]."""
+        """Compute the input of the last layer, [batch, seq, width]."""
         tokens = features["encoder_outputs"]
         return tokens if self.above is None else self.above(tokens)
 
 
 def values_by_row(values: Tensors, counts: Tensor) -> list[dict[str, Any]]:
-    """Divide what stands one below another among the rows of a batch, as plain values.
+    """Split concatenated values into the rows of a batch, as plain lists.
 
     Args:
-        values: of the words of all rows, [words, ...] each.
-        counts: the words of each row, [batch].
+        values: values of the words of all rows, [words, ...] each.
+        counts: number of words in each row, [batch].
     """
     parts = {name: torch.split(each, counts.tolist()) for name, each in values.items()}
     return [{name: rows[row].tolist() for name, rows in parts.items()} for row in range(len(counts))]

@@ -1,4 +1,4 @@
-"""Temperatures and thresholds, fitted to logits or probabilities of dev data and their truth."""
+"""Temperatures and thresholds, fitted to logits or probabilities of dev data and the true labels."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating[Any]]
 
-LEAST = 0.05
-"""The lowest temperature; the highest is its inverse. Where all is right, the best one would be 0."""
+MIN_TEMPERATURE = 0.05
+"""The highest temperature is its inverse. If all predictions are right, the optimum would be 0."""
 
 STEPS = 50
 
 
 def best_temperature(logits: Floats, labels: npt.NDArray[np.int64]) -> float:
-    """Return the temperature with the highest likelihood of the labels; 1 where all are the same.
+    """Return the temperature that maximizes the likelihood of the labels; 1 if all labels are equal.
 
     Args:
         logits: [rows, labels].
@@ -28,8 +28,8 @@ def best_temperature(logits: Floats, labels: npt.NDArray[np.int64]) -> float:
         return 1.0
     logits = logits.astype(np.float64)
     true = logits[np.arange(len(labels)), labels].sum()
-    low, high = np.log([LEAST, 1 / LEAST])
-    for _ in range(STEPS):  # the likelihood has one top in the inverse of the temperature
+    low, high = np.log([MIN_TEMPERATURE, 1 / MIN_TEMPERATURE])
+    for _ in range(STEPS):  # the likelihood has a single maximum in the inverse temperature
         middle = (low + high) / 2
         scaled = logits * np.exp(-middle)
         weights = np.exp(scaled - scaled.max(1, keepdims=True))
@@ -39,25 +39,25 @@ def best_temperature(logits: Floats, labels: npt.NDArray[np.int64]) -> float:
 
 
 def lowest_threshold(confidence: Floats, right: npt.NDArray[np.bool_], precision: float) -> float:
-    """Return the lowest probability from which on predictions are right often enough; above 1 for none.
+    """Return the lowest confidence threshold that reaches a precision; a value above 1 if none does.
 
     Args:
         confidence: the probability of every prediction.
-        right: whether it is right.
-        precision: the fraction that has to be right.
+        right: True for right predictions.
+        precision: required fraction of right predictions at or above the threshold.
     """
     order = np.argsort(-confidence, kind="stable")
     ranked = confidence[order]
     precisions = right[order].cumsum() / np.arange(1, len(ranked) + 1)
-    is_last = np.append(ranked[1:] < ranked[:-1], True)  # of equal ones
+    is_last = np.append(ranked[1:] < ranked[:-1], True)  # among equal confidences
     enough = np.flatnonzero((precisions >= precision) & is_last)
     return float(ranked[enough[-1]]) if len(enough) else 2.0
 
 
 def best_thresholds(probs: Floats, true: npt.NDArray[np.bool_]) -> Floats:
-    """Return the threshold of every label that has the highest F1; 0.5 where no text has the label.
+    """Return the threshold with the highest F1 for every label; 0.5 if no text has the label.
 
-    Of equal ones the highest, halfway between two probabilities.
+    Ties go to the highest threshold. A threshold is halfway between two probabilities.
 
     Args:
         probs: [texts, labels].

@@ -1,4 +1,4 @@
-"""The base of heads with labels: their settings, loss and calibration, which are declared once."""
+"""Base class of classification heads: their common settings, loss and calibration."""
 
 from __future__ import annotations
 
@@ -23,41 +23,42 @@ PLAIN_LOSS: Mapping[str, Any] = {
     "focal_gamma": 0.0,
     "r_drop": 0.0,
 }
-"""The settings of a loss that is nothing but the cross-entropy."""
+"""The settings of a plain cross-entropy loss."""
 
 
 class ClassHead(Head):
-    """Dropout and one linear layer, for labels of texts or of parts of them.
+    """Dropout and one linear layer that classifies texts or parts of them.
 
-    A subclass has what is its own in `take`; the parameters of this method are settings of that head.
+    A subclass puts its own initialization into `setup`; the parameters of that method become its settings.
 
     Args:
         n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
         hidden_size: width of the backbone's embedding.
         dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the linear layer's weights start from.
-        class_weights: factor of the loss of each label; or balanced: rows / (labels * rows of the label).
-        label_smoothing: the part of the true label's probability that is divided among all labels.
-        focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
-        r_drop: factor of the divergence between two passes with dropout of their own; every training row then
-            goes through the encoder twice. 0 for one pass.
-        calibrate: fit a temperature to the dev data, by which logits are divided for their probabilities.
-        abstain_below: the precision that is wanted: a prediction abstains where its probability is below the
-            lowest one from which on so many are right on the dev data; without dev data, below this value.
-        own: settings of `take`.
+        initializer_range: standard deviation of the normal distribution that initializes the linear layer's
+            weights.
+        class_weights: weight of each label in the loss; or balanced: rows / (labels * rows of the label).
+        label_smoothing: fraction of the true label's probability that is distributed over all labels.
+        focal_gamma: exponent of the loss factor (1 - probability of the true label).
+        r_drop: weight of the divergence between two passes with different dropout masks; every training row
+            then goes through the encoder twice. 0 for one pass.
+        calibrate: fit a temperature to the dev data; probabilities are the softmax of logits / temperature.
+        abstain_below: required precision: predictions abstain below the lowest probability threshold that
+            reaches it on the dev data; without dev data, below this value.
+        own: settings of `setup`.
 
     Attributes:
         feature: the backbone's output that the head reads.
-        calibration_error: name of the metric that a calibrated head adds to its own.
-        num_scores: width of the linear layer's output, if not `n_classes`; `take` may set it.
-        has_bias: whether that layer has a bias.
+        calibration_error: name of the metric that a calibrated head adds to its default ones.
+        num_scores: width of the linear layer's output, if not `n_classes`; `setup` may set it.
+        has_bias: True if that layer has a bias.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
     """
 
     aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
-    own_settings = "take"
+    own_settings = "setup"
     feature: ClassVar[str] = "sentence_embedding"
     calibration_error: ClassVar[str] = "ece"
     num_scores: int | None = None
@@ -100,12 +101,12 @@ class ClassHead(Head):
         self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma, r_drop)
         self.copies = 2 if r_drop else 1
         self.dropout = nn.Dropout(dropout_prob)
-        self.take(**own)
+        self.setup(**own)
         self.out = nn.Linear(hidden_size, self.num_scores or n_classes, bias=self.has_bias)
         init_weights(self.out, initializer_range)
 
-    def take(self) -> None:
-        """Take the settings of one head alone; they join those above in its constructor."""
+    def setup(self) -> None:
+        """Initialize the parts that only a subclass has; its parameters are added to the constructor's."""
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]."""
@@ -113,18 +114,18 @@ class ClassHead(Head):
         return {"logits": logits, "probs": self.probabilities(logits)}
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """The probabilities of logits, both [batch, n_classes]."""
+        """Compute the probabilities from the logits, both [batch, n_classes]."""
         return self.calibrated(logits).softmax(-1)
 
     def calibrated(self, logits: Tensor) -> Tensor:
-        """The logits, divided by the temperature."""
+        """Divide the logits by the temperature."""
         return logits.float() / self.temperature.to(logits.device) if self.is_calibrated else logits.float()
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean cross-entropy of what has a label.
+        """Mean cross-entropy over the rows that have a label.
 
         Raises:
-            WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
+            WiringError: if a label is out of range (on a CPU only; a GPU does not report which one).
         """
         labels = targets[self.target]
         try:
@@ -137,12 +138,12 @@ class ClassHead(Head):
         self.class_loss.count(labels)
 
     def num_terms(self, batch: Tensors) -> int:
-        """The rows that have a label."""
+        """Count the rows that have a label."""
         missing = int((batch["label_ids"] == NO_LABEL).sum()) if "label_ids" in batch else 0
         return super().num_terms(batch) - missing
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row `label`, the likeliest one (the lowest on a tie), `logits` and `probs` of all labels."""
+        """Per row the most likely `label` (the lowest on a tie), and `logits` and `probs` of all labels."""
         labels = outputs["logits"].argmax(-1).tolist()
         scores = zip(labels, outputs["logits"].tolist(), outputs["probs"].tolist(), strict=True)
         records = [{"label": label, "logits": logits, "probs": probs} for label, logits, probs in scores]
@@ -152,7 +153,7 @@ class ClassHead(Head):
         return [record | {"abstains": max(record["probs"]) < threshold} for record in records]
 
     def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
-        """Fit the temperature, and the probability below which predictions abstain."""
+        """Fit the temperature and the threshold below which predictions abstain."""
         if not self.is_calibrated and self.abstains_below is None:
             return pairs
         pairs = list(pairs)
@@ -164,24 +165,24 @@ class ClassHead(Head):
             confidence = self.probabilities(torch.from_numpy(logits)).amax(-1).numpy()
             right = logits.argmax(-1) == labels
             self.abstain_threshold.fill_(lowest_threshold(confidence, right, self.abstains_below))
-        return self.decoded_again(pairs)
+        return self.redecode(pairs)
 
     def logits_of(self, pairs: Sequence[Judged]) -> Tensor:
-        """The logits of the records, [examples, n_classes]."""
+        """Return the logits of the records, [examples, n_classes]."""
         return torch.tensor([record["logits"] for record, _ in pairs])
 
     def labels_of(self, pairs: Sequence[Judged]) -> npt.NDArray[np.int64]:
-        """The true labels of the same, [examples]."""
+        """Return the true labels, [examples]."""
         return np.asarray([truth["label"] for _, truth in pairs])
 
-    def decoded_again(self, pairs: Sequence[Judged]) -> list[Judged]:
-        """The records that follow from their logits now."""
+    def redecode(self, pairs: Sequence[Judged]) -> list[Judged]:
+        """Decode the logits of the records again, with the fitted values."""
         logits = self.logits_of(pairs)
         decoded = self.decode({"logits": logits, "probs": self.probabilities(logits)})
-        return [(record | again, truth) for again, (record, truth) in zip(decoded, pairs, strict=True)]
+        return [(record | new, truth) for new, (record, truth) in zip(decoded, pairs, strict=True)]
 
     def library_parameters(self) -> Tensors:
-        """The parameters, with logits that are divided by the temperature."""
+        """Return the parameters, with the temperature folded into the linear layer."""
         parameters = super().library_parameters()
         if self.is_calibrated:
             parameters["out.weight"] = parameters["out.weight"] / self.temperature[:, None]

@@ -1,4 +1,4 @@
-"""The cross-entropy of heads with classes, with the settings that they share."""
+"""Cross-entropy with class weights, label smoothing, focal loss and R-Drop."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ BALANCED = "balanced"
 
 
 def label_error(name: str, labels: Tensor, count: int) -> WiringError:
-    """An error about the labels of a batch that are none of the classes.
+    """Build the error about labels of a batch that are out of range.
 
     Args:
-        name: of the target.
-        labels: int64, of any shape; below 0 for what does not count.
+        name: name of the target.
+        labels: int64, of any shape; negative ones are ignored.
         count: number of classes.
     """
-    strange = sorted({label for label in labels.flatten().tolist() if label >= count})
-    return WiringError(f"{name}: {strange} are outside 0..{count - 1}; n_classes is {count}")
+    invalid = sorted({label for label in labels.flatten().tolist() if label >= count})
+    return WiringError(f"{name}: {invalid} are outside 0..{count - 1}; n_classes is {count}")
 
 
 class ClassLoss(nn.Module):
-    """Mean cross-entropy of what has a label.
+    """Mean cross-entropy over the rows that have a label.
 
     Args:
         n_classes: number of labels.
-        class_weights: factor of the loss of each label; `balanced` for rows / (labels * rows of the label).
-        label_smoothing: the part of the true label's probability that is divided among all labels.
-        focal_gamma: exponent of (1 - probability of the true label), by which the loss is multiplied.
-        r_drop: factor of the divergence between the two passes of each row while training; the second half of
-            the rows is one of them.
+        class_weights: weight of each label in the loss; `balanced` for rows / (labels * rows of the label).
+        label_smoothing: fraction of the true label's probability that is distributed over all labels.
+        focal_gamma: exponent of the loss factor (1 - probability of the true label).
+        r_drop: weight of the divergence between the two passes of each row while training; the second half of
+            the batch is the second pass.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
 
-    Source: Lin et al., 2017, "Focal loss for dense object detection", without their factor alpha; Liang et
-    al., 2021, "R-Drop: regularized dropout for neural networks", equation 4 with half of its first term.
+    Source: Lin et al., 2017, "Focal loss for dense object detection", without the factor alpha; Liang et al.,
+    2021, "R-Drop: regularized dropout for neural networks", equation 4 with half of its first term.
     """
 
     weights: Tensor | None
@@ -65,7 +65,7 @@ class ClassLoss(nn.Module):
         given = class_weights if isinstance(class_weights, list) else None
         is_list = given is not None and len(given) == n_classes and min(given) >= 0 and max(given) > 0
         if class_weights not in (None, BALANCED) and not is_list:
-            expected = f"{BALANCED} or {n_classes} numbers from 0 on, one of them above"
+            expected = f"{BALANCED} or {n_classes} numbers of 0 or more, at least one above 0"
             problems.append(f"class_weights: {class_weights!r} should be {expected}")
         raise_any(problems)
         self.is_balanced = class_weights == BALANCED
@@ -78,7 +78,7 @@ class ClassLoss(nn.Module):
         self.register_buffer("weights", weights if given is None else torch.tensor(given), persistent=False)
 
     def count(self, labels: npt.NDArray[Any]) -> None:
-        """Take the labels of training rows, or of their words, for balanced weights."""
+        """Update balanced weights with the labels of training rows or of their words."""
         if self.is_balanced:
             assert self.weights is not None
             number = len(self.counts)

@@ -12,18 +12,18 @@ class Classify(ClassHead):
     """Dropout and one linear layer on the sentence embedding (Devlin et al., 2018, section 4.1).
 
     Args:
-        soft_labels: whether rows have a probability of every label (label_type: soft), not one label.
+        soft_labels: train on a probability for every label (label_type: soft) instead of one label.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
     """
 
     metrics = ("accuracy", "macro_f1")
 
-    def take(self, *, soft_labels: bool = False) -> None:
-        """Take the setting of its own."""
+    def setup(self, *, soft_labels: bool = False) -> None:
+        """Declare the targets for soft labels."""
         if soft_labels and self.class_loss.focal_gamma:
-            raise ConfigError("focal_gamma: soft_labels have no one true label; leave one of them out")
+            raise ConfigError("focal_gamma needs a single true label; set either focal_gamma or soft_labels")
         if soft_labels:
             self.target = "label_probs"
             self.targets_attr = {"label_probs": self.outputs_attr["probs"]}

@@ -1,4 +1,4 @@
-"""Count regression: how often something happens, from the sentence embedding."""
+"""Count regression on the sentence embedding."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from palm.paradigm.regression import Regression
 
 @HEADS.register("count")
 class Count(Regression):
-    """Dropout and one linear layer that gives the logarithm of a mean; labels are whole numbers from 0 on.
+    """Dropout and one linear layer that predicts the logarithm of a mean; labels are non-negative integers.
 
-    The loss is the negative log-likelihood of the Poisson distribution with that mean, but for the logarithm
-    of the label's factorial.
+    The loss is the negative log-likelihood of the Poisson distribution with that mean, without the constant
+    term log(label!).
 
     Source: Cameron and Trivedi, 1998, "Regression analysis of count data", section 2.2.
     """
@@ -30,17 +30,17 @@ class Count(Regression):
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "count"}
 
     def forward(self, features: Tensors) -> Tensors:
-        """`values` [batch], the means, and `log_values`, their logarithms."""
+        """`values` [batch], the means, and `log_values` [batch], their logarithms."""
         logarithms = super().forward(features)["values"]
         return {"values": logarithms.exp(), "log_values": logarithms}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean of mean - label * log(mean)."""
+        """Mean of `value - label * log(value)`."""
         return F.poisson_nll_loss(outputs["log_values"], targets["label_values"])
 
     @torch.no_grad()
     def count_labels(self, labels: npt.NDArray[Any]) -> None:
-        """Start from the mean of the labels, unless the layer is a loaded one."""
+        """Initialize the bias to the mean of the labels, unless it was loaded."""
         if not self.out.bias.any() and labels.any():
             self.out.bias.fill_(float(labels.mean()))
             self.out.bias.log_()

@@ -1,4 +1,4 @@
-"""Embedding: texts that belong together near one another, on the backbone's sentence embedding itself."""
+"""Embedding: contrastive training of the backbone's sentence embedding."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from palm.core.checks import choice_problems, positive_problems, raise_any
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.distributed.group import all_rows
 from palm.paradigm.base import HEADS, Head, head_problems
-from palm.paradigm.groups import GROUPS, of_groups
+from palm.paradigm.groups import GROUPS, gather_groups
 from palm.paradigm.mrc import PADDING_LOGIT
 
 
 @HEADS.register("embedding")
 class Embedding(Head):
-    """No layers: sentence embeddings of length 1, compared by their cosine.
+    """L2-normalized sentence embeddings, compared by cosine similarity; the head has no layers.
 
-    In batch, the `text_b` of an example should be nearer to its `text_a` than those of all other examples of
-    the step, and than all negatives; with several ranks, than those of all ranks. With labels, the cosine of
-    both texts should be the label.
+    With in_batch, the `text_b` of an example should be closer to its `text_a` than the `text_b` of any other
+    example of the step, on all ranks, and than any negative. With similarity, the cosine of both texts should
+    equal the label.
 
     Args:
         hidden_size: width of the backbone's sentence embedding.
@@ -31,7 +31,7 @@ class Embedding(Head):
         scale: factor of the cosines before the softmax over an example's texts.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
 
     Source: Henderson et al., 2017, "Efficient natural language response suggestion for smart reply", section
     4.4; Reimers and Gurevych, 2019, "Sentence-BERT", section 3, regression objective.
@@ -55,24 +55,24 @@ class Embedding(Head):
             self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}
 
     def forward(self, features: Tensors) -> Tensors:
-        """`embeddings` [examples, texts, width] of length 1, and the `group_rows`, -1 for no text."""
+        """`embeddings` [examples, texts, width] of length 1, and `group_rows`, -1 for padding."""
         rows = features["group_rows"]
         return {
-            "embeddings": of_groups(F.normalize(features[self.feature].float(), dim=-1), rows),
+            "embeddings": gather_groups(F.normalize(features[self.feature].float(), dim=-1), rows),
             "group_rows": rows,
         }
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean cross-entropy of the examples' own `text_b` among all texts; or mean squared error."""
+        """Mean cross-entropy of each example's `text_b` among all texts; or mean squared error."""
         vectors = outputs["embeddings"]
         if self.has_labels:
             return F.mse_loss((vectors[:, 0] * vectors[:, 1]).sum(-1), targets["label_values"])
         is_text = outputs["group_rows"] >= 0
         if self.training:
-            # As in one process with all rows, the texts of other ranks are negatives, too.
+            # As in one process with all rows, the texts of other ranks are negatives too.
             vectors = all_rows(vectors)
             is_text = all_rows(is_text)
-        # First the text that belongs to each example, and behind all of these the negatives.
+        # The matching text of each example first, then all negatives.
         others = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
         is_other = is_text[:, 1:].transpose(0, 1).flatten()
         logits = self.scale * vectors[:, 0] @ others.T
@@ -81,11 +81,11 @@ class Embedding(Head):
         )
 
     def num_terms(self, batch: Tensors) -> int:
-        """The examples."""
+        """Count the examples."""
         return len(batch["group_rows"])
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per example its `embedding`; with a `text_b`, `embedding_b` and the cosine of both, `value`."""
+        """Per example `embedding`; with a `text_b`, also `embedding_b` and the cosine of both, `value`."""
         records = []
         counts = (outputs["group_rows"] >= 0).sum(-1).tolist()
         for vectors, count in zip(outputs["embeddings"], counts, strict=True):

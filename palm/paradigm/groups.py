@@ -1,4 +1,4 @@
-"""Heads on examples of several texts, which stand below one another in a batch."""
+"""Helpers for heads on examples of several texts, each of which is a row of the batch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from palm.paradigm.mrc import PADDING_LOGIT
 PER_TEXT = TensorSpec(("examples", "texts"), torch.float)
 
 GROUPS: Specs = {"group_rows": TensorSpec(("examples", "texts"), torch.long)}
-"""The rows of each example, which such a head reads beside a feature of every text."""
+"""The rows of each example's texts in the batch, an input of these heads."""
 
 
-def of_groups(values: Tensor, group_rows: Tensor) -> Tensor:
-    """The values of each example's texts; behind the last one those of any other.
+def gather_groups(values: Tensor, group_rows: Tensor) -> Tensor:
+    """Gather the values of each example's texts; the values in the padding are arbitrary.
 
     Args:
         values: [texts of all examples, width].
-        group_rows: [examples, texts], -1 behind the last one.
+        group_rows: [examples, texts], -1 for padding.
 
     Returns:
         [examples, texts, width].
@@ -29,11 +29,11 @@ def of_groups(values: Tensor, group_rows: Tensor) -> Tensor:
 
 
 def group_scores(layer: nn.Module, embeddings: Tensor, group_rows: Tensor) -> Tensor:
-    """One score of every text, [examples, texts]; `PADDING_LOGIT` behind the last one."""
-    scores = of_groups(layer(embeddings), group_rows)[..., 0].float()
+    """Score every text, [examples, texts]; padding has `PADDING_LOGIT`."""
+    scores = gather_groups(layer(embeddings), group_rows)[..., 0].float()
     return scores.masked_fill(group_rows < 0, PADDING_LOGIT)
 
 
-def real_scores(scores: Tensor) -> list[list[float]]:
-    """The scores of each example without padding."""
+def unpadded(scores: Tensor) -> list[list[float]]:
+    """Return the scores of each example without padding."""
     return [[score for score in row if score > PADDING_LOGIT] for row in scores.tolist()]

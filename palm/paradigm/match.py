@@ -1,4 +1,4 @@
-"""Matching: whether two texts belong together, from their joint embedding."""
+"""Text matching on the joint embedding of a pair of texts."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
 
-OF_LABELS = "class_weights, label_smoothing, focal_gamma, r_drop, calibrate and abstain_below"
-
 
 @HEADS.register("match")
 class Match(ClassHead):
     """`ClassHead` on the embedding of a pair of texts; or, pairwise, one score that ranks pairs.
 
-    Pairwise training compares two pairs with the same first text: the score of the one that belongs
-    together should be above that of the other by a margin. A score is the sigmoid of a linear layer.
+    Pairwise training compares two pairs with the same first text: the score of the matching pair should
+    exceed that of the other by a margin. A score is the sigmoid of a linear layer.
 
     Args:
-        n_classes: number of labels; label ids run from 0 to `n_classes - 1`. Not used pairwise.
+        n_classes: number of labels; label ids run from 0 to `n_classes - 1`. Ignored if pairwise.
         learning_strategy: 'pointwise' or 'pairwise'.
-        margin: by how much the right pair's score should be above the wrong one's.
+        margin: minimum difference wanted between the scores of the matching pair and the other one.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
 
     Source: PaddlePALM 2.0.2, `Match`.
     """
@@ -49,41 +47,44 @@ class Match(ClassHead):
         "phase",
     )
 
-    def take(self, *, learning_strategy: str = "pointwise", margin: float = 0.5) -> None:
-        """Take the settings of its own."""
+    def setup(self, *, learning_strategy: str = "pointwise", margin: float = 0.5) -> None:
+        """Choose the strategy; declare the tensors of pairwise training."""
         problems = choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy)
         raise_any(positive_problems(margin=margin) + problems)
         self.is_pairwise = learning_strategy == "pairwise"
         self.margin = margin
         if self.is_pairwise:
             if not self.class_loss.is_plain or self.is_calibrated or self.abstains_below is not None:
-                raise ConfigError(f"learning_strategy: pairwise has no labels; leave out {OF_LABELS}")
+                raise ConfigError(
+                    "learning_strategy: pairwise has no labels; leave out class_weights, label_smoothing, "
+                    "focal_gamma, r_drop, calibrate and abstain_below"
+                )
             self.metrics = ("pair_accuracy",)
             self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
             self.outputs_attr = {"probs": TensorSpec(("batch", 1), torch.float)}
             self.num_scores = 1
 
     def forward(self, features: Tensors) -> Tensors:
-        """`logits` and `probs`, both [batch, n_classes]; pairwise `probs` [batch, 1], the score."""
+        """`logits` and `probs`, both [batch, n_classes]; if pairwise, `probs` [batch, 1], the score."""
         if not self.is_pairwise:
             return super().forward(features)
         return {"probs": self.out(self.dropout(features[self.feature])).float().sigmoid()}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean cross-entropy; pairwise mean(max(0, margin - right + wrong)).
+        """Mean cross-entropy; if pairwise, mean(max(0, margin - right + wrong)).
 
-        Pairwise, `is_negative` marks the rows of wrong pairs, in the order of the right ones.
+        `is_negative` marks the rows of wrong pairs, in the order of the right ones.
         """
         if not self.is_pairwise:
             return super().loss(outputs, targets)
         scores = outputs["probs"][:, 0]
         wrong = targets["is_negative"]
-        # Half of the rows are wrong pairs; by order, because picking by a mask would wait for a GPU.
+        # Half of the rows are wrong pairs. Sorting avoids the GPU sync of selecting by a mask.
         right, others = scores[wrong.byte().argsort(stable=True)].chunk(2)
         return F.relu(self.margin - right + others).mean()
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row `label`, `logits` and `probs`; pairwise `probs` alone, a number."""
+        """Per row `label`, `logits` and `probs`; if pairwise, only `probs`, a number."""
         if not self.is_pairwise:
             return super().decode(outputs)
         return [{"probs": score} for score in outputs["probs"][:, 0].tolist()]

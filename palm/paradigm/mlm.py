@@ -1,4 +1,4 @@
-"""Masked language model: which word stood where the reader put a mask."""
+"""Masked language modelling: predict the words that the reader masked."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems
 
 @HEADS.register("mlm")
 class MaskLM(TokenHead):
-    """A transformed token against the backbone's own word table (Devlin et al., 2018, section 3.1).
+    """Transform and softmax over the backbone's word embeddings (Devlin et al., 2018, section 3.1).
 
-    Only masked positions are computed; the reader lists them row by row.
+    Logits are computed only at the masked positions, which the reader lists row by row.
 
     Args:
         hidden_size: width of the backbone's encoder outputs.
-        vocab_size: number of words to choose from.
+        vocab_size: size of the vocabulary.
         hidden_act: activation of the transform.
-        initializer_range: sigma of the normal that the weights start from.
+        initializer_range: standard deviation of the normal distribution that initializes the weights.
         layer_norm_eps: added to the variance in the layer norm.
-        embedding_size: width of the backbone's word table, where ELECTRA's is not `hidden_size`.
+        embedding_size: width of the backbone's word embeddings if it differs from `hidden_size` (ELECTRA).
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
     """
 
     library_model = "ForMaskedLM"
@@ -81,7 +81,7 @@ class MaskLM(TokenHead):
         init_weights(self, initializer_range)
 
     def adapt(self, layers_of: Callable[[str], Any]) -> None:
-        """Replace the transform by the family's own; and the bias, where the family has none."""
+        """Replace the transform by the family's own; remove the bias if the family has none."""
         if self.above is None and (layers := layers_of(self.library_model)) is not None:
             self.above = layers
             self.bias = self.bias if "bias" in layers.names else None
@@ -89,10 +89,9 @@ class MaskLM(TokenHead):
             del self.norm
 
     def forward(self, features: Tensors) -> Tensors:
-        """`logits` [masks, vocab_size] of all masks, `mask_columns` [masks] and `mask_counts` [batch].
+        """`logits` [masks, vocab_size], `mask_columns` [masks], and `mask_counts` [batch], masks per row.
 
-        `mask_pos` are flat positions, `row * seq + column`, row by row; the columns are outputs, too,
-        and how many masks each row has.
+        `mask_pos` are flat positions, `row * seq + column`, row by row.
         """
         tokens = features["encoder_outputs"]
         mask_pos = features["mask_pos"]
@@ -105,7 +104,7 @@ class MaskLM(TokenHead):
             table = table if self.above.table is None else self.above.table
         batch, seq = tokens.shape[:2]
         rows = torch.arange(batch, device=mask_pos.device)[:, None]
-        # Looked up, not divided: an ONNX graph knows no division by a size.
+        # Looked up, not divided: ONNX graphs do not support division by a size.
         row_of, column_of = (
             places.expand(batch, seq).flatten()[mask_pos]
             for places in (rows, torch.arange(seq, device=mask_pos.device))
@@ -121,13 +120,13 @@ class MaskLM(TokenHead):
         return F.cross_entropy(outputs["logits"], targets["mask_label"])
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row and mask its `positions`, the likeliest word's id in `predicted`, how likely in `probs`."""
+        """Per row `positions` of its masks, `predicted` most likely word ids and their `probs`."""
         probs, words = outputs["logits"].float().softmax(-1).max(-1)
         fields = {"positions": outputs["mask_columns"], "predicted": words, "probs": probs}
         return values_by_row(fields, outputs["mask_counts"])
 
     def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:
-        """Per row the `log_probs` of the words that stood at its masks."""
+        """Per row `log_probs` of the masked words."""
         log_probs = outputs["logits"].float().log_softmax(-1)
         true = log_probs.gather(1, batch["mask_label"][:, None])[:, 0]  # [masks]
         return values_by_row({"log_probs": true}, outputs["mask_counts"])

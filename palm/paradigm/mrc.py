@@ -1,4 +1,4 @@
-"""Reading comprehension: where in the sequence an answer begins and ends."""
+"""Machine reading comprehension: the start and end of an answer in the sequence."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems
 
 PADDING_LOGIT = -1e9
-"""The logit of padding: finite, so that arithmetic on it is safe, and no softmax sees it."""
+"""Logit of padding: finite, so arithmetic on it is safe, and low enough that its probability is 0."""
 
 
-LONGEST_ANSWER = 30
-"""In tokens, where nothing says otherwise."""
+DEFAULT_MAX_ANSWER_LEN = 30
+"""In tokens."""
 
 
 @HEADS.register("mrc")
 class MRC(TokenHead):
-    """One linear layer that gives every token a start and an end logit (Devlin et al., 2018, section 4.2).
+    """One linear layer that predicts a start and an end logit per token (Devlin et al., 2018, section 4.2).
 
     Args:
         hidden_size: width of the backbone's encoder outputs.
-        max_answer_len: longest answer, in tokens; 30 where it is None, as in PaddlePALM 2.x by default.
-        n_best_size: number of best starts, and of best ends, that are paired into spans; and of a question's
-            answers in `nbest_predictions.json`.
-        with_negative: whether a question may have no answer, which `[CLS]` stands for.
-        null_score_diff_threshold: predict no answer where its score is above the best one's by more.
-        initializer_range: sigma of the normal that the weights start from.
+        max_answer_len: maximum length of an answer, in tokens; None, the default of PaddlePALM 2.x, means 30.
+        n_best_size: number of best starts, and of best ends, that are paired into spans; and of answers per
+            question in `nbest_predictions.json`.
+        with_negative: allow questions without an answer, which is predicted as the span of `[CLS]`.
+        null_score_diff_threshold: predict no answer if its score exceeds that of the best answer by more.
+        initializer_range: standard deviation of the normal distribution that initializes the weights.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
     """
 
     aliases: ClassVar[dict[str, str]] = {"max_ans_len": "max_answer_len"} | ALIASES_2X
@@ -66,14 +66,14 @@ class MRC(TokenHead):
         self,
         hidden_size: int,
         *,
-        max_answer_len: int | None = LONGEST_ANSWER,
+        max_answer_len: int | None = DEFAULT_MAX_ANSWER_LEN,
         n_best_size: int = 20,
         with_negative: bool = False,
         null_score_diff_threshold: float = 0.0,
         initializer_range: float = 0.02,
     ) -> None:
         super().__init__()
-        max_answer_len = LONGEST_ANSWER if max_answer_len is None else max_answer_len
+        max_answer_len = DEFAULT_MAX_ANSWER_LEN if max_answer_len is None else max_answer_len
         problems = head_problems(hidden_size, initializer_range)
         raise_any(problems + count_problems(max_answer_len=max_answer_len, n_best_size=n_best_size))
         self.max_answer_len = max_answer_len
@@ -102,20 +102,20 @@ class MRC(TokenHead):
         return {"start_logits": start, "end_logits": end}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """The mean of the two cross-entropies over the real tokens."""
+        """Mean of the cross-entropies of start and end over the real tokens."""
         start = F.cross_entropy(outputs["start_logits"], targets["start_positions"])
         end = F.cross_entropy(outputs["end_logits"], targets["end_positions"])
         return (start + end) / 2
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row the candidate answers and the score of there being none.
+        """Per row the candidate answers and the score of no answer.
 
         Returns:
-            Per row `spans`, a list of (start, end, start_logit, end_logit) with both ends included:
-            the `n_best_size` best starts times the best ends that make an answer of 1 to
-            `max_answer_len` tokens, by rank of the start, then of the end, ties to the lower
-            position. `n_best_size`; and `null_score`, the sum of both logits of the first token; with
-            negatives also `null`, these logits, and `null_threshold`.
+            Per row `spans`, a list of (start, end, start_logit, end_logit), end inclusive: all pairs of the
+            `n_best_size` best starts and ends that form an answer of 1 to `max_answer_len` tokens, sorted by
+            rank of the start, then of the end; ties go to the lower position. Also `n_best_size`, and
+            `null_score`, the sum of both logits of the first token; with negatives also `null`, these logits,
+            and `null_threshold`.
         """
         starts, start_logits = self._best(outputs["start_logits"])
         ends, end_logits = self._best(outputs["end_logits"])
@@ -135,7 +135,7 @@ class MRC(TokenHead):
         return decoded
 
     def _best(self, logits: Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Positions and logits of the best `n_best_size` of every row, each [batch, n_best]."""
+        """Return the positions and logits of the `n_best_size` highest per row, each [batch, n_best]."""
         ranked, positions = logits.detach().float().sort(dim=1, descending=True, stable=True)
         keep = slice(self.n_best_size)
         return positions[:, keep].cpu().numpy(), ranked[:, keep].cpu().numpy()

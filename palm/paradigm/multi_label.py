@@ -1,4 +1,4 @@
-"""Multi-label classification: any number of labels per text, from its sentence embedding."""
+"""Multi-label classification on the sentence embedding: any number of labels per text."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from palm.paradigm.calibration import best_temperature, best_thresholds
 from palm.paradigm.class_head import ClassHead
 
 GAMMA = 4.0
-"""The exponent by which the asymmetric loss lowers the weight of labels that a text has not."""
+"""Exponent of the focusing factor that the asymmetric loss applies to negative labels."""
 
 MARGIN = 0.05
-"""The probability up to which such a label costs nothing."""
+"""Probability up to which a negative label has no loss."""
 
 
 @HEADS.register("multi_label")
 class MultiLabel(ClassHead):
-    """Dropout and one linear layer on the sentence embedding, a sigmoid for each label.
+    """Dropout and one linear layer on the sentence embedding, with a sigmoid for each label.
 
-    A label is given where its probability reaches the label's threshold: 0.5, or with dev data the one with
-    the highest F1 there; thresholds are saved with the model.
+    A label is predicted if its probability reaches the label's threshold: 0.5, or with dev data the threshold
+    with the highest F1. Thresholds are saved with the model.
 
     Args:
-        loss: of a label: bce, the binary cross-entropy; or asymmetric, in which the many labels that a text
-            has not count little, unless they are likely.
-        class_weights: factor of the loss of each label in the texts that have it; or balanced: texts without
-            the label / texts with it, one more of both.
-        calibrate: fit a temperature of each label to the dev data, by which its logits are divided for their
-            probabilities.
+        loss: loss of each label: bce, the binary cross-entropy; or asymmetric, which reduces the weight of
+            negative labels with a low probability.
+        class_weights: weight of each label in the loss of the texts that have it; or balanced: (texts without
+            the label + 1) / (texts with it + 1).
+        calibrate: fit a temperature for each label to the dev data; probabilities are the sigmoid of
+            logit / temperature.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
 
-    Source: Ridnik et al., 2021, "Asymmetric loss for multi-label classification", with their exponents 0 and
-    4 and margin 0.05.
+    Source: Ridnik et al., 2021, "Asymmetric loss for multi-label classification", with exponents 0 and 4 and
+    margin 0.05.
     """
 
     metrics = ("label_f1", "exact_match", "lrap")
@@ -56,8 +56,8 @@ class MultiLabel(ClassHead):
     }
     thresholds: Tensor
 
-    def take(self, *, loss: str = "bce") -> None:
-        """Take the setting of its own, and make the temperature one of each label."""
+    def setup(self, *, loss: str = "bce") -> None:
+        """Choose the loss; create a threshold and a temperature for each label."""
         raise_any(choice_problems(("bce", "asymmetric"), loss=loss))
         self.is_asymmetric = loss == "asymmetric"
         self.targets_attr = {"label_set": self.outputs_attr["probs"]}
@@ -70,7 +70,7 @@ class MultiLabel(ClassHead):
         return self.calibrated(logits).sigmoid()
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean loss of all labels of all rows, but for those that are unknown."""
+        """Mean loss over all known labels of all rows."""
         labels = targets["label_set"]
         logits = outputs["logits"].float()
         known = labels != NO_LABEL
@@ -85,7 +85,7 @@ class MultiLabel(ClassHead):
 
     @torch.no_grad()
     def count_labels(self, labels: npt.NDArray[Any]) -> None:
-        """Start from the labels' frequencies; from 0, all labels pull the encoder to one vector at first."""
+        """Initialize the biases from label frequencies; with 0, all embeddings move to one point at first."""
         labels = labels.reshape(-1, self.n_classes)
         odds = torch.from_numpy(((labels == 1).sum(0) + 1) / ((labels == 0).sum(0) + 1))
         weights = self.class_loss.weights
@@ -95,13 +95,13 @@ class MultiLabel(ClassHead):
             self.out.bias.copy_((odds if weights is None else odds * weights.cpu()).log())
 
     def num_terms(self, batch: Tensors) -> int:
-        """The known labels of all rows."""
+        """Count the known labels of all rows."""
         if "label_set" not in batch:
             return super().num_terms(batch)
         return int((batch["label_set"] != NO_LABEL).sum())
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row `labels`, those that reach their threshold, `logits` and `probs` of all labels."""
+        """Per row the `labels` that reach their threshold, and `logits` and `probs` of all labels."""
         given = outputs["probs"] >= self._thresholds_on_host().to(outputs["probs"].device)
         rows = zip(given, outputs["logits"].tolist(), outputs["probs"].tolist(), strict=True)
         return [
@@ -110,7 +110,7 @@ class MultiLabel(ClassHead):
         ]
 
     def _thresholds_on_host(self) -> Tensor:
-        """The thresholds on the host; a GPU would be waited for if each batch copied them."""
+        """Return the thresholds on the host, cached, because a copy per batch would synchronize a GPU."""
         original, version, copy = self._copied
         if original is not self.thresholds or version != self.thresholds._version:
             copy = self.thresholds.cpu()
@@ -118,7 +118,7 @@ class MultiLabel(ClassHead):
         return copy
 
     def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
-        """Fit the temperatures, if they are wanted, and set the thresholds to those with the highest F1."""
+        """Fit the temperatures, if `calibrate` is set, and set each threshold to the highest F1."""
         pairs = list(pairs)
         logits = self.logits_of(pairs).numpy()
         true = np.zeros(logits.shape, dtype=bool)
@@ -129,4 +129,4 @@ class MultiLabel(ClassHead):
             self.temperature[label] = best_temperature(both, true[:, label].astype(np.int64))
         probs = self.probabilities(torch.from_numpy(logits)).numpy()
         self.thresholds.copy_(torch.from_numpy(best_thresholds(probs, true)))
-        return self.decoded_again(pairs)
+        return self.redecode(pairs)

@@ -1,4 +1,4 @@
-"""Ordinal classification: labels that have an order, such as grades or stars, from the sentence embedding."""
+"""Ordinal classification on the sentence embedding: ordered labels, such as grades or stars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palm.paradigm.class_head import PLAIN_LOSS, ClassHead
 
 @HEADS.register("ordinal")
 class Ordinal(ClassHead):
-    """Dropout and one linear layer that gives a score, and thresholds that divide its range among the labels.
+    """Dropout and one linear layer that predicts a score, and thresholds that divide it into labels.
 
     The probability of a label above k is sigmoid(score - threshold k), the cumulative link model with
     proportional odds. `logits` are the logarithms of the labels' probabilities.
@@ -30,8 +30,8 @@ class Ordinal(ClassHead):
     num_scores = 1
     has_bias = False
 
-    def take(self) -> None:
-        """Add the thresholds; the logarithms of the distances between them keep them in order."""
+    def setup(self) -> None:
+        """Create the thresholds; storing the logarithms of the gaps between them keeps them ordered."""
         self.lowest = nn.Parameter(torch.zeros(()))
         self.log_gaps = nn.Parameter(torch.zeros(self.n_classes - 2))
 
@@ -40,14 +40,14 @@ class Ordinal(ClassHead):
         score = self.out(self.dropout(features[self.feature])).float()
         gaps = self.log_gaps.exp()
         above = score - self.lowest - F.pad(gaps.cumsum(0), (1, 0))  # [batch, n_classes - 1]
-        # sigmoid(a) - sigmoid(b) is sigmoid(a) * sigmoid(-b) * (1 - exp(b - a)), which does not cancel.
+        # sigmoid(a) - sigmoid(b) = sigmoid(a) * sigmoid(-b) * (1 - exp(b - a)), without cancellation.
         between = F.pad(torch.log(-torch.expm1(-gaps)), (1, 1))
         logits = F.pad(F.logsigmoid(above), (1, 0)) + F.pad(F.logsigmoid(-above), (0, 1)) + between
         return {"logits": logits, "probs": self.probabilities(logits)}
 
     @torch.no_grad()
     def count_labels(self, labels: npt.NDArray[Any]) -> None:
-        """Start from the labels' frequencies, unless the thresholds are loaded ones."""
+        """Initialize the thresholds from label frequencies, unless they were loaded."""
         if self.lowest:
             return
         rows = np.bincount(labels[labels >= 0], minlength=len(self.log_gaps) + 2) + 1.0

@@ -1,4 +1,4 @@
-"""Ranking: candidates in the order of their relevance, from the joint embedding of each with the query."""
+"""Ranking of candidates by relevance, on the joint embedding of the query with each candidate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from palm.core.checks import choice_problems, raise_any
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS
-from palm.paradigm.groups import GROUPS, PER_TEXT, group_scores, real_scores
+from palm.paradigm.groups import GROUPS, PER_TEXT, group_scores, unpadded
 from palm.paradigm.mrc import PADDING_LOGIT
 from palm.paradigm.score_head import ScoreHead
 
@@ -19,23 +19,23 @@ from palm.paradigm.score_head import ScoreHead
 class Ranking(ScoreHead):
     """Dropout and one linear layer that scores each candidate.
 
-    Listwise, the softmax of an example's scores should be that of its relevances (ListNet). Pairwise, of any
-    two candidates of an example the more relevant one should have the higher score (RankNet).
+    Listwise, the softmax of an example's scores should equal that of its relevances (ListNet). Pairwise, the
+    more relevant of any two candidates of an example should have the higher score (RankNet).
 
     Args:
         learning_strategy: 'listwise' or 'pairwise'.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
 
-    Source: Cao et al., 2007, "Learning to rank: from pairwise approach to listwise approach", the top one
+    Source: Cao et al., 2007, "Learning to rank: from pairwise approach to listwise approach", top-one
     probability; Burges et al., 2005, "Learning to rank using gradient descent", equation 3.
     """
 
     metrics = ("ranking",)
 
-    def take(self, *, learning_strategy: str = "listwise") -> None:
-        """Take the setting of its own, and declare tensors by example."""
+    def setup(self, *, learning_strategy: str = "listwise") -> None:
+        """Choose the strategy; declare tensors per example."""
         raise_any(choice_problems(("listwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
         self.inputs_attr = {**self.inputs_attr, **GROUPS}
@@ -43,38 +43,38 @@ class Ranking(ScoreHead):
         self.outputs_attr = {"scores": PER_TEXT}
 
     def forward(self, features: Tensors) -> Tensors:
-        """`scores` [examples, candidates]; `PADDING_LOGIT` behind the last one."""
+        """`scores` [examples, candidates]; padding has `PADDING_LOGIT`."""
         scores = group_scores(self.out, self.dropout(features[self.feature]), features["group_rows"])
         return {"scores": scores}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean loss of the examples; pairwise of all pairs of candidates that differ in relevance."""
+        """Mean loss over examples; if pairwise, over all pairs of candidates that differ in relevance."""
         scores = outputs["scores"]
         relevance = targets["relevance"]
         if self.is_pairwise:
-            apart = scores[:, :, None] - scores[:, None, :]
-            wanted = _is_above(relevance)
-            return (F.softplus(-apart) * wanted).sum() / wanted.sum().clamp(min=1)
-        # Behind the last candidate both softmaxes are 0.
+            differences = scores[:, :, None] - scores[:, None, :]
+            wanted = _is_more_relevant(relevance)
+            return (F.softplus(-differences) * wanted).sum() / wanted.sum().clamp(min=1)
+        # In padding, both softmaxes are 0.
         wanted = relevance.masked_fill(relevance == NO_LABEL, PADDING_LOGIT).softmax(-1)
         return -(wanted * scores.log_softmax(-1)).sum(-1).mean()
 
     def num_terms(self, batch: Tensors) -> int:
-        """The examples; pairwise the pairs."""
+        """Count the examples; if pairwise, the pairs."""
         if self.is_pairwise and "relevance" in batch:
-            return int(_is_above(batch["relevance"]).sum())
+            return int(_is_more_relevant(batch["relevance"]).sum())
         return len(batch["group_rows"])
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per example `ranking`, its candidates from the best on (the first on a tie), and their `scores`."""
+        """Per example `ranking`, its candidates from best to worst (stable), and `scores`, in input order."""
         return [
             {"ranking": sorted(range(len(scores)), key=lambda k: -scores[k]), "scores": scores}
-            for scores in real_scores(outputs["scores"])
+            for scores in unpadded(outputs["scores"])
         ]
 
 
-def _is_above(relevance: Tensor) -> Tensor:
-    """Compare the candidates of each example, bool[examples, candidates, candidates]."""
+def _is_more_relevant(relevance: Tensor) -> Tensor:
+    """Compare all pairs of candidates of each example, bool[examples, candidates, candidates]."""
     one = relevance[:, :, None]
     other = relevance[:, None, :]
     return (one > other) & (other != NO_LABEL)

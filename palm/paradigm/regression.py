@@ -1,4 +1,4 @@
-"""Regression: one real number per text or pair of texts, from its sentence embedding."""
+"""Regression on the sentence embedding: one real number per text or pair of texts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from palm.paradigm.score_head import ScoreHead
 
 @HEADS.register("regression")
 class Regression(ScoreHead):
-    """Dropout and one linear layer that gives a number; the loss is the mean squared error.
+    """Dropout and one linear layer that predicts a number; the loss is the mean squared error.
 
-    Source: Devlin et al., 2018, section 4.1, as its authors treat STS-B.
+    Source: Devlin et al., 2018, section 4.1, as applied to STS-B.
     """
 
     outputs: ClassVar[tuple[str, ...]] = ("values",)
     metrics: Sequence[str] = ("pearson", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "real"}
 
-    def take(self) -> None:
+    def setup(self) -> None:
         """Declare one number per row."""
         self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}
         self.outputs_attr = dict.fromkeys(self.outputs, TensorSpec(("batch",), torch.float))
@@ -39,5 +39,5 @@ class Regression(ScoreHead):
         return F.mse_loss(outputs["values"], targets["label_values"])
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row its `value`."""
+        """Per row the predicted `value`."""
         return [{"value": value} for value in outputs["values"].tolist()]

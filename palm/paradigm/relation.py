@@ -1,4 +1,4 @@
-"""Relations: every pair of spans is scored for each label, by their first and by their last words."""
+"""Relation extraction: every pair of spans is scored for each label, by their first and last words."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from palm.paradigm.span import Biaffine, PairHead, Span
 class Relation(PairHead):
     """A biaffine score of the first words of two spans, and one of their last words, for each label.
 
-    Their sum is the logit of a relation from the one span to the other; a pair of spans may have several
-    relations, or none. With `spans: predicted` a scorer of spans (the head `span`) is trained with it, and
-    prediction looks for relations between the spans that it finds.
+    Their sum is the logit of a relation from one span to the other; a pair of spans may have any number of
+    relations. With `spans: predicted`, a span scorer (the head `span`) is trained jointly, and relations are
+    predicted between the spans that it finds.
 
     Args:
         n_span_classes: with spans: predicted, number of labels of spans.
-        spans: of rows to predict or to evaluate on: predicted, or given, which are those of the file.
+        spans: source of the spans in prediction and evaluation: predicted, or given, the spans of the file.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
 
     Source: Wang et al., 2020, "TPLinker: Single-stage Joint Extraction of Entities and Relations Through
-    Token Pair Linking", whose links of heads and of tails are here two parts of one score.
+    Token Pair Linking", whose links of heads and of tails are two parts of one score here.
     """
 
     metrics: Sequence[str] = ("relation_strict_f1", "relation_boundary_f1")
 
-    def take(self, *, n_span_classes: int | None = None, spans: str = "predicted") -> None:
-        """Take the settings of its own, and add the scorers."""
+    def setup(self, *, n_span_classes: int | None = None, spans: str = "predicted") -> None:
+        """Create the scorers of relations and, if predicted, of spans."""
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if spans == "predicted" and n_span_classes is None:
-            raise ConfigError("n_span_classes is missing; predicted spans need the number of their labels")
+            raise ConfigError("n_span_classes is missing; 'spans: predicted' needs the number of span labels")
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}
         tables = TensorSpec(("batch", "words", "words", self.n_classes), torch.float)
@@ -69,9 +69,9 @@ class Relation(PairHead):
         return tables | {name: features[name] for name in ("span_starts", "span_ends")}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean loss of all labels of all pairs of the true spans (binary cross-entropy).
+        """Mean binary cross-entropy over all labels of all pairs of the true spans.
 
-        With predicted spans, the mean of these and of the terms of the span head's loss.
+        With predicted spans, the mean also includes the terms of the span head's loss.
         """
         labels = targets["relation_labels"]
         places = outputs if self.span_head is None else targets
@@ -81,23 +81,22 @@ class Relation(PairHead):
         total = (losses * known).sum()
         count = known.sum()
         if self.span_head is not None:
-            of_spans, number = self.span_head.summed_loss(outputs, targets)
-            total = total + of_spans
-            count = count + number
+            span_total, span_count = self.span_head.summed_loss(outputs, targets)
+            total = total + span_total
+            count = count + span_count
         return total / count.clamp(min=1)
 
     def num_terms(self, batch: Tensors) -> int:
-        """The labels of pairs, and with predicted spans the terms of their loss."""
+        """Count the known labels of pairs and, with predicted spans, the terms of the span loss."""
         if "relation_labels" not in batch:
             return super().num_terms(batch)
-        of_spans = 0 if self.span_head is None else self.span_head.num_terms(batch)
-        return of_spans + int((batch["relation_labels"] != NO_LABEL).sum())
+        span_count = 0 if self.span_head is None else self.span_head.num_terms(batch)
+        return span_count + int((batch["relation_labels"] != NO_LABEL).sum())
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row `spans`, as of the span head, and `relations`: (head, tail, label, probability).
+        """Per row `spans`, as decoded by the span head, and `relations`: (head, tail, label, probability).
 
-        Those with a probability of 0.5 or more are given; head and tail are numbers of spans. Given spans are
-        left out.
+        Head and tail are indices of spans; probabilities are at least 0.5. Given spans are not returned.
         """
         if self.span_head is not None:
             decoded = self.span_head.decode(outputs)
@@ -119,14 +118,14 @@ class Relation(PairHead):
 
 
 def pair_logits(outputs: Tensors, starts: Tensor, ends: Tensor) -> Tensor:
-    """Logits of relations from each span to each other, [batch, spans, spans, n_classes].
+    """Compute the logits of relations between all pairs of spans, [batch, spans, spans, n_classes].
 
     Args:
-        outputs: with `first_logits` and `last_logits`.
-        starts: the spans' first words, [batch, spans].
-        ends: the first words after them, [batch, spans]; 0 for padding, whose logits mean nothing.
+        outputs: `first_logits` and `last_logits` of the head.
+        starts: the first word of each span, [batch, spans].
+        ends: the first word after each span, [batch, spans]; 0 for padding, whose logits are undefined.
     """
     rows = torch.arange(len(starts), device=starts.device)[:, None, None]
     last = (ends - 1).clamp(min=0)
-    of_first = outputs["first_logits"][rows, starts[:, :, None], starts[:, None]]
-    return of_first + outputs["last_logits"][rows, last[:, :, None], last[:, None]]
+    first_logits = outputs["first_logits"][rows, starts[:, :, None], starts[:, None]]
+    return first_logits + outputs["last_logits"][rows, last[:, :, None], last[:, None]]

@@ -1,4 +1,4 @@
-"""The methods of PaddlePALM 2.x's heads that gather, return and write the results of a prediction."""
+"""Methods of PaddlePALM 2.x's heads that collect, return and write the results of a prediction."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from palm.core.tensor_specs import Tensors
 
 
 class Results:
-    """The methods around a prediction that a head may override; `Trainer.predict` calls them then.
+    """Methods around a prediction; `Trainer.predict` calls them if a head overrides any.
 
     Attributes:
-        epoch_inputs_attrs: what `epoch_postprocess` wants of the reader, `{"reader": {…}}`.
+        epoch_inputs_attrs: inputs of `epoch_postprocess` from the reader, `{"reader": {…}}`.
     """
 
     _results_buffer: list[Any]
 
     @property
     def epoch_inputs_attrs(self) -> Mapping[str, Any]:
-        """Nothing."""
+        """Empty by default."""
         return {}
 
     def batch_postprocess(self, rt_outputs: Mapping[str, Any]) -> list[Any]:
-        """Keep the results of one batch.
+        """Decode one batch and append the results to the buffer.
 
         Args:
             rt_outputs: the head's outputs, numpy arrays.
 
         Returns:
-            One value per row: what `decode` makes of them.
+            The results of `decode`, one per row.
         """
         outputs: Tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in rt_outputs.items()}
         results: list[Any] = self.decode(outputs)  # type: ignore[attr-defined]
@@ -45,19 +45,19 @@ class Results:
         return results
 
     def get_results(self) -> list[Any]:
-        """A copy of all that was kept since `reset`."""
+        """Return a copy of all results since `reset`."""
         return copy.deepcopy(_buffer(self))
 
     def reset(self) -> None:
-        """Forget what was kept."""
+        """Clear the results."""
         self._results_buffer = []
 
     def epoch_postprocess(self, post_inputs: Any = None, output_dir: str | Path | None = None) -> Any:  # noqa: ARG002
         """Return all results, or write them as JSON lines.
 
         Args:
-            post_inputs: what `epoch_inputs_attrs` asks for.
-            output_dir: the folder for a file that is called like the phase; None to write nothing.
+            post_inputs: the inputs declared in `epoch_inputs_attrs`.
+            output_dir: the folder for the file, which is named after the phase; None to write nothing.
         """
         if output_dir is not None:
             folder = Path(output_dir)
@@ -75,6 +75,6 @@ def _buffer(head: Results) -> list[Any]:
 
 
 def has_own_results(head: Results) -> bool:
-    """True if its class overrides one of these methods."""
+    """Check whether a head's class overrides one of these methods."""
     names = ("batch_postprocess", "epoch_postprocess", "get_results", "reset")
     return any(getattr(type(head), name) is not getattr(Results, name) for name in names)

@@ -1,4 +1,4 @@
-"""The base of heads that give a number for each text."""
+"""Base class of heads that predict a number for each text."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from palm.paradigm.base import ALIASES_2X, Head, head_problems
 
 
 class ScoreHead(Head):
-    """Dropout and one linear layer that gives a number; a subclass declares its tensors in `take`.
+    """Dropout and one linear layer that predicts a number; a subclass declares its tensors in `setup`.
 
     Args:
         hidden_size: width of the backbone's sentence embedding.
         dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
-        own: settings of `take`.
+        initializer_range: standard deviation of the normal distribution that initializes the weights.
+        own: settings of `setup`.
 
     Attributes:
         feature: the backbone's output that the head reads.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
     """
 
     aliases: ClassVar[dict[str, str]] = ALIASES_2X
-    own_settings = "take"
+    own_settings = "setup"
     feature: ClassVar[str] = "sentence_embedding"
 
     def __init__(
@@ -42,7 +42,7 @@ class ScoreHead(Head):
         self.dropout = nn.Dropout(dropout_prob)
         self.out = nn.Linear(hidden_size, 1)
         init_weights(self, initializer_range)
-        self.take(**own)
+        self.setup(**own)
 
-    def take(self) -> None:
-        """Take the settings of one head alone; they join those above in its constructor."""
+    def setup(self) -> None:
+        """Initialize the parts that only a subclass has; its parameters are added to the constructor's."""

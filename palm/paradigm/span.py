@@ -1,4 +1,4 @@
-"""Spans of words that may nest: every pair of a first and a last word is scored for each label."""
+"""Labelled spans, possibly nested: every pair of a first and a last word is scored for each label."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from palm.paradigm.base import HEADS, Head, head_problems
 from palm.paradigm.class_loss import label_error
 
 ScoredSpan = tuple[int, int, int, float]
-"""First word, first word after it, label and probability."""
+"""First word, first word after the span, label and probability."""
 
 
 class Biaffine(nn.Module):
-    """Scores of all pairs of words, `[s; 1] U [e; 1]` with a layer for each side (equation 1 of the paper).
+    """Biaffine scores of all pairs of words, `[s; 1] U [e; 1]`, with a linear layer for each side.
 
     Args:
-        n_scores: scores of each pair.
+        n_scores: number of scores per pair.
         hidden_size: width of the words.
         biaffine_size: width of the layers `s` and `e`.
         dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
+        initializer_range: standard deviation of the normal distribution that initializes the weights.
 
-    Source: Yu, Bohnet & Poesio, 2020, "Named Entity Recognition as Dependency Parsing"; the ones make the
-    linear term and the bias of its equation a part of `U`.
+    Source: Yu, Bohnet & Poesio, 2020, "Named Entity Recognition as Dependency Parsing", equation 1; the
+    appended ones make its linear term and bias part of `U`.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Biaffine(nn.Module):
         self.dropout = nn.Dropout(dropout_prob)
         self.start = nn.Linear(hidden_size, biaffine_size)
         self.end = nn.Linear(hidden_size, biaffine_size)
-        # As a linear layer, so that it starts, and is decayed, as all others.
+        # A linear layer, so it is initialized and decayed like all others.
         self.pairs = nn.Linear(biaffine_size + 1, n_scores * (biaffine_size + 1), bias=False)
         init_weights(self, initializer_range)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Scores [batch, words, words, n_scores] of words [batch, words, hidden_size]."""
+        """Score all pairs, [batch, words, words, n_scores], of the words [batch, words, hidden_size]."""
         start, end = (
             F.pad(self.dropout(F.relu(layer(words))), (0, 1), value=1.0) for layer in (self.start, self.end)
         )
@@ -61,21 +61,21 @@ class Biaffine(nn.Module):
 
 
 class PairHead(Head):
-    """Base of heads that score pairs of words; a subclass makes its scorers in `take`.
+    """Base class of heads that score pairs of words; a subclass creates its scorers in `setup`.
 
     Args:
         n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
         hidden_size: width of the backbone's encoder outputs.
         dropout_prob: probability of zeroing a feature while training.
-        initializer_range: sigma of the normal that the weights start from.
+        initializer_range: standard deviation of the normal distribution that initializes the weights.
         biaffine_size: width of the layers below the biaffine one.
-        own: settings of `take`.
+        own: settings of `setup`.
 
     Raises:
-        ConfigError: with every setting that is wrong.
+        ConfigError: if settings are invalid; lists all of them.
     """
 
-    own_settings = "take"
+    own_settings = "setup"
 
     def __init__(
         self,
@@ -98,13 +98,13 @@ class PairHead(Head):
             "word_starts": TensorSpec(("batch", "words"), torch.long),
         }
         self.dropout = nn.Dropout(dropout_prob)
-        self.take(**own)
+        self.setup(**own)
 
-    def take(self) -> None:
-        """Take the settings of one head alone; they join those above in its constructor."""
+    def setup(self) -> None:
+        """Initialize the parts that only a subclass has; its parameters are added to the constructor's."""
 
     def words_of(self, features: Tensors) -> Tensor:
-        """The encoder's outputs at words' first pieces, [batch, words, width]; for padding, at `[CLS]`."""
+        """Gather the encoder's outputs at first subwords, [batch, words, width]; at `[CLS]` for padding."""
         tokens = features["encoder_outputs"]
         starts = features["word_starts"][..., None].expand(-1, -1, tokens.shape[-1])
         words: Tensor = self.dropout(tokens.gather(1, starts))
@@ -113,19 +113,19 @@ class PairHead(Head):
 
 @HEADS.register("span")
 class Span(PairHead):
-    """Scores of every pair of a first and a last word for each label and for no span (Yu et al., 2020).
+    """Scores of every pair of a first and a last word for each label and for no span.
 
-    Memory is that of `batch * words * words * (n_classes + 1)` scores, with the words of the longest row,
-    which `max_seq_len` bounds.
+    Memory grows with the `batch * words * words * (n_classes + 1)` scores, where `words` is the number of
+    words in the longest row, limited by `max_seq_len`.
 
-    Source: Yu, Bohnet & Poesio, 2020, "Named Entity Recognition as Dependency Parsing", over the first pieces
+    Source: Yu, Bohnet & Poesio, 2020, "Named Entity Recognition as Dependency Parsing", on the first subwords
     of words.
     """
 
     metrics = ("span_f1",)
 
-    def take(self) -> None:
-        """Add the scorer of spans."""
+    def setup(self) -> None:
+        """Create the span scorer."""
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
         self.outputs_attr = {
             "logits": TensorSpec(("batch", "words", "words", self.n_classes + 1), torch.float),
@@ -134,23 +134,23 @@ class Span(PairHead):
         self.scorer = Biaffine(self.n_classes + 1, **self.sizes)
 
     def forward(self, features: Tensors) -> Tensors:
-        """`logits` [batch, words, words, n_classes + 1], no span first, and `word_counts` [batch]."""
+        """`logits` [batch, words, words, n_classes + 1], index 0 for no span, and `word_counts` [batch]."""
         return {
             "logits": self.scorer(self.words_of(features)),
             "word_counts": (features["word_starts"] > 0).sum(1),
         }
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean cross-entropy of all spans of the rows' words, without those that are not known.
+        """Mean cross-entropy over all spans whose label, or absence of one, is known.
 
         Raises:
-            WiringError: if a label is none of the classes (on a CPU; a GPU cannot say which).
+            WiringError: if a label is out of range (on a CPU only; a GPU does not report which one).
         """
         total, count = self.summed_loss(outputs, targets)
         return total / count.clamp(min=1)
 
     def summed_loss(self, outputs: Tensors, targets: Tensors) -> tuple[Tensor, Tensor]:
-        """The sum of which `loss` is the mean, and its number of terms."""
+        """Compute the sum and the number of the terms that `loss` averages."""
         labels = targets["span_labels"]
         try:
             total = F.cross_entropy(outputs["logits"].flatten(0, 2), labels.flatten(), reduction="sum")
@@ -159,24 +159,24 @@ class Span(PairHead):
         return total, (labels != NO_LABEL).sum()
 
     def num_terms(self, batch: Tensors) -> int:
-        """The spans of words that have a label or none; the rows where there are no targets."""
+        """Count the known spans; the rows if there are no targets."""
         known = batch.get("span_labels")
         return super().num_terms(batch) if known is None else int((known != NO_LABEL).sum())
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
-        """Per row `spans`: (first word, first word after it, label, probability), in order of the text.
+        """Per row `spans`: (first word, first word after the span, label, probability), in text order.
 
-        They are taken in order of their scores, without those that cross one that is taken.
+        Spans are selected by descending score; a span that crosses a selected one is skipped.
         """
         rows = zip(outputs["logits"], outputs["word_counts"].tolist(), strict=True)
         return [{"spans": sorted(best_spans(logits[:count, :count]))} for logits, count in rows]
 
 
 def best_spans(logits: Tensor) -> Iterator[ScoredSpan]:
-    """Yield the spans that have a label, those of the highest score first, without any that cross one before.
+    """Yield the labelled spans by descending score, without those that cross an earlier one.
 
     Args:
-        logits: of the words of one row, [words, words, n_classes + 1], those of no span first.
+        logits: logits of one row, [words, words, n_classes + 1], index 0 for no span.
 
     Source: Yu et al., 2020, section 3, the decoding of nested entities.
     """
@@ -185,7 +185,7 @@ def best_spans(logits: Tensor) -> Iterator[ScoredSpan]:
     order = scores[chosen].argsort(descending=True, stable=True)
     probs = logits[chosen].softmax(-1).amax(-1)[order].tolist()
     places = chosen.nonzero()[order].tolist()
-    # Of the spans that are taken: the last word of the longest from each word, the first of that up to it.
+    # Of the selected spans: the last word of the longest from each word, and the first of the longest to it.
     last_from = np.arange(len(logits))
     first_to = np.arange(len(logits))
     for (first, last), label, prob in zip(places, labels[chosen][order].tolist(), probs, strict=True):

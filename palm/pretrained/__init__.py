@@ -1,4 +1,4 @@
-"""Pretrained weights of Hugging Face, Paddle and our own models."""
+"""Pretrained weights of Hugging Face, Paddle and palm models."""
 
 from palm.pretrained.directory import ModelDirectory, load_backbone, read_directory
 from palm.pretrained.files import read_weights

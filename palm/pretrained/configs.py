@@ -1,4 +1,4 @@
-"""The JSON file beside an encoder's weights: which encoder it is, and how large."""
+"""The JSON file beside an encoder's weights, with its architecture and sizes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ CONFIG_FILES = (
     *("config.json", "bert_config.json", "ernie_config.json", "model_config.json"),
     *("electra_config.json", "roberta_config.json", "xlnet_config.json"),
 )
-"""Files that tell an encoder's sizes; the first that is there counts."""
+"""Files with an encoder's sizes; the first one that exists is used."""
 
 BACKBONE_OF = {family.model_type: name for name, family in FAMILIES.items()} | {
     "xlm-roberta": "roberta",
     "camembert": "roberta",
 }
-"""`model_type` of Hugging Face -> our name of the encoder that it is."""
+"""`model_type` of Hugging Face -> our name of the encoder."""
 
 COMPUTED_AS: dict[str, Any] = {
     "is_decoder": False,
@@ -38,7 +38,7 @@ COMPUTED_AS: dict[str, Any] = {
     "pruned_heads": {},
     "quantization_config": None,
 }
-"""Setting of others that changes the computation -> the only value that palm's encoders have."""
+"""Setting of other frameworks that changes the computation -> the only value that palm supports."""
 
 ROWS_OF = {
     "hidden_size": "layers.0.attention.query.weight",
@@ -48,21 +48,21 @@ ROWS_OF = {
     "type_vocab_size": "embeddings.segment.weight",
     "task_type_vocab_size": "embeddings.task.weight",
 }
-"""Setting -> the parameter that has so many rows."""
+"""Setting -> the parameter with this number of rows."""
 
 
 def find_config(path: Path) -> Path | None:
-    """The JSON file in a directory, or, as beside PaddlePALM's `params`, one level up; None without."""
+    """Find the JSON file in a directory or, as with PaddlePALM's `params`, one level up; None if missing."""
     folder = path if path.is_dir() else path.parent
     places = (place / name for place in (folder, folder.parent) for name in CONFIG_FILES)
     return next((place for place in places if place.is_file()), None)
 
 
 def read_config(file: Path) -> dict[str, Any]:
-    """The file's content; PaddleNLP's nested `init_args` are laid flat.
+    """Read the file; PaddleNLP's nested `init_args` are flattened.
 
     Raises:
-        StorageError: it is not a JSON object.
+        StorageError: if it is not a JSON object.
     """
     config = read_object(file)
     inner = next((value for value in config.pop("init_args", ()) if isinstance(value, dict)), {})
@@ -70,20 +70,20 @@ def read_config(file: Path) -> dict[str, Any]:
 
 
 def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
-    """The encoder that a JSON file describes: its name in a configuration and its constructor's arguments.
+    """Determine an encoder's name in a configuration and its constructor's arguments from a JSON file.
 
     Args:
-        file: a file of `CONFIG_FILES`, also that of a saved model of our own.
-        given: the weights beside it; they tell what the file leaves open.
+        file: a file of `CONFIG_FILES`, possibly of a model saved by palm.
+        given: the weights beside it, from which missing settings are inferred.
 
     Raises:
-        StorageError: it describes a model that palm does not have.
-        ConfigError: sizes are missing.
+        StorageError: if it describes a model that palm does not support.
+        ConfigError: if sizes are missing.
     """
     config = read_config(file)
-    with wrap_read_errors(file), placed(file):
+    with wrap_read_errors(file), prefix_errors(file):
         saved = config.get("backbone")
-        if isinstance(saved, dict):  # of palm's own: weights to start from bring no code
+        if isinstance(saved, dict):  # only palm's own backbones: a directory of weights must not run code
             name = saved["name"]
             settings = file_settings(saved["settings"], file.parent)
             if name not in set(BACKBONES):
@@ -92,9 +92,8 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
                     "built from a directory of weights; name it in the configuration to start from these "
                     "weights"
                 )
-            if strange := settings.keys() - settings_of(BACKBONES[name]).keys():  # type: ignore[arg-type]
-                unknown = ", ".join(map(repr, sorted(strange)))
-                raise StorageError(f"{file}: {name} has no settings {unknown}")
+            if extra := settings.keys() - settings_of(BACKBONES[name]).keys():  # type: ignore[arg-type]
+                raise StorageError(f"{file}: {name} has no settings {', '.join(map(repr, sorted(extra)))}")
             return name, settings
         if config.get("model_type") in RUN - BACKBONE_OF.keys():
             return "transformers", {"encoder_config_path": file}
@@ -102,12 +101,12 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
         name = _name(config, file, given)
         encoder = BACKBONES[name]
         assert issubclass(encoder, Encoder)
-        return name, encoder.settings_in({**config, **_told_by(given, config)})
+        return name, encoder.settings_in({**config, **_inferred_settings(given, config)})
 
 
 @contextmanager
-def placed(file: Path) -> Iterator[None]:
-    """Name the file in front of every problem with settings of it."""
+def prefix_errors(file: Path) -> Iterator[None]:
+    """Prefix every problem of a `ConfigError` with the file."""
     try:
         yield
     except ConfigError as error:
@@ -115,7 +114,7 @@ def placed(file: Path) -> Iterator[None]:
 
 
 def sizes_of(given: Renamed) -> dict[str, int]:
-    """Infer settings of an encoder from its weights; all but the number of attention heads."""
+    """Infer the sizes of an encoder from its weights; all except the number of attention heads."""
     layers = {name.split(".")[1] for name in given.weights if name.startswith("layers.")}
     weights = given.weights
     sizes = {setting: len(weights[name]) for setting, name in ROWS_OF.items() if name in weights}
@@ -123,20 +122,20 @@ def sizes_of(given: Renamed) -> dict[str, int]:
 
 
 def check_computation(config: Mapping[str, Any], file: Path) -> None:
-    """Refuse settings of others with which the weights compute something that palm's encoders do not.
+    """Refuse settings of other frameworks with which the weights compute something unsupported.
 
     Raises:
-        StorageError: there are some; names them.
+        StorageError: if there are any; lists all of them.
     """
     if wrong := computation_problems(config):
         raise StorageError("\n".join(f"{file}: {line}" for line in wrong.values()))
 
 
 def computation_problems(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return those of `COMPUTED_AS` that have another value, each with what is wrong with it."""
+    """Map each setting that differs from `COMPUTED_AS` to a message."""
     return {
-        name: f"{name} is {config[name]!r}; palm's encoders compute as with {usual!r} only, and would give "
-        "other numbers; take other weights, or backbone: transformers"
+        name: f"{name} is {config[name]!r}; palm's encoders support only {usual!r} and would compute other "
+        "results; use other weights, or backbone: transformers"
         for name, usual in COMPUTED_AS.items()
         if config.get(name) is not None and config[name] != usual
     }
@@ -146,13 +145,13 @@ def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
     kind = _declared_kind(config) or _inferred_kind(config, file, given)
     if kind not in BACKBONE_OF:
         raise StorageError(f"{file}: {unknown(kind)}")
-    # PaddleNLP calls BERTs that were trained as RoBERTa was by that name; only byte-level ones pad with 1.
+    # PaddleNLP calls BERTs with RoBERTa's training "roberta", too; only byte-level ones have a pad id of 1.
     is_bert = kind == "roberta" and given.layout == "paddlenlp" and not config.get("pad_token_id")
     return "bert" if is_bert else BACKBONE_OF[kind]
 
 
 def _declared_kind(config: Mapping[str, Any]) -> str | None:
-    """Return Hugging Face's `model_type`, or what the name of a class of PaddleNLP begins with."""
+    """Return Hugging Face's `model_type`, or the prefix of a class name of PaddleNLP."""
     if "model_type" in config:
         return str(config["model_type"])
     classes = [config.get("init_class"), *(config.get("architectures") or ())]
@@ -174,8 +173,8 @@ def _inferred_kind(config: Mapping[str, Any], file: Path, given: Renamed) -> str
 _CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
 
 
-def _told_by(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Infer what files leave out or get wrong: PaddlePALM's may name an inner width that it did not use."""
+def _inferred_settings(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Infer missing or wrong settings: PaddlePALM's files may contain an inner width that was not used."""
     sizes = sizes_of(given)
     found: dict[str, Any] = {name: sizes[name] for name in ("intermediate_size",) if name in sizes}
     if "sent_type_vocab_size" not in config:

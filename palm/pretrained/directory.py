@@ -1,4 +1,4 @@
-"""Directories of pretrained weights: format, encoder, sizes, vocabulary."""
+"""Directories of pretrained weights: encoder, sizes, weights and vocabulary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palm.core.files.untrusted import wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.numerics.allocation_limit import within_weights
 from palm.core.numerics.skip_init import skip_init
-from palm.pretrained.configs import CONFIG_FILES, described, find_config, placed, read_config, sizes_of
+from palm.pretrained.configs import CONFIG_FILES, described, find_config, prefix_errors, read_config, sizes_of
 from palm.pretrained.files import read_weights
 from palm.pretrained.loading import fill_backbone
 from palm.pretrained.names import Renamed, to_ours
@@ -28,16 +28,16 @@ from palm.pretrained.vocabularies import find_vocabulary, is_lower_case
 
 @dataclass(frozen=True)
 class ModelDirectory:
-    """A directory with an encoder's weights, read.
+    """The content of a directory with an encoder's weights.
 
     Args:
         path: the directory, or the file of weights in it.
-        config_file: the JSON file that tells the sizes.
+        config_file: the JSON file with the sizes.
         backbone: the encoder's name in a configuration.
         settings: the arguments of its constructor.
-        vocab_path: the vocabulary; None where there is none.
-        do_lower_case: whether texts are lower-cased for it.
-        given: the weights under our names, and what else the files hold.
+        vocab_path: the vocabulary; None if there is none.
+        do_lower_case: True if the vocabulary needs lower-cased texts.
+        given: the weights under our names, and the other tensors of the files.
     """
 
     path: Path
@@ -49,28 +49,28 @@ class ModelDirectory:
     given: Renamed = field(repr=False)
 
     def build(self) -> Backbone:
-        """Build the encoder, to be filled with the weights; what they may lack is initialized.
+        """Build the encoder without the weights; optional parameters that they lack are initialized.
 
         Raises:
-            ConfigError: a size is wrong.
-            StorageError: sizes are far beyond those of the weights.
+            ConfigError: if a size is invalid.
+            StorageError: if sizes far exceed those of the weights.
         """
         file = self.config_file
         complete = all(name in self.given.weights for name in ("pooler.weight", "pooler.bias"))
         start = skip_init() if complete else nullcontext()
-        with wrap_read_errors(file), placed(file), within_weights(self.given.weights, file), start:
+        with wrap_read_errors(file), prefix_errors(file), within_weights(self.given.weights, file), start:
             return BACKBONES[self.backbone](**self.settings)
 
 
 def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
-    """Find out what a directory holds.
+    """Read a directory of pretrained weights.
 
     Args:
-        path: as for `load_backbone`; or the file of weights itself.
-        headers: do not read the numbers of the weights; see `read_weights`.
+        path: a directory that `load_backbone` accepts, or the file of weights itself.
+        headers: do not read the values of the weights; see `read_weights`.
 
     Raises:
-        StorageError, ConfigError: as `load_backbone`.
+        StorageError, ConfigError: see `load_backbone`.
     """
     path = Path(path)
     with wrap_read_errors(path):
@@ -83,19 +83,19 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
 
 
 def _missing_config(path: Path, given: Renamed) -> str:
-    missing = f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which tell the sizes"
+    missing = f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which define the sizes"
     config = {"model_type": "bert", **sizes_of(given), "num_attention_heads": "?"}
     remedy = (
-        "; the weights tell as much as this, so put it beside them as config.json, with the right model_type "
-        f"and number of heads: {json.dumps(config)}"
+        "; create a config.json beside the weights from the following sizes, which were inferred from them; "
+        f"correct model_type and the number of heads: {json.dumps(config)}"
     )
     return missing + remedy if given.weights else missing
 
 
 def _vocabulary_of(config_file: Path) -> tuple[Path | None, bool]:
-    """Find the vocabulary beside a JSON file, and whether texts are lower-cased for it."""
+    """Find the vocabulary beside a JSON file, and check whether it needs lower-cased texts."""
     saved = read_config(config_file).get("reader")
-    if isinstance(saved, dict) and "settings" in saved:  # a model of our own says both
+    if isinstance(saved, dict) and "settings" in saved:  # a palm model, which stores both
         settings = file_settings(saved["settings"], config_file.parent)
         return settings["vocab_path"], bool(settings.get("do_lower_case"))
     vocabulary = find_vocabulary(config_file.parent)
@@ -103,20 +103,20 @@ def _vocabulary_of(config_file: Path) -> tuple[Path | None, bool]:
 
 
 def settings_of_directory(path: str | Path) -> dict[str, Any]:
-    """The settings that a run needs to start from a directory's weights, as `backbone: auto` takes them.
+    """Determine the settings of a run that starts from a directory's weights, for `backbone: auto`.
 
     Args:
-        path: as for `read_directory`.
+        path: a directory, see `read_directory`.
 
     Returns:
-        `backbone`, the settings of its constructor, `vocab_path` (absolute; the file that should be
-        there, where there is no vocabulary) and `do_lower_case`.
+        `backbone`, the settings of its constructor, `vocab_path` (absolute; the expected file if there is no
+        vocabulary) and `do_lower_case`.
 
     Raises:
-        StorageError, ConfigError: as `read_directory`.
+        StorageError, ConfigError: see `load_backbone`.
     """
     directory = read_directory(Path(path).absolute(), headers=True)
-    with torch.device("meta"):  # without its numbers; a run would build it from the settings alone
+    with torch.device("meta"):  # only to check the settings and derive sizes
         backbone = directory.build()
     sizes = backbone.sizes() if isinstance(backbone, Transformers) else {}
     expected = "vocab.json" if directory.backbone == "roberta" else "vocab.txt"
@@ -134,19 +134,18 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
 
 @explain_limits()
 def load_backbone(path: str | Path) -> Backbone:
-    """Load the encoder of a model directory, ready to compute (in `eval()` mode).
+    """Load the encoder of a model directory, in `eval()` mode.
 
     Args:
-        path: a directory that Hugging Face, PaddleNLP, PaddlePALM or palm wrote: weights, and a
-            JSON file with the sizes beside them or, as beside PaddlePALM's `params`, one level up.
+        path: a directory of Hugging Face, PaddleNLP, PaddlePALM or palm: weights, and a JSON file with the
+            sizes beside them or, as with PaddlePALM's `params`, one level up.
 
     Returns:
-        A module that maps the inputs of its `inputs_attr`, a dictionary of tensors, to those of its
-        `outputs_attr`.
+        A module that maps a dictionary of the tensors of `inputs_attr` to those of `outputs_attr`.
 
     Raises:
-        StorageError: files are missing or damaged, or of another kind of model.
-        ConfigError: the JSON file's sizes are missing or wrong.
+        StorageError: if files are missing or damaged, or belong to another kind of model.
+        ConfigError: if sizes are missing or invalid in the JSON file.
     """
     if is_sealed(Path(path)):
         verify(Path(path))

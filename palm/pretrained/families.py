@@ -1,4 +1,4 @@
-"""Encoders in Hugging Face's layout: classes, names of weights, keys of `config.json`, directories."""
+"""Encoders in Hugging Face's layout: class names, names of weights, keys of `config.json`, directories."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Family:
     """One architecture of `transformers`.
 
     Args:
-        model_type: in `config.json`, and before the encoder's names in models with a head.
-        classes: what the names of its classes begin with.
-        pooler: the pooler's name in its models that classify sequences.
-        layout: how the encoder's weights are named.
-        keys: our setting -> its key in `config.json`, where the names differ.
+        model_type: value in `config.json`, and prefix of the encoder's names in models with a head.
+        classes: prefix of its class names.
+        pooler: name of the pooler in its sequence classification models.
+        layout: layout of the encoder's weights.
+        keys: our setting -> its key in `config.json`, if they differ.
     """
 
     model_type: str
@@ -58,22 +58,26 @@ FAMILIES = {
 
 
 def family_of(backbone: Backbone) -> Family:
-    """The family of an encoder.
+    """Return the family of an encoder.
 
     Raises:
-        StorageError: `transformers` has no such encoder.
+        StorageError: if `transformers` has no such encoder.
     """
     name = BACKBONES.name_of(type(backbone))
     if name not in FAMILIES:
-        raise StorageError(f"Hugging Face's layout is known for {', '.join(FAMILIES)}, not for {name!r}")
+        raise StorageError(f"Hugging Face's layout supports {', '.join(FAMILIES)}, not {name!r}")
     return FAMILIES[name]
 
 
 def config_of(backbone: Backbone, model: str = "Model") -> dict[str, Any]:
-    """The content of the encoder's `config.json`, in a class of Hugging Face whose name ends with `model`.
+    """Build the content of the encoder's `config.json`.
+
+    Args:
+        backbone: the encoder.
+        model: suffix of the class name at Hugging Face.
 
     Raises:
-        StorageError: `transformers` has no such encoder.
+        StorageError: if `transformers` has no such encoder.
     """
     family = family_of(backbone)
     assert isinstance(backbone, Encoder)
@@ -95,18 +99,18 @@ def write_hugging_face(
     original: Mapping[str, Tensor] = MappingProxyType({}),
     **settings: Any,
 ) -> None:
-    """Write `model.safetensors` and `config.json` as `transformers` does for an encoder alone.
+    """Write `model.safetensors` and `config.json` as `transformers` does for an encoder without a head.
 
     Args:
-        weights: by our names; what is missing is not made up.
-        backbone: whose sizes they are.
-        folder: is there.
-        original: those of a directory by its names, for what an encoder of the library has and palm's use
-            of it does not, such as a pooler that no classifier reads.
-        settings: further ones of an encoder of palm's own.
+        weights: tensors by our names; missing ones are omitted.
+        backbone: the encoder, for its sizes.
+        folder: an existing folder.
+        original: tensors of a directory by its own names, for parts of a library encoder that palm does not
+            use, such as a pooler that no classifier reads.
+        settings: additional settings for `config.json` of palm's own encoders.
 
     Raises:
-        StorageError: `transformers` has no such encoder.
+        StorageError: if `transformers` has no such encoder.
     """
     if isinstance(backbone, Transformers):
         write_library_encoder(weights, backbone, folder, original)

@@ -1,4 +1,4 @@
-"""Weights from a directory, whoever wrote it: the file that is there says what it is."""
+"""Weights from a directory in any supported format, detected by file name."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ Weights = dict[str, Tensor]
 
 
 Read = Callable[[Path, bool], Weights]
-"""What reads one format: a file, and whether its headers are enough; the tensors are on "meta" then."""
+"""Reader of one format: file, `headers` -> tensors, on the device "meta" if only headers are read."""
 
 
 def read_weights(path: str | Path, headers: bool = False) -> Weights:
-    """All tensors of a model directory, or of one of its files, under the names they have there.
+    """Read all tensors of a model directory, or of one of its files, under their names in the file.
 
     Args:
-        path: a directory (of PaddlePALM also its `params`) or a file in one.
-        headers: do not read the numbers, where the format allows it; the tensors are on the device "meta".
+        path: a directory (PaddlePALM's `params` too) or a file in one.
+        headers: do not read the values if the format allows it; the tensors are on the device "meta".
 
     Raises:
-        StorageError: nothing there is known, several files could be meant, or a file is damaged.
+        StorageError: if no weights are found, if several files could be the weights, or if a file is damaged.
     """
     path = Path(path)
     path = path if path.name else path.absolute()
@@ -49,19 +49,19 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
 
 
 def _only_file(path: Path) -> Path:
-    """The file in a folder that is of a kind without a fixed name."""
+    """Find the only file of a kind without a fixed name in a folder."""
     names = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
     found = [name for name in names if name.endswith(".pdparams")]
     if len(found) == 1:
         return path / found[0]
     if found:
         raise StorageError(
-            f"several files in {path} could be the weights: {', '.join(found)}; give one of them"
+            f"several files in {path} could be the weights: {', '.join(found)}; give the path of one of them"
         )
-    there = "a file of a kind that palm does not know" if path.exists() else "it does not exist"
+    reason = "unknown kind of file" if path.exists() else "it does not exist"
     if path.is_dir():
-        there = f"it holds {', '.join(shortened(names, 8))}" if names else "it is empty"
-    raise StorageError(f"no weights at {path}: {there}; expected {KNOWN}")
+        reason = f"it contains {', '.join(shortened(names, 8))}" if names else "it is empty"
+    raise StorageError(f"no weights at {path}: {reason}; expected {KNOWN}")
 
 
 def _read_safetensors(file: Path, headers: bool) -> Weights:
@@ -93,14 +93,14 @@ WEIGHT_READERS: dict[str, Read] = {
     "model_state.pdparams.index.json": _read_shards,
     fluid.ARCHIVE: fluid.read_archive,
 }
-"""File name -> what reads it; the first that is there is taken."""
+"""File name -> its reader; the first file that exists is read."""
 
 BY_SUFFIX: dict[str, Read] = {
     ".safetensors": _read_safetensors,
     ".bin": read_torch,
     ".pdparams": read_pdparams,
 }
-"""End of a file's name -> what reads it, where the file itself is given or its name is free."""
+"""Suffix of a file name -> its reader, for files that are given directly or have no fixed name."""
 
 
 KNOWN = f"{', '.join(WEIGHT_READERS)}, one .pdparams, or PaddlePALM's params with one file per variable"

@@ -1,4 +1,4 @@
-"""The models of Hugging Face that heads become, their names there, and heads that start from such."""
+"""Conversion of heads to and from Hugging Face: model classes and names of parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palm.core.logging import logger
 from palm.paradigm import HEADS, Head
 
 NamedHead = tuple[str, Head, Sequence[str]]
-"""A task, its head, and the labels of its outputs; empty where these are no labels or have no names."""
+"""A task, its head, and the names of its labels; empty if it has none."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class HeadLayout:
     """A head of `transformers`.
 
     Args:
-        model: the end of its class name, `For…`.
-        ours: our modules and parameters, in an order.
-        names: their names in this order, by our name of the encoder; `""` for all others.
-        reads_pooler: whether the encoder keeps its pooler.
-        fixed: settings that it has whatever the encoder's are, by our name of the encoder.
+        model: suffix of its class name, `For…`.
+        ours: our modules and parameters.
+        names: our name of the encoder -> their names in the same order; `""` for all other encoders.
+        reads_pooler: True if the encoder keeps its pooler.
+        fixed: our name of the encoder -> settings of the head that do not depend on the encoder's.
     """
 
     model: str
@@ -40,7 +40,7 @@ class HeadLayout:
     fixed: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def names_on(self, backbone: str) -> Mapping[str, str]:
-        """Our module or parameter -> its name on an encoder."""
+        """Map our modules and parameters to their names with an encoder."""
         return dict(zip(self.ours.split(), self.names.get(backbone, self.names[""]).split(), strict=True))
 
 
@@ -79,23 +79,23 @@ HEAD_LAYOUTS = {
 
 
 PROBLEM_TYPES = {"multi_label": "multi_label_classification", "regression": "regression"}
-"""Our name of a head -> what `transformers` calls its problem, where that is not told by the labels."""
+"""Our name of a head -> its `problem_type` in `transformers`, if the labels do not determine it."""
 
 
 def layout_of_head(head: Head) -> tuple[str, HeadLayout]:
-    """Our name of a head, and its layout.
+    """Return our name of a head and its layout.
 
     Raises:
-        PalmError: `transformers` has nothing like it.
+        PalmError: if `transformers` has no equivalent.
     """
     name = HEADS.name_of(type(head))
     if name not in HEAD_LAYOUTS:
-        raise PalmError(f"Hugging Face has no model with {name!r}; known: {', '.join(HEAD_LAYOUTS)}")
+        raise PalmError(f"Hugging Face has no model for {name!r}; supported are {', '.join(HEAD_LAYOUTS)}")
     return name, HEAD_LAYOUTS[name]
 
 
 def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
-    """Replace the modules in the names of tensors, or these names; our name -> the other."""
+    """Map our names of tensors to names with replaced modules; names without a module are replaced whole."""
     found = {}
     for name in names:
         module, _, kind = name.rpartition(".")
@@ -106,9 +106,9 @@ def renamed(names: Iterable[str], modules: Mapping[str, str]) -> dict[str, str]:
 def fill_heads(
     heads: Iterable[NamedHead], backbone: Backbone, config: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> None:
-    """Start heads from the one beside an encoder's weights; others stay as they are, and the log says why.
+    """Initialize heads from the head beside an encoder's weights; otherwise the log says why not.
 
-    `config` is the `config.json` there, whose `architectures` name the head; `weights` are all tensors.
+    `config` is the content of `config.json`, whose `architectures` name the head; `weights` are all tensors.
     """
     written = str(next(iter(config.get("architectures") or ()), ""))
     for task, head, labels in heads:
@@ -118,18 +118,18 @@ def fill_heads(
         found = _found(head, layout, backbone, weights)
         if not found or not _has_labels(config, labels):
             what = "labels" if found else "layers or sizes"
-            logger.info("%s: the %s has other %s, so its head starts afresh", task, written, what)
+            logger.info("%s: the %s has other %s; the head is initialized randomly", task, written, what)
             continue
         with torch.no_grad():
             for name, parameter in head.named_parameters():
                 parameter.copy_(found.get(name, torch.zeros_like(parameter)))
-        logger.info("%s: starts from the head of the %s", task, written)
+        logger.info("%s: the head is initialized from the %s", task, written)
 
 
 def _found(
     head: Head, layout: HeadLayout, backbone: Backbone, weights: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Find the tensors of a head; empty where one lacks, but a bias that its family does not have."""
+    """Find the tensors of a head; empty if any is missing, except a bias that its family does not have."""
     own = dict(head.named_parameters())
     if isinstance(backbone, Transformers):
         layers = head_layers(backbone.config, layout.model)
@@ -143,12 +143,12 @@ def _found(
 
 
 def _tensor(weights: Mapping[str, Tensor], name: str) -> Tensor | None:
-    """Find a tensor under its name; a last layer's bias may be that of the module around, tied to it."""
+    """Find a tensor by name; the bias of a last layer may be stored as that of the parent module."""
     return weights.get(name, weights.get(re.sub(r"\.\w+\.bias$", ".bias", name)))
 
 
 def _has_labels(config: Mapping[str, Any], labels: Sequence[str]) -> bool:
-    """Check that outputs stand for the same labels, as far as both sides name them."""
+    """Check that the labels are the same, if both sides name them."""
     named = config.get("id2label") or {}
     theirs = [str(label) for _, label in sorted(named.items(), key=lambda item: int(item[0]))]
     nameless = all(re.fullmatch(r"LABEL_\d+", label) for label in theirs)

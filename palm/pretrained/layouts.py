@@ -1,4 +1,4 @@
-"""Names that programs give to an encoder's modules in their weight files: tables, nothing else."""
+"""Tables of the names of an encoder's modules in the weight files of other frameworks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Literal
 LayoutName = Literal["palm", "huggingface", "distilbert", "paddlepalm", "paddlenlp"]
 
 Suffixes = tuple[str, str]
-"""Ends of the names of a module's weight and of its bias."""
+"""Suffixes of the names of a module's weight and bias."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of tensors in one program, and its orientation of linear weights.
+    """Names of tensors in one framework, and its orientation of linear weights.
 
     Args:
         modules: our name -> its name; `{}` is the number of the layer.
         linear: suffixes of linear layers.
         norm: suffixes of layer norms.
         embedding: suffix of embedding tables.
-        transposed: linear weights are [in, out]; ours are [out, in].
-        also: further names that its files may use -> ours; read, never written.
+        transposed: True if linear weights are [in, out]; ours are [out, in].
+        also: alternative names in its files -> ours; read, but never written.
     """
 
     modules: Mapping[str, str]
@@ -34,7 +34,7 @@ class Layout:
 
     @property
     def names(self) -> dict[str, str]:
-        """Return our name of every tensor -> its name."""
+        """Map our name of every tensor to its name."""
         names = {}
         for module, theirs in self.modules.items():
             if module in EMBEDDINGS:
@@ -46,7 +46,7 @@ class Layout:
 
 
 def is_linear_weight(ours: str) -> bool:
-    """Tell whether one of our names is that of a linear layer's weight."""
+    """Check whether one of our names is that of a linear layer's weight."""
     module, _, kind = ours.rpartition(".")
     return kind == "weight" and module not in EMBEDDINGS and not module.endswith("norm")
 
@@ -67,12 +67,12 @@ _LAYER = (
 
 
 def _modules(outside: str, prefix: str, layer: str) -> dict[str, str]:
-    """Return our module -> its name, from a program's names in the order of ours; `-` is none.
+    """Map our modules to the names in a framework, given in the order of ours; `-` for none.
 
     Args:
         outside: names of embeddings and pooler.
-        prefix: of a layer.
-        layer: names of the modules in it.
+        prefix: prefix of a layer.
+        layer: names of the modules in a layer.
     """
     theirs = [*outside.split(), *(prefix + name for name in layer.split())]
     ours = [*_OUTSIDE, *(f"layers.{{}}.{name}" for name in _LAYER)]
@@ -89,7 +89,7 @@ _BERT = _modules(
 
 LAYOUTS: dict[LayoutName, Layout] = {
     "palm": Layout({module: module for module in _BERT}),
-    # BERT, RoBERTa, ERNIE and ELECTRA. Their classifiers may hold the pooler instead of the encoder.
+    # BERT, RoBERTa, ERNIE and ELECTRA. The pooler may be in the classifier instead of the encoder.
     "huggingface": Layout(
         _BERT,
         also={"classifier.dense.weight": "pooler.weight", "classifier.dense.bias": "pooler.bias"},
@@ -126,7 +126,7 @@ LAYOUTS: dict[LayoutName, Layout] = {
         transposed=True,
     ),
 }
-"""Program -> its names."""
+"""Framework -> its names."""
 
 PREFIXES = (
     "module.",
@@ -138,7 +138,7 @@ PREFIXES = (
     "distilbert.",
     "electra.",
 )
-"""Prefixes of an encoder's names in files."""
+"""Prefixes of the names of an encoder's tensors in files."""
 
 LEFT_OUT = (
     r"(?:^|\.)(?:cls|classifier|pre_classifier|qa_outputs|paradigms?|heads|lm_head|mc_classifier)\.",
@@ -147,4 +147,4 @@ LEFT_OUT = (
     r"position_ids$|token_type_ids$",
     r"mask_lm_|next_sent|cls_out_|cls_squad_out_|crfw",
 )
-"""Heads and constants, which no encoder has."""
+"""Patterns of heads and constants, which are not part of an encoder."""

@@ -1,4 +1,4 @@
-"""Weights of the `transformers` library's own encoders, under whatever names its models save them."""
+"""Weights of the `transformers` library's own encoders, under the names that its models use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palm.core.files.untrusted import read_object
 from palm.pretrained.names import Renamed
 
 POOLING_FILE = "1_Pooling/config.json"
-"""How a sentence embedding is made of tokens, as the library sentence-transformers writes it."""
+"""The file in which the library sentence-transformers stores the pooling."""
 
 POOLING_MODES = {
     "pooling_mode_cls_token": "cls",
@@ -26,23 +26,23 @@ POOLING_MODES = {
 """Settings of that file -> our name of the pooling."""
 
 ABOVE = "sentence.layers."
-"""What the names of the layers between the first token and a classifier's last layer begin with."""
+"""Prefix of the names of the layers between the first token and a classifier's last layer."""
 
 IRRELEVANT = (
     "_name_or_path architectures dtype finetuning_task id2label initializer_range label2id problem_type"
     " torch_dtype transformers_version use_cache"
 )
-"""Settings of the library that change nothing of what an encoder computes."""
+"""Settings of the library that do not affect an encoder's computation."""
 
 
 def renamed_for(backbone: Transformers, given: Renamed) -> Renamed:
-    """Name the tensors of a file, saved with or without a head, as the encoder's parameters.
+    """Rename the tensors of a file, saved with or without a head, to the encoder's parameters.
 
     Raises:
-        StorageError: a tensor has another shape than the configuration says.
+        StorageError: if the shape of a tensor differs from the configuration.
     """
     own = {name.removeprefix("backbone."): value for name, value in given.original.items()}
-    # What palm saved has our names, those above the first token too, which the library does not know.
+    # Files saved by palm have our names, including layers above the first token unknown to the library.
     if own.keys() >= backbone.state_dict().keys():
         heads = [name for name in own if name not in backbone.state_dict()]
         return Renamed("palm", {n: v for n, v in own.items() if n not in heads}, heads, [], given.original)
@@ -66,9 +66,9 @@ def renamed_for(backbone: Transformers, given: Renamed) -> Renamed:
 
 
 def _above_first(backbone: Transformers, original: Mapping[str, Tensor]) -> dict[str, tuple[str, Tensor]]:
-    """Find the layers above the first token in a file: its name -> our name, tensor.
+    """Find the layers above the first token in a file: its name -> (our name, tensor).
 
-    A classifier that repeats the encoder's pooler under another name starts from that one.
+    A classifier layer that repeats the encoder's pooler under another name is loaded from the pooler.
     """
     found = {}
     for name in backbone.state_dict():
@@ -84,7 +84,7 @@ def _above_first(backbone: Transformers, original: Mapping[str, Tensor]) -> dict
 def write_library_encoder(
     weights: Mapping[str, Tensor], backbone: Transformers, folder: Path, original: Mapping[str, Tensor]
 ) -> None:
-    """Write an encoder as the library does; arguments as of `write_hugging_face`."""
+    """Write an encoder as the library does; see `write_hugging_face` for the arguments."""
     own = {name.removeprefix(f"{backbone.model.base_model_prefix}."): v for name, v in original.items()}
     own |= {name.removeprefix("model."): value for name, value in weights.items()}
     for name, value in weights.items():
@@ -97,14 +97,14 @@ def write_library_encoder(
 
 
 def save_library_model(model: Any, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write a model of the library as it does itself; all of its weights, or only some."""
+    """Write a model with the library's own method; with all of its weights, or only the given ones."""
     with quiet_library():
         model.save_pretrained(folder, state_dict=weights)
 
 
 @contextmanager
 def quiet_library() -> Iterator[None]:
-    """Keep the library from printing bars and reports of its own; palm has its own report."""
+    """Suppress the library's progress bars and reports within the block; palm has its own report."""
     logging = library().utils.logging
     level = logging.get_verbosity()
     has_bars = logging.is_progress_bar_enabled()
@@ -119,24 +119,24 @@ def quiet_library() -> Iterator[None]:
 
 
 def disagreements(backbone: Transformers, file: Path) -> Iterator[str]:
-    """Yield settings that change what the weights beside a `config.json` compute and that differ there."""
+    """Yield the settings that affect the computation and differ from the `config.json` beside the weights."""
     theirs = read_encoder_config(file).to_dict()
     for name, value in backbone.config.to_dict().items():
         if name not in IRRELEVANT.split() and "dropout" not in name and theirs.get(name) != value:
-            yield f"  {name}: {theirs.get(name)!r} there, {value!r} here"
+            yield f"  {name}: {theirs.get(name)!r} in the file, {value!r} in the run"
 
 
 def directory_pooling(folder: Path) -> str:
-    """Read how a directory of sentence-transformers pools tokens; `cls` where it does not say.
+    """Read the pooling of a directory of sentence-transformers; `cls` if it has none.
 
     Raises:
-        StorageError: the file is damaged, or names a pooling that palm does not have.
+        StorageError: if the file is damaged or the pooling is not supported.
     """
     file = folder / POOLING_FILE
     if not file.is_file():
         return "cls"
     pooling = read_object(file)
-    # New versions of that library name the poolings, old ones have a switch for each.
+    # Newer versions of that library name the poolings; older ones have a switch for each.
     switches = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
     named = pooling.get("pooling_mode", switches)
     modes = [POOLING_MODES.get(name, name) for name in (named if isinstance(named, list) else [named])]

@@ -1,4 +1,4 @@
-"""Pretrained weights into a backbone, complete or with a report of what is not."""
+"""Loading of pretrained weights into a backbone, with a report."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ MAY_LACK = {
     "pooler.bias": "freshly initialized",
     "embeddings.task.weight": "set to zero, which adds nothing",
 }
-"""Parameters that some published weights lack -> what becomes of them then."""
+"""Parameters that some published weights lack -> their initialization in this case."""
 
 
 def may_lack(name: str) -> str | None:
-    """Tell what becomes of a parameter that the weights lack; None where it must be there."""
+    """Describe the initialization of a parameter that weights may lack; None if it is required."""
     return MAY_LACK.get("pooler.weight" if name.startswith(("model.pooler.", "sentence.")) else name)
 
 
 MAX_NAMED = 6
-"""Tensors that a message names."""
+"""Number of tensors that a message lists."""
 
 COMPUTED = ("num_attention_heads", "hidden_act")
-"""Settings that change what weights compute and none of their shapes."""
+"""Settings that affect the computation but no shapes."""
 
-ALIKE = ({"bert", "ernie"},)
-"""Encoders that compute the same with the same weights; task embeddings that are missing add nothing."""
+EQUIVALENT = ({"bert", "ernie"},)
+"""Encoders that compute the same with the same weights; missing task embeddings add nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Report:
     """The result of loading a weights file into a backbone.
 
     Args:
-        path: where the weights came from.
-        loaded: the backbone's parameters that were filled.
-        missing: the backbone's parameters that the file lacks; only those it may lack.
-        left_out: the file's tensors that no encoder has: heads and constants.
-        unused: the file's other tensors.
+        path: source of the weights.
+        loaded: the backbone's parameters that were loaded.
+        missing: the backbone's optional parameters that the file lacks.
+        left_out: the file's tensors that are not part of an encoder: heads and constants.
+        unused: all other tensors of the file.
     """
 
     path: Path
@@ -73,19 +73,18 @@ class Report:
 
 
 def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHead] = ()) -> Report:
-    """Fill a backbone with pretrained weights.
+    """Load pretrained weights into a backbone.
 
     Args:
-        backbone: of palm's own; it stays as it is if an error is raised.
-        path: what `read_weights` reads.
-        heads: those of tasks, which start from the head beside the encoder where it is the same.
+        backbone: a palm backbone; it is not changed if an error is raised.
+        path: a path that `read_weights` accepts.
+        heads: heads of tasks, which are initialized from the head in the file if it is the same.
 
     Returns:
-        What was loaded, left out, missing and unused; it is logged as well, as a warning if
-        something is missing or unused.
+        The report, which is also logged; as a warning if tensors are missing or unused.
 
     Raises:
-        StorageError: nothing known is there, or parameters are missing or of another shape.
+        StorageError: if no weights are found, or if parameters are missing or have another shape.
     """
     with wrap_read_errors(path):
         given = to_ours(read_weights(path))
@@ -99,7 +98,7 @@ def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHe
 
 
 def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
-    """`load_pretrain` for weights that were read before."""
+    """Load weights that were already read; see `load_pretrain`."""
     parameters = backbone.state_dict()
     if isinstance(backbone, Transformers):
         given = renamed_for(backbone, given)
@@ -114,7 +113,7 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
             elif name == "embeddings.task.weight":
                 parameter.zero_()
     surplus = [name for name in given.weights if name not in parameters]
-    heads = [name for name in surplus if name in MAY_LACK]  # a pooler where means are pooled
+    heads = [name for name in surplus if name in MAY_LACK]  # a pooler, if the pooling is not cls
     report = Report(
         path,
         loaded=tuple(name for name in parameters if name in given.weights),
@@ -127,33 +126,33 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
 
 
 def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
-    """Yield what the file lacks, and what has another shape in it."""
+    """Yield the problems of a file: tensors that are missing or have the wrong type, values or shape."""
     missing = [name for name in parameters if name not in given.weights and not may_lack(name)]
     if missing:
         yield f"missing, {len(missing)} of {len(parameters)}: {_listed(missing)}"
         if others := [*given.unused, *given.left_out]:
             yield f"in the file but unknown to the backbone: {_listed(others)}"
-    if whole := [
+    if integers := [
         name for name, value in given.weights.items() if name in parameters and not value.is_floating_point()
     ]:
-        yield f"whole numbers, as of quantized weights, {len(whole)} of {len(parameters)}: {_listed(whole)}"
+        yield f"integers, as in quantized weights, {len(integers)} of {len(parameters)}: {_listed(integers)}"
     floats = {name: value for name, value in given.weights.items() if value.is_floating_point()}
-    if spoiled := [name for name, value in floats.items() if not value.isfinite().all()]:
-        yield f"infinities, or what is not a number, in {len(spoiled)}: {_listed(spoiled)}; copy them anew"
+    if invalid := [name for name, value in floats.items() if not value.isfinite().all()]:
+        yield f"infinite or NaN values in {len(invalid)}: {_listed(invalid)}; copy the file again"
     yield from _shape_problems(parameters, given)
 
 
 def _shape_problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
-    """Yield the parameters that have another shape in the file, with the setting that gives their rows."""
+    """Yield the parameters that have another shape in the file, with the setting that sets their rows."""
     for name, parameter in parameters.items():
         ours = list(parameter.shape)
         theirs = list(given.weights.get(name, parameter).shape)
         if theirs != ours:
-            # Of all layers' parameters of a kind, the table names the first.
-            ends = {first.removeprefix("layers.0."): setting for setting, first in ROWS_OF.items()}
-            setting = next((ends[end] for end in ends if name.endswith(end)), None)
-            is_told = setting is not None and theirs[0] != ours[0]
-            hint = f"; its {setting} is {theirs[0]}, the backbone's {ours[0]}" if is_told else ""
+            # For parameters of layers, the table contains those of the first layer.
+            suffixes = {first.removeprefix("layers.0."): setting for setting, first in ROWS_OF.items()}
+            setting = next((suffixes[suffix] for suffix in suffixes if name.endswith(suffix)), None)
+            explains = setting is not None and theirs[0] != ours[0]
+            hint = f"; its {setting} is {theirs[0]}, the backbone's {ours[0]}" if explains else ""
             yield f"{name}: {theirs} in the file, {ours} in the backbone{hint}"
 
 
@@ -162,15 +161,15 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
-    """Compare an encoder with what the JSON file beside its weights, if there is one, says of theirs.
+    """Compare an encoder with the JSON file beside the weights, if there is one.
 
     Args:
-        backbone: an encoder; another module is not compared.
+        backbone: an encoder; other modules are not compared.
         given: the weights.
-        path: where they are.
+        path: their path.
 
     Raises:
-        StorageError: weights of another family, or that were trained with other settings; with each.
+        StorageError: if the weights belong to another family or were trained with other settings; lists all.
     """
     file = find_config(path)
     if file is None or not isinstance(backbone, Backbone):
@@ -181,20 +180,20 @@ def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
         check_computation(read_config(file), file)
         problems = _disagreements(backbone, file, given)
     if lines := list(problems):
-        title = f"the weights of {path} are not those of this encoder, says {file}:"
+        title = f"the weights of {path} do not belong to this encoder, according to {file}:"
         raise StorageError("\n".join([title, *lines]))
 
 
 def _disagreements(backbone: Backbone, file: Path, given: Renamed) -> Iterator[str]:
     try:
         name, settings = described(file, given)
-    except (ConfigError, StorageError):  # it says too little to compare
+    except (ConfigError, StorageError):  # not enough information to compare
         return
     ours = BACKBONES.name_of(type(backbone))
-    if ours in BACKBONES and ours != name and {ours, name} not in ALIKE:
-        yield f"  backbone: {name} there, {ours} here; set backbone: {name}, or auto"
+    if ours in BACKBONES and ours != name and {ours, name} not in EQUIVALENT:
+        yield f"  backbone: {name} in the file, {ours} in the run; set backbone: {name}, or auto"
     for setting in COMPUTED:
         theirs = settings.get(setting)
         own = backbone.settings.get(setting)
         if theirs is not None and own is not None and own != theirs:
-            yield f"  {setting}: {theirs!r} there, {own!r} here; set {setting}: {theirs}"
+            yield f"  {setting}: {theirs!r} in the file, {own!r} in the run; set {setting}: {theirs}"

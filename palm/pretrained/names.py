@@ -1,4 +1,4 @@
-"""A file's tensors under our names, and ours under those of another program."""
+"""Conversion of tensor names between palm and other frameworks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Renamed:
     """A file's tensors under our names.
 
     Args:
-        layout: whose names the file has; 'palm' where none of them is known.
+        layout: the layout of the file's names; 'palm' if none of them is known.
         weights: our name -> tensor, linear weights as [out, in].
         left_out: the file's names of heads and constants.
-        unused: the file's other names.
+        unused: all other names in the file.
         original: the file's tensors under its own names.
     """
 
@@ -38,54 +38,54 @@ class Renamed:
 
 
 def to_ours(tensors: Mapping[str, Tensor]) -> Renamed:
-    """Tensors of any known layout, ours included, under our names.
+    """Rename tensors of any known layout, including our own, to our names.
 
-    The layout is the one that knows most of the names, the first of them on a tie. A name that
-    the layout only accepts counts where its own is not there.
+    The layout with the most matching names is chosen, the first one on a tie. An alternative name is used
+    only if the layout's own name is missing.
     """
     layout = max(LAYOUTS, key=lambda name: sum(_own_name(theirs, name) is not None for theirs in tensors))
     own = LAYOUTS[layout].names.values()
     renamed = Renamed(layout, {}, [], [], tensors)
-    # False sorts first: a layout's own names win over those that it merely accepts.
-    for theirs in sorted(tensors, key=lambda name: _general(_bare(name)) not in own):
+    # False sorts first, so a layout's own names take precedence over alternative ones.
+    for theirs in sorted(tensors, key=lambda name: _with_placeholder(_without_prefix(name)) not in own):
         ours = _own_name(theirs, layout)
         if ours is not None and ours not in renamed.weights:
-            renamed.weights[ours] = _oriented(tensors[theirs], ours, LAYOUTS[layout])
+            renamed.weights[ours] = _reoriented(tensors[theirs], ours, LAYOUTS[layout])
         else:
             (renamed.left_out if _LEFT_OUT.search(theirs) else renamed.unused).append(theirs)
     return renamed
 
 
 def from_ours(weights: Mapping[str, Tensor], layout: LayoutName) -> dict[str, Tensor]:
-    """An encoder's `state_dict()` under the names, and in the orientation, of another program."""
+    """Convert an encoder's `state_dict()` to the names and the orientation of another framework."""
     names = LAYOUTS[layout].names
     return {
-        _looked_up(names, ours) or ours: _oriented(value, ours, LAYOUTS[layout])
+        _lookup(names, ours) or ours: _reoriented(value, ours, LAYOUTS[layout])
         for ours, value in weights.items()
     }
 
 
 def _own_name(name: str, layout: LayoutName) -> str | None:
-    return _looked_up(_OURS[layout], _bare(name))
+    return _lookup(_OURS[layout], _without_prefix(name))
 
 
-def _bare(name: str) -> str:
+def _without_prefix(name: str) -> str:
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
-    # Checkpoints that early programs converted from TensorFlow keep its words for a norm's weights.
+    # Checkpoints converted from TensorFlow by early tools keep its names for the weights of norms.
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _looked_up(table: Mapping[str, str], name: str) -> str | None:
+def _lookup(table: Mapping[str, str], name: str) -> str | None:
     layer = _LAYER.search(name)
-    found = table.get(_general(name))
+    found = table.get(_with_placeholder(name))
     return found and found.format(layer.group() if layer else "")
 
 
-def _general(name: str) -> str:
-    """The name with `{}` for the number of its layer."""
+def _with_placeholder(name: str) -> str:
+    """Replace the number of the layer by `{}`."""
     return _LAYER.sub("{}", name, count=1)
 
 
-def _oriented(value: Tensor, ours: str, layout: Layout) -> Tensor:
+def _reoriented(value: Tensor, ours: str, layout: Layout) -> Tensor:
     return value.t() if layout.transposed and is_linear_weight(ours) else value

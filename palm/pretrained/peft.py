@@ -12,6 +12,7 @@ from torch import Tensor
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.low_rank import LowRank, linear_layers
 from palm.backbone.transformers import Transformers
+from palm.config.model_names import ADAPTER_CONFIG
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
@@ -21,10 +22,9 @@ from palm.core.logging import logger
 from palm.pretrained.families import FAMILIES
 from palm.pretrained.names import from_ours
 
-CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 START = "base_model.model."
-"""How the names of all tensors begin."""
+"""Prefix of the names of all tensors."""
 
 PLAIN: dict[str, Any] = {
     "bias": "none",
@@ -33,11 +33,11 @@ PLAIN: dict[str, Any] = {
     "use_rslora": False,
     "alpha_pattern": {},
 }
-"""Settings of the format that have one value here: others change what is computed."""
+"""Settings of the format for which only one value is supported; others change the computation."""
 
 
 def library_names(backbone: Backbone) -> dict[str, str]:
-    """Our name of every linear layer -> its name in the encoder of the library `transformers`."""
+    """Map our name of every linear layer to its name in the encoder of the library `transformers`."""
     layers = linear_layers(backbone)
     if isinstance(backbone, Transformers):
         return {name: name.removeprefix("model.") for name in layers if name.startswith("model.")}
@@ -48,16 +48,16 @@ def library_names(backbone: Backbone) -> dict[str, str]:
 
 
 def write_adapters(adapters: LowRank, backbone: Backbone, folder: Path, base: str | None = None) -> None:
-    """Write a task's adapters, as `PeftModel.from_pretrained(AutoModel.from_pretrained(base), folder)` reads.
+    """Write a task's adapters for `PeftModel.from_pretrained(AutoModel.from_pretrained(base), folder)`.
 
     Args:
-        adapters: of the task.
-        backbone: the encoder that they are of.
-        folder: a folder that exists.
-        base: the weights that they change; None where no directory has them.
+        adapters: the task's adapters.
+        backbone: their encoder.
+        folder: an existing folder.
+        base: the weights that they change; None if no directory contains them.
 
     Raises:
-        StorageError: the place cannot be written.
+        StorageError: if the folder cannot be written.
     """
     names = library_names(backbone)
     factors = {names.get(name, name): pair for name, pair in adapters.factors().items()}
@@ -81,34 +81,35 @@ def write_adapters(adapters: LowRank, backbone: Backbone, folder: Path, base: st
         for letter, value in zip("AB", pair, strict=True)
     }
     save_tensors(folder / WEIGHTS, tensors)
-    write_json(folder / CONFIG, config)
+    write_json(folder / ADAPTER_CONFIG, config)
 
 
 def read_adapters(backbone: Backbone, folder: Path) -> LowRank:
-    """Read adapters, those of models with heads among them, for an encoder.
+    """Read adapters for an encoder, also those of models with heads.
 
     Raises:
-        StorageError: missing, damaged, of another method than LoRA, or not for this encoder.
+        StorageError: if files are missing or damaged, if the method is not LoRA, or if the adapters do not
+            fit this encoder.
     """
-    with wrap_read_errors(folder / CONFIG):
-        config = read_object(folder / CONFIG)
+    with wrap_read_errors(folder / ADAPTER_CONFIG):
+        config = read_object(folder / ADAPTER_CONFIG)
         problems = list(_problems(config))
         alpha = float(config["lora_alpha"])
     with wrap_read_errors(folder / WEIGHTS):
         found, others = _factors(load_tensors(folder / WEIGHTS), library_names(backbone))
     layers = {name: layer for name, layer in linear_layers(backbone).items() if name in found}
     problems += [
-        f"{name} does not fit its layer, whose weight is {list(layer.weight.shape)}"
+        f"{name} does not fit its layer, which has a weight of {list(layer.weight.shape)}"
         for name, layer in layers.items()
         if not _fits(found[name], layer.weight)
     ]
-    problems += [] if found else ["no layer of this encoder is in it"]
-    problems += [f"nothing takes {name}" for name in others if "lora_" in name]
+    problems += [] if found else ["it contains no layer of this encoder"]
+    problems += [f"no layer matches {name}" for name in others if "lora_" in name]
     if problems:
         shown = "; ".join(shortened(problems, 6))
         raise StorageError(f"{folder}: these adapters do not fit {type(backbone).__name__}: {shown}")
     if others:
-        logger.info("%s: left out, of a head: %s", folder, ", ".join(shortened(others, 6)))
+        logger.info("%s: tensors of a head are not loaded: %s", folder, ", ".join(shortened(others, 6)))
     adapters = LowRank(layers, {name: len(found[name]["A"]) for name in layers}, alpha, seed=0)
     for name, (down, up) in adapters.factors().items():
         down.data.copy_(found[name]["A"])
@@ -121,23 +122,23 @@ def _problems(config: Mapping[str, Any]) -> Iterator[str]:
         yield f"peft_type is {config['peft_type']!r}, not 'LORA'"
     for name, value in PLAIN.items():
         if (config.get(name) or value) != value:
-            yield f"{name} is {config[name]!r}, and only {value!r} is read"
+            yield f"{name} is {config[name]!r}, but only {value!r} is supported"
 
 
 def _factors(
     tensors: Mapping[str, Tensor], names: Mapping[str, str]
 ) -> tuple[dict[str, dict[str, Tensor]], list[str]]:
-    """Our name of a layer -> its A and B; and the names of the other tensors."""
+    """Map our name of each layer to its A and B; also return the names of all other tensors."""
     ours = {theirs: name for name, theirs in names.items()}
     found: dict[str, dict[str, Tensor]] = {}
     others = []
     for name, value in tensors.items():
-        layer, _, end = name.removeprefix(START).partition(".lora_")
-        # In a model with a head, the encoder's names begin with its own.
+        layer, _, suffix = name.removeprefix(START).partition(".lora_")
+        # In a model with a head, names have the encoder's name as a prefix.
         while layer not in ours and "." in layer:
             layer = layer.partition(".")[2]
-        if layer in ours and end in ("A.weight", "B.weight"):
-            found.setdefault(ours[layer], {})[end[0]] = value
+        if layer in ours and suffix in ("A.weight", "B.weight"):
+            found.setdefault(ours[layer], {})[suffix[0]] = value
         else:
             others.append(name)
     return found, others

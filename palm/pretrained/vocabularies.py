@@ -1,4 +1,4 @@
-"""The vocabulary in a model's directory, and whether it is one of lower-case words."""
+"""The vocabulary in a model's directory, and detection of lower-case vocabularies."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from palm.core.files.untrusted import read_bytes, read_json, wrap_read_errors
 from palm.reader.text.tokenizer import MAX_VOCABULARY, load_vocabulary
 
 VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
-"""Files that a vocabulary may be; the first that is there counts. Beside `vocab.json` lies `merges.txt`."""
+"""Possible files of a vocabulary; the first one that exists is used. `vocab.json` needs `merges.txt`."""
 
 
 def find_vocabulary(folder: Path) -> Path | None:
-    """The vocabulary in a folder; None without."""
+    """Find the vocabulary in a folder; None if there is none."""
     files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
     has_merges = (folder / "merges.txt").is_file()
     return next((file for file in files if file.name != "vocab.json" or has_merges), None)
 
 
 def vocabulary_differences(ours: Path, theirs: Path | None) -> Iterator[str]:
-    """Compare a reader's vocabulary with that of the weights, where both are lists of tokens.
+    """Compare a reader's vocabulary with that of the weights, if both are lists of tokens.
 
     Args:
-        ours: whose tokens the encoder gets.
-        theirs: whose tokens it was trained with; None where that is not known.
+        ours: the reader's vocabulary.
+        theirs: the vocabulary with which the weights were trained; None if unknown.
     """
     if theirs is None or theirs.suffix == ".json" or ours.suffix == ".json":
         return
@@ -32,16 +32,16 @@ def vocabulary_differences(ours: Path, theirs: Path | None) -> Iterator[str]:
     other = [token for token, number in load_vocabulary(ours).items() if known.get(token) != number]
     if other:
         yield (
-            f"{len(other)} tokens of {ours} have another id in {theirs}, with which the weights were trained "
+            f"{len(other)} tokens of {ours} have different ids in {theirs}, the vocabulary of the weights "
             f"({', '.join(map(repr, other[:3]))}); set vocab_path: {theirs}"
         )
 
 
 def is_lower_case(vocabulary: Path) -> bool:
-    """Tell whether texts should be lower-cased for a vocabulary.
+    """Check whether texts should be lower-cased for a vocabulary.
 
-    `tokenizer_config.json` beside it says so; without it, a WordPiece vocabulary in which no word has a
-    capital letter is one of lower-case words. Vocabularies in JSON files know themselves: False.
+    `tokenizer_config.json` beside it decides; without it, a WordPiece vocabulary without capital letters is
+    lower-case. False for vocabularies in JSON files, which include their own normalization.
     """
     if vocabulary.suffix == ".json":
         return False

@@ -1,4 +1,4 @@
-"""Readers: data files to batches, and predictions back to files."""
+"""Readers, which turn data files into batches and predictions into files."""
 
 from palm.reader import base_reader
 from palm.reader.base import READERS, Draw, Reader

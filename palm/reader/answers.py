@@ -1,4 +1,4 @@
-"""Spans that a model chose in the windows of one context, merged into answers: pieces of the context."""
+"""Merge the spans that a model predicts in the windows of one context into answers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ import numpy.typing as npt
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Ints
 
+Span = tuple[int, int, float, float]
+"""First character, end character (exclusive), start logit and end logit."""
+
 
 @dataclass(frozen=True)
 class ContextWindow:
@@ -21,9 +24,9 @@ class ContextWindow:
 
     Args:
         first: the column of its first token in the row.
-        char_starts: where in the context every token begins, int[tokens].
-        char_ends: where it ends, int[tokens].
-        best: whether no other window has more context for the token, bool[tokens].
+        char_starts: the start of every token in the context, in characters, int[tokens].
+        char_ends: the end of every token, exclusive, int[tokens].
+        best: True for tokens that have no more context in any other window, bool[tokens].
     """
 
     first: int
@@ -39,32 +42,32 @@ def best_answers(
     n_best_size: int,
     null: tuple[float, float] | None = None,
 ) -> list[Record]:
-    """The `n_best_size` best different answers, best first, with probabilities among them.
+    """The `n_best_size` best distinct answers, best first, with probabilities that sum to 1.
 
-    A span counts where it lies in the context and begins at a token whose best window this is.
+    A span is valid if it lies in the context and starts at a token for which this window is the best.
 
     Args:
         context: the text that the windows were cut from.
-        windows: of one question, in order.
-        spans: for every window its candidates (start column, end column, start logit, end logit).
-        n_best_size: how many answers are kept.
-        null: start and end logit of there being no answer, which then is one of the answers, an
-            empty text, also beyond `n_best_size`.
+        windows: the windows of one question, in order.
+        spans: the candidates of every window (start column, end column, start logit, end logit).
+        n_best_size: the number of answers to keep.
+        null: the start and end logit of "no answer"; if given, an empty text is always one of the answers,
+            even in excess of `n_best_size`.
 
     Returns:
-        `text`, `probability`, `start_logit` and `end_logit` of each; one empty text if no span counts.
+        `text`, `probability`, `start_logit` and `end_logit` of each; one empty text if no span is valid.
 
     Source: Devlin et al., 2018, the authors' SQuAD program.
     """
     found = [
-        piece for window, chosen in zip(windows, spans, strict=True) for piece in _pieces(window, chosen)
+        span for window, chosen in zip(windows, spans, strict=True) for span in _valid_spans(window, chosen)
     ]
     no_answer = [] if null is None else [(0, 0, *null)]
     found += no_answer
-    found.sort(key=lambda piece: piece[2] + piece[3], reverse=True)
-    answers = list(islice(_different(context, found), n_best_size))
+    found.sort(key=lambda span: span[2] + span[3], reverse=True)
+    answers = list(islice(_distinct(context, found), n_best_size))
     if all(answer["text"] for answer in answers):
-        answers += _different(context, no_answer)
+        answers += _distinct(context, no_answer)
     answers = answers or [{"text": "", "start_logit": 0.0, "end_logit": 0.0}]
     scores = [answer["start_logit"] + answer["end_logit"] for answer in answers]
     weights = [math.exp(score - max(scores)) for score in scores]
@@ -75,7 +78,7 @@ def best_answers(
 
 
 def null_odds(nbest: Sequence[Record], null: tuple[float, float]) -> float:
-    """By how much the score of there being no answer is above that of the best answer.
+    """The score of "no answer" minus that of the best answer.
 
     Source: Devlin et al., 2018, the authors' program for SQuAD 2.0 (`null_odds`).
     """
@@ -83,22 +86,21 @@ def null_odds(nbest: Sequence[Record], null: tuple[float, float]) -> float:
     return float(sum(null) - max(scores, default=0.0))
 
 
-def _pieces(window: ContextWindow, spans: Iterable[Sequence[Any]]) -> Iterator[tuple[int, int, float, float]]:
-    """(first character, character after the last, start logit, end logit) of the spans that count."""
+def _valid_spans(window: ContextWindow, spans: Iterable[Sequence[Any]]) -> Iterator[Span]:
     length = len(window.best)
     for start_column, end_column, start_logit, end_logit in spans:
         start = start_column - window.first
         end = end_column - window.first
         if 0 <= start <= end < length and window.best[start]:
             first = int(window.char_starts[start])
-            beyond = int(window.char_ends[end])
-            if first < beyond:  # a blank may be a token
-                yield first, beyond, start_logit, end_logit
+            last = int(window.char_ends[end])
+            if first < last:  # a space may be a token
+                yield first, last, start_logit, end_logit
 
 
-def _different(context: str, pieces: Iterable[tuple[int, int, float, float]]) -> Iterator[Record]:
+def _distinct(context: str, spans: Iterable[Span]) -> Iterator[Record]:
     seen = set()
-    for start, end, start_logit, end_logit in pieces:
+    for start, end, start_logit, end_logit in spans:
         text = context[start:end]
         if text not in seen:
             seen.add(text)

@@ -1,4 +1,4 @@
-"""The reader's side of the contract: files to examples to rows to batches, decoded outputs to records."""
+"""The reader interface: from files to examples, rows and batches, and from decoded outputs to records."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from palm.reader.tables.files import TableFormat
 from palm.reader.text.bad_rows import BadRows
 
 Draw = Callable[[int], np.random.Generator]
-"""The generator of the k-th row of a batch; only readers that draw call it."""
+"""Returns the random generator of the k-th row of a batch; only called by readers that sample."""
 
 
 class Reader(Methods2x, ABC):
-    """Reads the data files of one kind of task, and writes its predictions.
+    """Base of readers, which read the data files of one kind of task and write its predictions.
 
-    A reader knows files, tokenizers and text; it never sees a model. Subclasses declare
-    in `outputs_attr` and `targets_attr` what a batch carries.
+    A reader handles files, tokenizers and text; it never sees a model. Subclasses declare the tensors of a
+    batch in `outputs_attr` and `targets_attr`.
 
     Attributes:
         vocab_path: the vocabulary file, which is copied into every saved model.
         vocab_size: the vocabulary's largest token id + 1.
-        companions: files beside the vocabulary that belong to it.
-        outputs_attr: tensors of every batch, training or prediction.
-        targets_attr: tensors that only a batch with labels carries.
-        cacheable: whether rows may be kept on disk, because they depend on nothing but the data file, the
-            settings (of a setting that is a `Path`, the file's content) and this class's module. It is
-            not inherited: a subclass says it again.
-        truth_names: the fields that `truths` gives, which decide what metrics fit.
-        ignored_settings: those that are accepted for PaddlePALM's files and have no effect -> the reason.
+        companions: files in the vocabulary's folder that belong to it.
+        outputs_attr: tensors of every batch, in training and prediction.
+        targets_attr: tensors of batches with labels only.
+        cacheable: whether rows may be cached on disk, because they only depend on the data file, the settings
+            (for a `Path`, on the file's content) and this class's module. It is not inherited; a subclass
+            has to set it again.
+        truth_names: the fields that `truths` returns; metrics that need others do not fit.
+        ignored_settings: setting that is accepted for PaddlePALM's files without effect -> the reason.
         known_columns: all columns that a table of this reader may have.
-        split_by: those of them whose texts no two parts of a table have in common.
-        facts: the counts of a file that `encode` adds to; None while none are wanted.
-        on_bad_row: the treatment of rows with targets that cannot be used, see `palm.reader.text.bad_rows`.
-        bad_rows: where `read` and `encode` put these while a whole file is encoded; None at other times.
+        split_by: the columns whose texts must not occur in two parts of a split table.
+        facts: counts over a file that `encode` adds to; None if they are not needed.
+        on_bad_row: the handling of unusable rows with targets, see `palm.reader.text.bad_rows`.
+        bad_rows: collects these rows while a whole file is encoded; None at other times.
     """
 
     cacheable: ClassVar[bool] = False
@@ -70,34 +70,34 @@ class Reader(Methods2x, ABC):
         """The examples of a data file, lazily, in file order.
 
         Raises:
-            DataError: with `file:line`, what came, what was expected.
+            DataError: a row that cannot be used; names `file:line` and what was expected.
         """
 
     @abstractmethod
     def parse(self, texts: Iterable[Any]) -> Iterator[Any]:
-        """Examples without targets from Python values, as `model.predict([...])` takes them."""
+        """Examples without targets from Python values, such as those of `model.predict([...])`."""
 
     @abstractmethod
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
-        """Tokenize; one row per example, or several where a document is cut into windows.
+        """Tokenize examples into one row each, or several if a document is cut into windows.
 
-        Every row has the scalar column `example`, the index into `examples`.
+        Every row has the scalar column `example`, its index in `examples`.
         """
 
     @abstractmethod
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
-        """The batch of these rows, padded to the longest; with targets if the rows have them."""
+        """The batch of these rows, padded to the longest one; with targets if the rows have them."""
 
     def records(
         self, examples: Sequence[Any], rows: Rows, decoded: Sequence[Record], first: int
     ) -> Iterator[Record]:
-        """One record per example, in order: its number, and what `record` makes of its rows.
+        """One record per example, in order: its index in the file and the result of `record`.
 
         Args:
             examples: a chunk of consecutive examples of the file.
-            rows: their rows, as `encode` made them.
+            rows: their rows, as returned by `encode`.
             decoded: one value per row, from `Head.decode`.
-            first: the number of the chunk's first example in the file, counted from 0.
+            first: the index of the chunk's first example in the file.
         """
         bounds = np.searchsorted(rows["example"].values, np.arange(len(examples) + 1)).tolist()
         for number, example in enumerate(examples):
@@ -106,25 +106,25 @@ class Reader(Methods2x, ABC):
             yield {"index": first + number, **self.record(example, rows, places, values)}
 
     def record(self, example: Any, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:  # noqa: ARG002
-        """The prediction for an example; here the decoded value of its only row.
+        """The prediction for one example; by default, the decoded value of its only row.
 
         Args:
-            example: as it was read.
-            rows: those of its chunk.
-            places: which of them are its own.
-            decoded: one value for each of its own.
+            example: the example as it was read.
+            rows: the rows of its chunk.
+            places: the indices of the example's own rows.
+            decoded: one value for each of its own rows.
         """
         return decoded[0]
 
     def row_tokens(self, rows: Rows) -> Ints:
-        """The number of tokens that every row brings into a batch, int64[rows]."""
+        """The number of tokens that every row adds to a batch, int64[rows]."""
         return rows.lengths
 
     def read_true(self, path: Path) -> Iterator[Any]:
-        """The examples of a file to evaluate on, lazily, for `truths`.
+        """The examples of an evaluation file, lazily, for `truths`.
 
         Raises:
-            DataError: as `read`.
+            DataError: see `read`.
         """
         return self.read(path, with_targets=True)
 
@@ -132,42 +132,42 @@ class Reader(Methods2x, ABC):
         """The true values of each example of `read_true`, in the form of its record, for metrics.
 
         Raises:
-            PalmError: the reader has none.
+            PalmError: the reader does not implement it.
         """
-        raise PalmError(f"{type(self).__name__} cannot be evaluated: give it truth_names and truths()")
+        raise PalmError(f"{type(self).__name__} cannot be evaluated: define truth_names and truths()")
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
-        """Write the task's prediction files into `directory`; the returned predictions read from them.
+        """Write the task's prediction files into `directory` and return predictions that read from them.
 
         Raises:
-            StorageError: the directory cannot be written.
+            StorageError: the directory cannot be written to.
         """
         return write_records(records, directory)
 
     def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterable[Mapping[str, Any]]:  # noqa: ARG002
-        """The rows of a table with all columns; none of another file.
+        """The rows of a table with all their columns; empty if the file is not a table.
 
         Args:
             path: the table.
-            examples: of which rows, as `read_true` gives them; None for one for each example to predict.
+            examples: the examples of `read_true` whose rows are returned; None for all rows to predict.
         """
         return ()
 
     @classmethod
     def table_format(cls, path: Path, named: TableFormat | None) -> TableFormat | None:  # noqa: ARG003
-        """The format of a table whose files' names tell none; `named` is that of the settings."""
+        """The format of a table whose suffix does not determine it; `named` is that of the settings."""
         return named
 
     def results(self, records: Iterable[Record]) -> Iterator[Any]:
-        """The records in the form in which `Trainer.predict` gives and writes them, that of 2.x."""
+        """The records in the form that `Trainer.predict` returns and writes, which is that of 2.x."""
         yield from records
 
     def in_memory(self, results: Iterable[Any]) -> Sequence[Any] | Mapping[str, str]:
-        """The value of `Trainer.predict` where it writes no files: all results, as read from the files."""
+        """The return value of `Trainer.predict` without files, equal to that read from the files."""
         return list(results)
 
     def warn_once(self, message: str) -> None:
-        """Warn, but not again: a dev file is read in every evaluation."""
+        """Log a warning unless it was logged before, because a dev file is read in every evaluation."""
         warned = self.__dict__.setdefault("_warned", set())
         if message not in warned:
             warned.add(message)

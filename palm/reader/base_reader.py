@@ -1,4 +1,4 @@
-"""Readers as programs of PaddlePALM 2.x write them: `load_data` and an iterator over batches."""
+"""Base of readers written for PaddlePALM 2.x, with `load_data` and an iterator over batches."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from palm.reader.rows.rows import Column, Rows
 R = TypeVar("R", bound="Reader")
 
 Example = dict[str, npt.NDArray[Any]]
-"""One row of a batch: the field's name -> its numbers, cut to the row's tokens."""
+"""One row of a batch: field name -> its values, cut to the row's tokens."""
 
 
 class Reader(base.Reader):
     """The base class of readers in PaddlePALM 2.x.
 
     A subclass has the methods `load_data` and `_iterator` and the properties `outputs_attr` and
-    `num_examples`. Its batches, dicts of numpy arrays with one entry a row, are split into rows once;
-    the order of rows and the batches of a training are then drawn as with any reader.
+    `num_examples`. Its batches, dicts of numpy arrays with one entry per row, are split into rows once;
+    shuffling and batching in training are then the same as for any reader.
 
     Args:
         phase: 'train' or 'predict'.
@@ -59,11 +59,11 @@ class Reader(base.Reader):
 
     @abstractmethod
     def _iterator(self) -> Iterator[Mapping[str, Any]]:
-        """The batches of the loaded file, with the registered fields."""
+        """The batches of the loaded file, with the requested fields."""
 
     @classmethod
     def create_register(cls) -> set[str]:
-        """The names of the requested fields, at first none."""
+        """The set of requested field names, initially empty."""
         return set()
 
     def require_attr(self, attr_name: str) -> None:
@@ -71,10 +71,10 @@ class Reader(base.Reader):
         self._register.add(attr_name)
 
     def register_with(self, backbone: HasInputs) -> None:
-        """Request all that a backbone takes.
+        """Request all inputs of a backbone.
 
         Raises:
-            WiringError: it takes tensors that this reader does not give.
+            WiringError: it needs tensors that this reader does not provide.
         """
         for name in backbone.inputs_attr:
             self.require_attr(name)
@@ -85,7 +85,7 @@ class Reader(base.Reader):
         """The requested fields of `attrs`.
 
         Raises:
-            WiringError: a requested field is not among them.
+            WiringError: a requested field is missing.
         """
         if strange := sorted(self._register - attrs.keys()):
             raise WiringError(f"output attr {', '.join(strange)} is not found in this reader.")
@@ -98,11 +98,6 @@ class Reader(base.Reader):
     @property
     def num_epochs(self) -> int | None:
         return self._num_epochs
-
-    @property
-    def seed(self) -> int | None:
-        seed: int | None = self.settings.get("seed", self.given_2x.get("seed"))
-        return seed
 
     @property
     def targets_attr(self) -> Specs:  # type: ignore[override]
@@ -118,13 +113,13 @@ class Reader(base.Reader):
     def read(self, path: Path, with_targets: bool) -> Iterator[Example]:  # noqa: ARG002
         if path != self.loaded.path:
             raise DataError(
-                f"{type(self).__name__} reads the file that load_data was given, {self.loaded.path}, "
+                f"{type(self).__name__} reads the file that was passed to load_data, {self.loaded.path}, "
                 f"not {path}"
             )
         yield from islice(_rows_of(self._iterator(), path), self.num_examples)
 
     def parse(self, texts: Iterable[Any]) -> Iterator[Example]:  # noqa: ARG002
-        raise DataError(f"{type(self).__name__} reads files; write the texts into one")
+        raise DataError(f"{type(self).__name__} reads only files; write the texts to a file")
 
     def encode(self, examples: Sequence[Example], with_targets: bool) -> Rows:  # noqa: ARG002
         columns = {"example": Column.scalar(range(len(examples)))}
@@ -140,7 +135,6 @@ class Reader(base.Reader):
         batch = {}
         for name in (name for name in rows.columns if name != "example"):
             values = [torch.from_numpy(np.array(rows[name][index])) for index in indices]
-            # Rows of different lengths get zeros behind them.
             is_ragged = values[0].ndim > 0
             batch[name] = pad_sequence(values, batch_first=True) if is_ragged else torch.stack(values)
         lengths = torch.tensor([len(rows["token_ids"][index]) for index in indices])
@@ -148,10 +142,10 @@ class Reader(base.Reader):
 
 
 def _rows_of(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Example]:
-    """The rows of batches, without their mask and the padding that it marks.
+    """The rows of batches, without the mask and the padding that it marks.
 
     Raises:
-        WiringError: a field without one entry a row.
+        WiringError: a field that does not have one entry per row.
     """
     for batch in batches:
         arrays = {name: np.asarray(value) for name, value in batch.items()}
@@ -169,7 +163,7 @@ def _rows_of(batches: Iterable[Mapping[str, Any]], path: Path) -> Iterator[Examp
 
 
 def _recording(load_data: Any) -> Any:
-    """A subclass's `load_data`, which also records its arguments for the trainer."""
+    """Wrap a subclass's `load_data` so that it records its arguments for the trainer."""
     signature = inspect.signature(load_data)
 
     @functools.wraps(load_data)

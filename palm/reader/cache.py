@@ -1,4 +1,4 @@
-"""Training files encoded once: their rows are kept on disk and mapped into memory from then on."""
+"""The cache of encoded training files, whose rows are memory-mapped from disk."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from palm.reader.base import Reader
 
 REPORT_SECONDS = 10.0
-"""Time between two lines about how far the encoding of a file has come."""
+"""Seconds between two log lines about the progress of encoding a file."""
 
 FORMAT = 3
-"""How rows are laid down on disk."""
+"""Version of the format of rows on disk."""
 
 _HASH = "blake2b"
 
@@ -38,17 +38,17 @@ class DataCache(Cache):
     """A cache of encoded files."""
 
     def rows(self, reader: Reader, path: Path, key: str) -> Rows:
-        """The rows of a training file, mapped; encoded first, by one process, where they are not there yet.
+        """The memory-mapped rows of a training file; if they are not cached yet, one process encodes them.
 
         Args:
-            reader: of the file.
-            path: the file.
-            key: what `key_of` gave for the two.
+            reader: the reader of the file.
+            path: the training file.
+            key: the result of `key_of` for both.
 
         Raises:
             DataError: a row that cannot be used, no rows, or a file that changes while it is read.
-            OSError: the folder cannot be written.
-            StorageError: what was written cannot be read.
+            OSError: the folder cannot be written to.
+            StorageError: a cached file cannot be read.
         """
         is_new = False
 
@@ -67,25 +67,25 @@ class DataCache(Cache):
 
 
 def key_of(reader: Reader, path: Path) -> str | None:
-    """The key of a training file's rows, 32 hexadecimal digits; None where they cannot be cached.
+    """The key of a training file's rows, 32 hexadecimal digits; None if they cannot be cached.
 
-    It covers the bytes of the file and of the vocabulary's files, the reader's class and source code, that of
-    the readers and the tokenizer that come with palm, the reader's settings (of files, their bytes), and
-    the version of the `tokenizers` library. Names and places of files do not count.
+    It covers the bytes of the file and of the vocabulary's files, the reader's class and source code, the
+    source code of palm's readers and tokenizers, the reader's settings (for files, their bytes), and the
+    version of the `tokenizers` library. Names and paths of files are ignored.
 
-    There is no key for a reader whose class does not say `cacheable = True` itself, for settings that
-    have no form on disk, and where one of the files cannot be read.
+    There is no key if the reader's class does not set `cacheable = True` itself, if a setting cannot be
+    serialized, or if one of the files cannot be read.
     """
-    # Whatever a row may depend on is in the key, by its content: a stale entry would train on wrong rows and
-    # nothing would show it, an entry too many costs one more encoding. So a user's class declares that its
-    # module and settings are all (`cacheable` is not inherited); a change to palm's readers encodes again.
+    # The key covers the content of everything that a row may depend on: a stale entry would silently train on
+    # wrong rows, while an unnecessary entry only costs one more encoding. A user's class therefore has to
+    # declare that rows depend only on its module and settings, and a change to palm's readers encodes again.
     kind = type(reader)
     if not kind.__dict__.get("cacheable", False):
         return None
-    package = Path(__file__).parent  # palm.reader, which also has the tokenizers
+    package = Path(__file__).parent  # palm.reader, which includes the tokenizers
     try:
-        written = [Path(inspect.getfile(owner)) for owner in kind.__mro__[:-1]]  # without `object`
-        sources = dict.fromkeys([*sorted(package.rglob("*.py")), *written])
+        modules = [Path(inspect.getfile(owner)) for owner in kind.__mro__[:-1]]  # without `object`
+        sources = dict.fromkeys([*sorted(package.rglob("*.py")), *modules])
         parts = {
             "format": FORMAT,
             "data": data_checksum(path, _HASH),
@@ -101,14 +101,14 @@ def key_of(reader: Reader, path: Path) -> str | None:
 
 
 def _content(value: object) -> dict[str, str]:
-    """Stand in for a setting that JSON has no form for: of a file, its bytes."""
+    """The JSON value for a setting that is a file: the hash of its bytes."""
     if isinstance(value, Path):
         return {_HASH: checksum(value, _HASH)}
-    raise TypeError(f"{value!r} has no form on disk")
+    raise TypeError(f"{value!r} cannot be serialized")
 
 
 def training_rows(reader: Reader, path: Path, cache: DataCache | None) -> Rows:
-    """All rows of a training file: mapped from the cache, or in memory where there is none.
+    """All rows of a training file, memory-mapped from the cache, or in memory without one.
 
     Raises:
         DataError: a row that cannot be used, or no rows.
@@ -119,7 +119,7 @@ def training_rows(reader: Reader, path: Path, cache: DataCache | None) -> Rows:
             return cache.rows(reader, path, key)
         except (OSError, StorageError) as error:
             logger.warning(
-                "%s: its encoded rows cannot be written to %s (%s) and stay in memory; "
+                "%s: the encoded rows cannot be cached in %s (%s) and are kept in memory; "
                 "set data_cache to a writable folder",
                 path,
                 cache.folder,
@@ -136,13 +136,13 @@ def _encode_into(part: Path, reader: Reader, path: Path, key: str) -> None:
     bad = BadRows(path, reader.on_bad_row)
     with collected_warnings() as warnings:
         write_rows(part, _with_progress(training_parts(reader, path, bad), path), warnings, bad)
-    # The entry would be found under the key of other bytes than those that were encoded.
+    # Otherwise, the entry would be stored under the key of other bytes than those that were encoded.
     if key_of(reader, path) != key:
-        raise DataError(f"{path}: the file has changed while it was read; start again")
+        raise DataError(f"{path}: the file changed while it was being read; start again")
 
 
 def _with_progress(parts: Iterable[Rows], path: Path) -> Iterator[Rows]:
-    """The same parts, with a log line every `REPORT_SECONDS` seconds."""
+    """Yield the parts, logging the progress every `REPORT_SECONDS` seconds."""
     count = 0
     reported = time.monotonic()
     for rows in parts:
@@ -150,4 +150,4 @@ def _with_progress(parts: Iterable[Rows], path: Path) -> Iterator[Rows]:
         count += len(rows)
         if time.monotonic() - reported >= REPORT_SECONDS:
             reported = time.monotonic()
-            logger.info("%s: %d rows encoded, once for this run and later ones", path, count)
+            logger.info("%s: %d rows encoded; they will be cached for later runs", path, count)

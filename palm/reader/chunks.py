@@ -1,4 +1,4 @@
-"""Files encoded a chunk at a time, so that no file has to fit into memory as text."""
+"""Encode files in chunks, so that no file has to fit into memory as text."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from palm.reader.base import Reader
 
 CHUNK_EXAMPLES = 1024
-"""Examples that are text in memory at a time; of 4096, a million rows took 10 MB more, at the same speed."""
+"""Examples held as text at a time; with 4096, a million rows took 10 MB more memory at the same speed."""
 
 
 def chunks_of(examples: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """The examples, `size` at a time."""
+    """Split examples into lists of `size`."""
     examples = iter(examples)
     while chunk := list(islice(examples, size)):
         yield chunk
@@ -30,21 +30,21 @@ def chunks_of(examples: Iterable[Any], size: int) -> Iterator[list[Any]]:
 def encoded_chunks(
     reader: Reader, examples: Iterable[Any], with_targets: bool, size: int = CHUNK_EXAMPLES
 ) -> Iterator[tuple[list[Any], Rows]]:
-    """The examples, `size` at a time, each piece with its encoded rows."""
+    """Split examples into chunks of `size` and encode each chunk."""
     for chunk in chunks_of(examples, size):
         yield chunk, reader.encode(chunk, with_targets)
 
 
 def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
-    """All rows of a training file, a chunk at a time.
+    """All rows of a training file, in chunks.
 
     Args:
-        reader: of the file.
-        path: the file.
-        bad: is filled with the rows that cannot be used.
+        reader: the reader of the file.
+        path: the training file.
+        bad: collects the rows that cannot be used.
 
     Raises:
-        DataError: rows that cannot be used, all in one, unless they may be left out; or no rows.
+        DataError: reports all rows that cannot be used, unless they may be left out; or no rows.
     """
     empty = True
     facts = TextFacts()
@@ -65,6 +65,6 @@ def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
 
 
 def num_prediction_rows(reader: Reader, path: Path) -> int:
-    """Count the rows of a file for prediction, in bounded memory."""
+    """Count the rows of a file for prediction in bounded memory."""
     examples = reader.read(path, with_targets=False)
     return sum(len(rows) for _, rows in encoded_chunks(reader, examples, with_targets=False))

@@ -1,4 +1,4 @@
-"""The `embedding` reader: texts that mean the same, and perhaps some that do not."""
+"""The `embedding` reader: pairs of texts with the same meaning, optionally with negatives."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from palm.reader.text.labels import Label, Labels, RealLabels
 
 @READERS.register("embedding")
 class EmbeddingReader(GroupReader):
-    """Reads tables with the columns `text_a` and `text_b`, which belong together, and perhaps `negatives`.
+    """Reader of tables with the columns `text_a` and `text_b`, a matching pair, and optionally `negatives`.
 
-    Every text is a sequence `[CLS] text [SEP]` of its own; `negatives`, which do not belong to `text_a`, only
-    serve training. With labels, a number says how similar both texts are. Texts to embed need no
-    more than `text_a`. A record is `{"index": 0, "embedding": [...]}`; with a `text_b`, its `embedding_b` and
-    the cosine of both, `value`.
+    Every text is a separate sequence `[CLS] text [SEP]`; `negatives`, which do not match `text_a`, are only
+    used in training. A numeric label says how similar the two texts are. For embedding texts, `text_a` is
+    enough. A record is `{"index": 0, "embedding": [...]}`; with a `text_b`, also its `embedding_b` and
+    `value`, the cosine of the two.
 
     Args:
-        label_type: absent for pairs that belong together; 'real' for a column `label` with
-            numbers from -1 to 1.
-        negative_columns: the columns of the negatives, where each has one of its own.
+        label_type: absent for matching pairs; 'real' for a column `label` with numbers from -1 to 1.
+        negative_columns: the columns of the negatives if each has its own column.
 
     Raises:
         ConfigError: a setting out of its range.

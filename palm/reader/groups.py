@@ -1,4 +1,4 @@
-"""Readers whose rows are several sequences each, which a batch has one below the other."""
+"""Base of readers whose rows have several sequences each, which become consecutive rows of a batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, list_in
 
 GROUP_ROWS = TensorSpec(("examples", "texts"), torch.long)
-"""The rows of a batch that belong to each example, -1 behind the last one."""
+"""The rows of a batch that belong to each example, padded with -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +33,25 @@ class GroupExample(TextExample):
 
 
 class GroupReader(TextReader):
-    """Base of readers of texts beside a list of others.
+    """Base of readers of a text with a list of other texts.
 
     Attributes:
-        list_column: the column with the list, as JSON in a TSV or CSV file.
-        list_columns: those of a file where every text of the list has a column of its own; the last ones may
-            be empty.
+        list_column: the column with the list, which is JSON in a TSV or CSV file.
+        list_columns: the columns of a file in which every text of the list has its own column; the last
+            ones may be empty.
     """
 
     list_column: ClassVar[str]
     list_columns: Sequence[str] = ()
 
     def use_list(self, columns: Sequence[str] | None) -> None:
-        """Read the list from its column, or from these."""
+        """Read the list from these columns, or by default from `list_column`."""
         super().setup()
         self.outputs_attr = {**SEQUENCE_ATTR, "group_rows": GROUP_ROWS}
         self.list_columns = columns or ()
 
     def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
-        """The texts of each sequence of an example; here `text_a`, and `text_b` before each of the list."""
+        """The text pair of each sequence; by default `text_a`, and `text_b` plus a text of the list."""
         start = "" if example.text_b is None else f"{example.text_b} "
         for text in example.texts:
             yield example.text_a, start + text
@@ -62,10 +62,10 @@ class GroupReader(TextReader):
         return tuple(part for name in names for part in (own if name == self.list_column else (name,)))
 
     def texts_of(self, row: TableRow) -> list[str]:
-        """The list of a row; empty where there is none.
+        """The list of a row; empty if the row has none.
 
         Raises:
-            DataError: no list of texts.
+            DataError: not a list of texts.
         """
         cells = [row.cells.get(name) for name in self.list_columns]
         if self.list_column in row.cells:

@@ -1,4 +1,4 @@
-"""Examples, encoded rows and statistics of a data file, for people."""
+"""Examples, encoded rows and statistics of a data file in readable form."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from palm.reader.text.tokenizer import Tokenizer
 Role = Literal["train", "dev", "pred"]
 
 MOST_LETTERS = 100
-"""Letters of a row that is shown."""
+"""The most characters shown of a row."""
 
 BINS = 16
-"""Ranges of a histogram, at most."""
+"""The most ranges of a histogram."""
 
 MOST_LABELS = 200
 
 SPREAD = {"least": 0.0, "median": 0.5, "95 %": 0.95, "99 %": 0.99, "most": 1.0}
-"""Name of a quantile -> the share of rows that are no longer."""
+"""Name of a quantile -> the fraction of rows that are at most that long."""
 
 
 def examples_of(reader: Reader, path: Path, role: Role) -> Iterator[Any]:
-    """Read the examples of a file as the run reads it in this role."""
+    """Read the examples of a file as a run does in this role."""
     return reader.read_true(path) if role == "dev" else reader.read(path, with_targets=role == "train")
 
 
 def named_texts(example: Any) -> list[tuple[str, str]]:
-    """Return the texts of an example with their names; of an unknown class, all but its label and place."""
+    """Return the texts of an example by name; for an unknown class, all fields but its label and place."""
     if isinstance(example, SquadQuestion):
         return [("question", example.question), ("context", example.context)]
     if isinstance(words := getattr(example, "words", None), list):
@@ -60,23 +60,23 @@ def named_texts(example: Any) -> list[tuple[str, str]]:
 
 
 def texts_of(example: Any) -> list[str]:
-    """Return the texts by which examples are the same."""
+    """Return the texts of an example; examples with equal texts are duplicates."""
     return [text for _, text in named_texts(example)]
 
 
 def truths_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict[str, Any]]:
-    """Return the truth of each example; empty mappings if there is none, or the reader tells none."""
+    """Return the truth of each example; empty mappings if there is none or the reader cannot provide it."""
     if role == "pred" or (chunk and isinstance(chunk[0], RankedExample)):
         return repeat({}, len(chunk))
     try:
         truths = list(reader.truths(chunk))
-    except PalmError:  # a user's own reader need not tell
+    except PalmError:  # a user's own reader need not define truths
         return repeat({}, len(chunk))
     return [{name: value for name, value in truth.items() if name != "id"} for truth in truths]
 
 
 def place_of(example: Any) -> str:
-    """Return `file:line` without folders, or the question's id."""
+    """Return `file:line` without folders, or the id of a question."""
     if isinstance(example, SquadQuestion):
         return f"question {example.id!r}"
     name, colon, line = str(getattr(example, "place", "")).rpartition(":")
@@ -84,7 +84,7 @@ def place_of(example: Any) -> str:
 
 
 def shown(example: Any) -> str:
-    """Return an example as one short line, with its place."""
+    """Return an example as one short line with its place."""
     text = " | ".join(" ".join(each.split()) for each in texts_of(example))
     return f"{place_of(example)} {cut(text, MOST_LETTERS)}".strip()
 
@@ -95,23 +95,23 @@ def label_names(reader: Reader) -> Mapping[int, str]:
 
 
 def tokenizer_of(reader: Reader) -> Tokenizer | None:
-    """Return the reader's tokenizer, if it has one of palm's."""
+    """Return the reader's tokenizer if it is one of palm's."""
     tokenizer = getattr(reader, "tokenizer", None)
     return tokenizer if isinstance(tokenizer, Tokenizer) else None
 
 
 class FileStatistics:
-    """Counts labels and lengths of a file, chunk by chunk.
+    """Label and length counts of a file, collected chunk by chunk.
 
     Args:
-        reader: of the file.
+        reader: the reader of the file.
 
     Attributes:
-        examples: their number.
-        labels: label -> how often it occurs.
-        lengths: number of tokens -> how many rows have it.
-        unanswered: questions without an answer.
-        values: the least, the sum and the largest of labels that are numbers; empty if there are none.
+        examples: the number of examples.
+        labels: label -> number of occurrences.
+        lengths: number of tokens -> number of rows.
+        unanswered: the number of questions without an answer.
+        values: the minimum, sum and maximum of numeric labels; empty if there are none.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -123,7 +123,7 @@ class FileStatistics:
         self.values: list[float] = []
 
     def add(self, rows: Rows, truths: Iterable[Mapping[str, Any]]) -> None:
-        """Count a chunk: its rows, and the truth of each of its examples."""
+        """Count the rows of a chunk, and the truth of each of its examples."""
         for truth in truths:
             self.examples += 1
             if isinstance(truth.get("label"), int):
@@ -144,13 +144,13 @@ class FileStatistics:
             self.lengths[length] += count
 
     def summary(self) -> dict[str, Any]:
-        """Return what is said of a file, JSON-ready.
+        """Return the statistics as a JSON-serializable mapping.
 
         Returns:
-            `examples`; `rows`, what they became: as many, or more where long texts are cut into windows;
-            `tokens` of a row: the `least`, the `median`, `95 %` are no longer, `99 %`, the `most`, the
-            `mean`; their `histogram`: ranges and how many rows are in each; `labels`: those that occur and
-            how often, the most frequent first, up to `MOST_LABELS`.
+            `examples` and `rows`, their numbers; there are more rows if long texts are cut into windows.
+            `tokens`: statistics of the length of a row, with the keys of `SPREAD` and `mean`. `histogram`:
+            ranges of lengths and the number of rows in each. `labels`: up to `MOST_LABELS` labels and their
+            counts, most frequent first.
         """
         sizes = np.array(sorted(self.lengths), dtype=np.int64)
         lengths = np.repeat(sizes, [self.lengths[size] for size in sizes.tolist()])
@@ -169,7 +169,7 @@ class FileStatistics:
 
 
 def histogram(lengths: npt.NDArray[np.int64]) -> list[tuple[str, int]]:
-    """Count whole numbers in up to `BINS` ranges of equal width."""
+    """Count integers in up to `BINS` ranges of equal width."""
     if not len(lengths):
         return []
     low = int(lengths.min())
@@ -183,18 +183,18 @@ def histogram(lengths: npt.NDArray[np.int64]) -> list[tuple[str, int]]:
 
 
 def readable_row(tokenizer: Tokenizer, token_ids: Iterable[int], truth: Mapping[str, Any]) -> str:
-    """Return a row as people read it: its tokens, and what is true of it."""
+    """Return the tokens of a row and its truth as one line."""
     words = [*tokenizer.tokens(token_ids), *(f"| {name}: {value}" for name, value in truth.items())]
     return " ".join(words)
 
 
 def readable_rows(reader: Reader, batch: Tensors, count: int) -> list[str]:
-    """Return the first rows of a batch with targets, a line each; none if the reader has no tokenizer.
+    """Return the first rows of a batch with targets as lines; none if the reader has no tokenizer.
 
     Args:
-        reader: made the batch.
-        batch: on the CPU.
-        count: number of rows.
+        reader: the reader that collated the batch.
+        batch: a batch on the CPU.
+        count: the number of rows.
     """
     tokenizer = tokenizer_of(reader)
     if tokenizer is None or "token_ids" not in batch:
@@ -207,7 +207,7 @@ def readable_rows(reader: Reader, batch: Tensors, count: int) -> list[str]:
 
 
 def _targets(reader: Reader, batch: Tensors, row: int, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the targets of one row of a batch, in words."""
+    """Return the targets of one row of a batch as text."""
     tokens = tokenizer.tokens(batch["token_ids"][row][batch["input_mask"][row]].tolist())
     if {"start_positions", "end_positions"} <= batch.keys():
         first = int(batch["start_positions"][row])
@@ -226,7 +226,7 @@ def _targets(reader: Reader, batch: Tensors, row: int, tokenizer: Tokenizer) -> 
             elif name == "span_labels" and isinstance(reader, SpanReader):
                 value = value[value > 0] - 1
                 names = reader.span_labels.names
-            # Of labels of tokens, those of the tokens that have one.
+            # Token labels below 0 mark tokens without a label.
             labels = [n for n in value[: len(tokens)].tolist() if n >= 0] if value.ndim else [value.item()]
             text = " ".join(names.get(int(label), f"{label}") for label in labels)
             targets[name.removesuffix("_ids").removesuffix("_values")] = text

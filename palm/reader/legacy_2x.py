@@ -1,4 +1,4 @@
-"""The methods of a reader in PaddlePALM 2.x: `load_data`, `register_with`, `clone` and their like."""
+"""The methods of a reader in PaddlePALM 2.x, such as `load_data`, `register_with` and `clone`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class LoadedData:
     Args:
         path: the data file.
         batch_size: rows per batch.
-        max_tokens_per_batch: for training, in place of `batch_size`; see `Task`.
-        num_epochs: passes over the file while training; None for as many as the trainer wants.
-        shuffle: draw a new order of the training rows for every epoch.
+        max_tokens_per_batch: replaces `batch_size` in training; see `Task`.
+        num_epochs: passes over the file in training; None if the trainer decides.
+        shuffle: whether to shuffle the training rows in every epoch.
     """
 
     path: Path
@@ -52,13 +52,13 @@ class LoadedData:
 
 
 class HasInputs(Protocol):
-    """The part of a backbone that a reader needs."""
+    """The part of the backbone interface that a reader needs."""
 
     inputs_attr: Specs
 
 
 def _for_cn(lang: object) -> dict[str, Any]:
-    """The argument `lang` of 2.x: 'cn' or 'chinese', 'en' or 'english'.
+    """Translate the argument `lang` of 2.x: 'cn' or 'chinese', 'en' or 'english'.
 
     Raises:
         ConfigError: for any other value.
@@ -70,21 +70,21 @@ def _for_cn(lang: object) -> dict[str, Any]:
 
 
 def _seeded(seed: int | None) -> dict[str, Any]:
-    """Seed the global generator: in 2.x, `seed` decides how backbone and heads are initialized afterwards."""
+    """Seed the global generator: in 2.x, `seed` determines the later initialization of backbone and heads."""
     if seed is not None:
         torch.manual_seed(seed)
     return {}
 
 
 class Methods2x(Component):
-    """The methods that a reader has for programs of PaddlePALM 2.x; nothing else in it depends on them.
+    """The methods of a reader for programs of PaddlePALM 2.x; the rest of the reader does not need them.
 
-    Every reader has them, also a user's, because such programs call them there; only trainers read the
+    Every reader, including a user's, has them, because such programs call them; only trainers read the
     attributes.
 
     Attributes:
-        loaded_data: the arguments of `load_data`; None before it is called.
-        loaded_rows: the encoded rows of that file, if it is for training.
+        loaded_data: the arguments of `load_data`; None before the call.
+        loaded_rows: the encoded rows of that file, if it is a training file.
         registered_backbone: the argument of `register_with`.
     """
 
@@ -111,16 +111,16 @@ class Methods2x(Component):
         shuffle_train: bool = True,
         max_tokens_per_batch: int | None = None,
     ) -> None:
-        """Open a data file; for training, it is encoded at once, or mapped from the user's cache.
+        """Open a data file; a training file is encoded immediately, or mapped from the user's cache.
 
         Args:
-            input_file: the data.
+            input_file: the data file.
             batch_size: rows per batch.
-            num_epochs: passes over it while training; None in several tasks, whose trainer counts.
-            file_format: accepted; each reader knows its format.
-            shuffle_train: draw a new order for every epoch of training.
-            max_tokens_per_batch: for training, in place of `batch_size`: as many of the next rows as have no
-                more tokens together.
+            num_epochs: passes over the file in training; None with several tasks, where the trainer decides.
+            file_format: accepted for 2.x, not used.
+            shuffle_train: whether to shuffle the rows in every epoch of training.
+            max_tokens_per_batch: replaces `batch_size` in training: a batch has as many rows as fit into this
+                number of tokens.
 
         Raises:
             ConfigError: a number out of its range.
@@ -137,22 +137,22 @@ class Methods2x(Component):
         self.loaded_data = data
 
     def register_with(self, backbone: HasInputs) -> None:
-        """Connect the reader with a backbone.
+        """Connect the reader to a backbone.
 
         Raises:
-            WiringError: it takes tensors that this reader does not give.
+            WiringError: it needs tensors that this reader does not provide.
         """
         if not hasattr(backbone, "inputs_attr"):
-            raise ConfigError(f"backbone should be an encoder, with inputs_attr, not {backbone!r}")
+            raise ConfigError(f"backbone should be an encoder with inputs_attr, not {backbone!r}")
         if problems := list(mismatches("backbone", backbone.inputs_attr, "reader", self.outputs_attr)):
             raise WiringError("\n".join(problems))
         self.registered_backbone = backbone
 
     def require_attr(self, attr_name: str) -> None:
-        """Ask for a field; a reader of palm's gives all it has in any case.
+        """Request a field; palm's readers always provide all of their fields.
 
         Raises:
-            WiringError: it has no such field.
+            WiringError: the reader has no such field.
         """
         if attr_name not in {**self.outputs_attr, **self.targets_attr}:
             raise WiringError(f"output attr {attr_name} is not found in this reader.")
@@ -161,7 +161,7 @@ class Methods2x(Component):
         """Values of the whole file for a head's `epoch_postprocess`.
 
         Raises:
-            WiringError: this reader has none.
+            WiringError: this reader does not implement it.
         """
         raise WiringError(f"{type(self).__name__} has no get_epoch_outputs()")
 
@@ -183,7 +183,7 @@ class Methods2x(Component):
         """The arguments of `load_data`.
 
         Raises:
-            PalmError: it was not called yet.
+            PalmError: `load_data` has not been called.
         """
         if self.loaded_data is None:
             raise PalmError(f"{type(self).__name__}: call load_data(input_file, batch_size) first")
@@ -207,6 +207,6 @@ class Methods2x(Component):
 
     @property
     def seed(self) -> int | None:
-        """The constructor's argument."""
-        seed: int | None = self.given_2x.get("seed")
+        """The argument `seed` of the constructor."""
+        seed: int | None = self.settings.get("seed", self.given_2x.get("seed"))
         return seed

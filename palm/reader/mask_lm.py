@@ -1,4 +1,4 @@
-"""The `mlm` reader: plain texts, of which it hides words to be guessed."""
+"""The `mlm` reader: plain texts with randomly masked words."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ONE_PER_MASK = TensorSpec(("masks",), torch.long)
 
 @READERS.register("mlm")
 class MaskLMReader(TextReader):
-    """Reads TSV files with the column `text_a`, and `text_b` where there is one.
+    """Reader of tables with the column `text_a`, and optionally `text_b`.
 
-    Rows are those of `ClassifyReader`. Every time a row is put into a batch, words of it are drawn
-    and hidden, in prediction as well: `mask_pos` (row number times padded length plus column) says
-    which, `mask_label` what they were. A record is `{"index": 0, "words": [{"position": 3,
-    "word": "river", "predicted": "lake", "prob": 0.5}, ...]}`; positions count `[CLS]`. While evaluating, it
-    also has the true word's `log_prob`. A row without a word is none to train on; its record has no words,
-    and evaluation passes over it.
+    Rows are those of `ClassifyReader`. Whenever a row is put into a batch, in prediction too, some of its
+    words are masked at random: `mask_pos` (row index times padded length plus column) are their positions,
+    `mask_label` the original tokens. A record is `{"index": 0, "words": [{"position": 3, "word": "river",
+    "predicted": "lake", "prob": 0.5}, ...]}`; positions include `[CLS]`. In evaluation, each word also has
+    the `log_prob` of the true word. A row without words is not used in training; its record has no words, and
+    evaluation skips it.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -51,12 +51,12 @@ class MaskLMReader(TextReader):
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
         rows = super().encode(examples, with_targets)
         has_words = self._has_words(examples, rows)
-        # What is no training file may have such rows: nothing is hidden in them, and nothing guessed.
+        # Other files than training files may have rows without words, in which nothing is masked.
         if has_words.all() or self.bad_rows is None:
             return rows
         wordless = (examples[k] for k in np.flatnonzero(~has_words).tolist())
         self.refuse(
-            [DataError(f"{each.place}: no word to hide in {each.text_a[:40]!r}") for each in wordless]
+            [DataError(f"{each.place}: no word to mask in {each.text_a[:40]!r}") for each in wordless]
         )
         return rows.select(np.flatnonzero(has_words).tolist())
 
@@ -80,20 +80,20 @@ class MaskLMReader(TextReader):
         value = decoded[0]
         positions = value["positions"]
         words = self.tokenizer.tokens(rows["token_ids"][places[0]][positions])
-        guesses = self.tokenizer.tokens(value["predicted"])
-        fields = {"position": positions, "word": words, "predicted": guesses, "prob": value["probs"]}
+        predicted = self.tokenizer.tokens(value["predicted"])
+        fields = {"position": positions, "word": words, "predicted": predicted, "prob": value["probs"]}
         if "log_probs" in value:
             fields["log_prob"] = value["log_probs"]
         each = zip(*fields.values(), strict=True)
         return {"words": [dict(zip(fields, word, strict=True)) for word in each]}
 
     def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
-        """Empty: the records have the hidden words. Rows without words are reported, once."""
+        """Empty records, as predictions contain the masked words; warns once about rows without words."""
         total = wordless = 0
         first = ""
         for example in examples:
             total += 1
-            # A letter or a digit is a word, or part of one; the tokenizer is asked of what has neither.
+            # A letter or digit is part of a word, so only texts without any have to be tokenized.
             if not any(map(str.isalnum, f"{example.text_a}{example.text_b or ''}")):
                 rows = super().encode([example], with_targets=False)
                 if not self._has_words([example], rows).all():
@@ -101,24 +101,21 @@ class MaskLMReader(TextReader):
                     first = first or example.place
             yield {}
         if wordless:
-            self.warn_once(
-                f"{first}: no word to hide; {wordless} rows of {total} are such, "
-                "and evaluation passes over them"
-            )
+            self.warn_once(f"{first}: no word to mask; evaluation skips {wordless} rows of {total}")
 
     def results(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The guesses of all rows one after another, as `{"index": 0, "word_id": 17}`."""
-        guesses = (word["predicted"] for record in records for word in record["words"])
-        for index, guess in enumerate(guesses):
-            yield {"index": index, "word_id": self.tokenizer.id_of(guess)}
+        """The predicted words of all rows in sequence, as `{"index": 0, "word_id": 17}`."""
+        predicted = (word["predicted"] for record in records for word in record["words"])
+        for index, word in enumerate(predicted):
+            yield {"index": index, "word_id": self.tokenizer.id_of(word)}
 
 
 def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:
-    """Mark the words of rows: not `[CLS]`, nor a `[SEP]` after either text, nor padding.
+    """Mark the words of rows: all tokens except `[CLS]`, `[SEP]` and padding.
 
     Args:
-        lengths: the tokens of every row, int64[batch].
-        first_segments: how many of these belong to segment 0, separators included, int64[batch].
+        lengths: the number of tokens of every row, int64[batch].
+        first_segments: the number of tokens in segment 0, separators included, int64[batch].
         separators: the number of separators between two texts.
 
     Returns:

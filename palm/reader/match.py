@@ -1,4 +1,4 @@
-"""The `match` reader: two texts per line, and whether they match, or a third that does not."""
+"""The `match` reader: two texts per line, and either a label or a third text that matches less."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RankedExample(TextExample):
     """One line of a table for pairwise training.
 
     Args:
-        text_b_neg: belongs less to `text_a` than `text_b`.
+        text_b_neg: a text that matches `text_a` less than `text_b` does.
     """
 
     text_b_neg: str
@@ -35,22 +35,21 @@ class RankedExample(TextExample):
 
 @READERS.register("match")
 class MatchReader(TextReader):
-    """Reads TSV files with the columns `label`, `text_a` and `text_b`.
+    """Reader of tables with the columns `label`, `text_a` and `text_b`.
 
-    A row is `[CLS] text_a [SEP] text_b [SEP]`; where both do not fit, the longer one loses its last
+    A row is `[CLS] text_a [SEP] text_b [SEP]`; if both do not fit, the longer one loses its last
     token until they do. Records are those of `ClassifyReader`.
 
-    Pairwise, a training file has `text_a`, `text_b` and, instead of a label, `text_b_neg`, which
-    belongs less to `text_a`. A training batch holds twice as many rows as examples, first all pairs
-    with `text_b`, then those with `text_b_neg`, marked by `is_negative`. A record is
-    `{"index": 0, "probs": 0.7}`.
+    In pairwise training, a file has `text_a`, `text_b` and, instead of a label, `text_b_neg`, which
+    matches `text_a` less. A training batch has two rows per example, first all pairs with `text_b`, then
+    those with `text_b_neg`, marked by `is_negative`. A record is `{"index": 0, "probs": 0.7}`.
 
     Args:
-        n_classes: number of labels; 0 for no match and 1 for a match. Not used for real ones.
-        label_map: label name -> id, or a JSON file with it, where labels are written as names.
+        n_classes: number of labels; 0 for no match and 1 for a match. Not used for real labels.
+        label_map: label name -> id, or a JSON file with it, if labels are written as names.
         learning_strategy: 'pointwise' or 'pairwise'.
-        label_type: 'class', 'real' for labels that are real numbers, such as similarities, or 'count' for
-            whole ones from 0 on.
+        label_type: 'class', 'real' for real numbers, such as similarities, or 'count' for whole numbers of 0
+            or more.
 
     Raises:
         ConfigError: a setting out of its range, real labels in pairwise training, or a
@@ -85,7 +84,7 @@ class MatchReader(TextReader):
             self.use_labels(labels)
             return
         if label_type != "class":
-            raise ConfigError("label_type: pairwise training has no labels; leave it out, or set pointwise")
+            raise ConfigError("label_type: pairwise training has no labels; remove it, or set pointwise")
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
         self.truth_names = ("is_right",)
 
@@ -101,7 +100,7 @@ class MatchReader(TextReader):
         return RankedExample(example.text_a, example.text_b, None, row.place, wrong)
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
-        """Pairwise, each right text, labelled 1, and then its wrong one, labelled 0."""
+        """The examples; a pairwise one becomes its right text, labelled 1, and its wrong one, labelled 0."""
         for example in super().read_true(path):
             if isinstance(example, RankedExample):
                 yield TextExample(example.text_a, example.text_b, 1, example.place)

@@ -1,4 +1,4 @@
-"""The `mrc` reader: questions about contexts of any length, cut into windows and put together again."""
+"""The `mrc` reader: questions about contexts of any length, which are cut into overlapping windows."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ from palm.reader.text.squad import (
     answerable,
     parsed_questions,
 )
-from palm.reader.text.tokenizer import Pieces
+from palm.reader.text.tokenizer import Tokens
 from palm.reader.text.windows import best_context, windows_of
 from palm.reader.tokenizing import TokenizingReader
 
 FIRST_UNIQUE_ID = 1000000000
 
 N_BEST_SIZE = 20
-"""Answers of a question in `nbest_predictions.json`, where the head does not give their number."""
-
+"""Answers per question in `nbest_predictions.json`, unless the head sets `n_best_size`."""
 
 _SCALARS = ("example", "first_segment", "window_start")
 _RAGGED = ("token_ids", "char_starts", "char_ends")
@@ -46,23 +45,24 @@ _POSITIONS = ("start_positions", "end_positions")
 
 @READERS.register("mrc")
 class MRCReader(TokenizingReader):
-    """Reads SQuAD's JSON: contexts, questions, and answers as pieces of the context.
+    """Reader of SQuAD's JSON: contexts, questions, and answers that are substrings of the context.
 
-    A row is `[CLS] question [SEP] window [SEP]`; a context that does not fit is cut into windows that
-    overlap. For training every question needs an answer, and windows without the whole answer are left
-    out, unless `remove_noanswer` is off. Predicted answers are pieces of the context, character by
-    character. A record is `{"id": "q1", "text": "Rome", "nbest": [{"text", "probability",
-    "start_logit", "end_logit"}, ...]}`, with `null_odds` where the head reckons with no answer.
+    A row is `[CLS] question [SEP] window [SEP]`; a context that does not fit is cut into overlapping windows.
+    In training, every question needs an answer, and windows without the whole answer are left out, unless
+    `remove_noanswer` is off. Predicted answers are exact substrings of the context. A record is
+    `{"id": "q1", "text": "Rome", "nbest": [{"text", "probability", "start_logit", "end_logit"}, ...]}`, with
+    `null_odds` if the head allows for no answer.
 
     Args:
-        max_query_len: tokens of the question that are kept.
-        doc_stride: tokens from the beginning of one window to that of the next.
-        for_cn: accepted for PaddlePALM's files; it has no effect, because answers are pieces of the context.
-        remove_noanswer: train only on windows with the answer; otherwise on all of them, and on
-            questions without an answer, with `[CLS]` for the answer.
+        max_query_len: the most tokens kept of a question.
+        doc_stride: tokens from the start of one window to the start of the next.
+        for_cn: accepted for PaddlePALM's files; it has no effect, because answers are substrings of the
+            context.
+        remove_noanswer: train only on windows with the answer; otherwise on all windows, and on questions
+            without an answer, with `[CLS]` as the answer.
 
     Raises:
-        ConfigError: a setting out of its range, or no room for a context.
+        ConfigError: a setting out of its range, or not enough room for a context.
         DataError: the vocabulary cannot be read.
 
     Source: PaddlePALM 0.2.1, appendix A, `mrc`; Devlin et al., 2018, the authors' SQuAD program.
@@ -72,7 +72,7 @@ class MRCReader(TokenizingReader):
     known_columns = ("id", "question", "context", "answers", "answer_start")
     optional_columns = known_columns
     split_by = ("context",)
-    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are pieces of the context as it is"}
+    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are substrings of the context"}
     order_2x = (
         *TokenizingReader.order_2x[:2],
         "max_query_len",
@@ -103,11 +103,11 @@ class MRCReader(TokenizingReader):
         return self._questions(SquadFile(Path(path), "positions" if with_targets else "none"))
 
     def read_true(self, path: Path) -> Iterator[SquadQuestion]:
-        """Every question with the texts of all its answers, wherever they are; one may have none."""
+        """Every question with the texts of all its answers, if any, regardless of their positions."""
         return self._questions(SquadFile(Path(path), "texts"))
 
     def _questions(self, file: SquadFile) -> Iterator[SquadQuestion]:
-        """The questions of a file; to train or evaluate on, of a table's rows only those with answers."""
+        """The questions of a file; for training and evaluation, rows of a table need an answer."""
         with_targets = file.answers != "none"
         wants_answers = with_targets and self.table_format(file.path, self.format) != "squad"
         numbers = count(1)
@@ -126,8 +126,8 @@ class MRCReader(TokenizingReader):
         if file.num_empty:
             ids = _listed(file.empty, file.num_empty)
             self.warn_once(
-                f"{file.path}: {file.num_empty} questions are empty, or their context is ({ids}); they get "
-                "answers like the others, which mean little"
+                f"{file.path}: {file.num_empty} questions are empty or have an empty context ({ids}); their "
+                "predicted answers are meaningless"
             )
 
     @classmethod
@@ -144,13 +144,13 @@ class MRCReader(TokenizingReader):
 
     def encode(self, examples: Sequence[SquadQuestion], with_targets: bool) -> Rows:
         queries = self.tokenizer.encode([example.question for example in examples])
-        # A passage of SQuAD has nearly five questions; it is tokenized once for all of them.
+        # A context of SQuAD has nearly five questions, for which it is tokenized only once.
         contexts = list(dict.fromkeys(example.context for example in examples))
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
         if self.facts is not None:
             self._count(self.facts, examples, queries, documents)
         found: list[dict[str, Any]] = []
-        unheld = []
+        left_out = []
         for index, example in enumerate(examples):
             document = documents[example.context]
             try:
@@ -162,31 +162,31 @@ class MRCReader(TokenizingReader):
             windows = self._windows(query, document, answer)
             found += [{"example": index, **self._row(query, document, each, answer)} for each in windows]
             if not windows:
-                unheld.append(example.id)
-        if unheld:
-            self._tell_unheld(unheld, len(examples))
+                left_out.append(example.id)
+        if left_out:
+            self._warn_left_out(left_out, len(examples))
         return _encoded(found, (*_SCALARS, *_POSITIONS) if with_targets else _SCALARS)
 
-    def _tell_unheld(self, ids: Sequence[str], total: int) -> None:
+    def _warn_left_out(self, ids: Sequence[str], total: int) -> None:
         self.warn_once(
-            f"{len(ids)} of {total} questions are left out of training, because no window holds their whole "
-            f"answer: {_listed(ids[:SHOWN_IDS], len(ids))}; raise max_seq_len or lower doc_stride"
+            f"{len(ids)} of {total} questions are left out of training, because no window contains their "
+            f"whole answer: {_listed(ids[:SHOWN_IDS], len(ids))}; raise max_seq_len or lower doc_stride"
         )
 
-    def _windows(self, query: Sequence[int], document: Pieces, answer: range | None) -> list[range]:
-        """The windows of a document that are rows: all, or those that hold the answer."""
+    def _windows(self, query: Sequence[int], document: Tokens, answer: range | None) -> list[range]:
+        """The windows of a document that become rows: all, or only those with the answer."""
         windows = windows_of(len(document), self._room(query), self.doc_stride)
         if answer is None or not self.remove_noanswer:
             return windows
-        return [window for window in windows if _holds(window, answer)]
+        return [window for window in windows if _contains(window, answer)]
 
     def _room(self, query: Sequence[int]) -> int:
         """The number of tokens of a context that fit into a row with this question."""
         return self.max_seq_len - len(query) - self.num_special
 
-    def _row(self, query: list[int], document: Pieces, window: range, answer: range | None) -> dict[str, Any]:
+    def _row(self, query: list[int], document: Tokens, window: range, answer: range | None) -> dict[str, Any]:
         tokens = slice(window.start, window.stop)
-        first = len(query) + self.num_special - 1  # the column where the window begins
+        first = len(query) + self.num_special - 1  # the column where the window starts
         row = {
             "token_ids": self.tokenizer.row(query, document.ids[tokens].tolist()),
             "first_segment": first,
@@ -194,8 +194,8 @@ class MRCReader(TokenizingReader):
             "char_starts": document.starts[tokens],
             "char_ends": document.ends[tokens],
         }
-        if answer is None or not _holds(window, answer):
-            return row | dict.fromkeys(_POSITIONS, 0)  # `[CLS]` where there is no answer
+        if answer is None or not _contains(window, answer):
+            return row | dict.fromkeys(_POSITIONS, 0)  # `[CLS]` stands for no answer
         shift = first - window.start
         return row | {"start_positions": answer.start + shift, "end_positions": answer[-1] + shift}
 
@@ -206,7 +206,7 @@ class MRCReader(TokenizingReader):
 
     def records(self, *chunk: Any, **about: Any) -> Iterator[Record]:
         for record in super().records(*chunk, **about):
-            del record["index"]  # a question has its id
+            del record["index"]  # a question has an id instead
             yield record
 
     def record(self, example: SquadQuestion, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
@@ -228,7 +228,7 @@ class MRCReader(TokenizingReader):
         return record
 
     def in_memory(self, results: Iterable[Record]) -> dict[str, str]:
-        """Question id -> answer, as `predictions.json` has them."""
+        """Question id -> answer, as in `predictions.json`."""
         return {record["id"]: record["text"] for record in results}
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
@@ -239,13 +239,13 @@ class MRCReader(TokenizingReader):
         facts: TextFacts,
         examples: Sequence[SquadQuestion],
         queries: Sequence[list[int]],
-        documents: Mapping[str, Pieces],
+        documents: Mapping[str, Tokens],
     ) -> None:
-        """Count what the user should know of these questions and contexts."""
-        facts.read(self.tokenizer, [example.question for example in examples], queries)
-        facts.read(self.tokenizer, list(documents), [each.ids.tolist() for each in documents.values()])
+        """Add these questions and contexts to the facts."""
+        facts.add_texts(self.tokenizer, [example.question for example in examples], queries)
+        facts.add_texts(self.tokenizer, list(documents), [each.ids.tolist() for each in documents.values()])
         cut = sum(len(query) > self.max_query_len for query in queries)
-        facts.shortened("questions", cut, len(queries), f"max_query_len (now {self.max_query_len})")
+        facts.add_cut("questions", cut, len(queries), f"max_query_len (now {self.max_query_len})")
         facts.window = min(self._room(query[: self.max_query_len]) for query in queries)
         if self.doc_stride > facts.window:
             facts.gaps += sum(len(document) > facts.window for document in documents.values())
@@ -256,8 +256,8 @@ def _encoded(rows: Sequence[Mapping[str, Any]], scalars: Sequence[str]) -> Rows:
     return Rows(columns | {name: Column.ragged([row[name] for row in rows]) for name in _RAGGED})
 
 
-def _answer_span(example: SquadQuestion, document: Pieces) -> range | None:
-    """The tokens that hold the characters of the example's first answer; None without answers."""
+def _answer_span(example: SquadQuestion, document: Tokens) -> range | None:
+    """The range of tokens that covers the example's first answer; None without answers."""
     if not example.answers:
         return None
     answer = example.answers[0]
@@ -266,14 +266,14 @@ def _answer_span(example: SquadQuestion, document: Pieces) -> range | None:
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
     tokens = range(first, int(np.searchsorted(document.starts, answer.start + len(answer.text))))
     if not tokens:
-        raise DataError(f"{example.place}: the answer {answer.text!r} has no word in it")
+        raise DataError(f"{example.place}: the answer {answer.text!r} contains no word")
     return tokens
 
 
 def _listed(ids: Sequence[str], total: int) -> str:
-    """The ids, and a sign that there are more."""
+    """Join the ids, with an ellipsis if there are more."""
     return ", ".join(map(repr, ids)) + (", …" if total > len(ids) else "")
 
 
-def _holds(window: range, answer: range) -> bool:
+def _contains(window: range, answer: range) -> bool:
     return window.start <= answer.start and answer.stop <= window.stop

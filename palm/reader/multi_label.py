@@ -1,4 +1,4 @@
-"""The `multi_label` reader: one text (or two) per line, and all labels that it has."""
+"""The `multi_label` reader: one or two texts per line with any number of labels."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ from palm.reader.text.labels import Labels, RealLabels, is_list, list_in
 
 
 class LabelSets(Labels):
-    """The labels of a task whose texts have any number of them.
+    """The labels of a task in which a text has any number of labels.
 
-    The set of a text is the list of its ids; -1 - id stands for a label of which it is not known whether the
-    text has it.
+    The value of a text is the list of its label ids; -1 - id stands for a label that is unknown for the text.
 
     Args:
-        n_classes: how many labels there are; None for as many as `label_map` has.
-        label_map: as of `Labels`.
+        n_classes: the number of labels; None for as many as `label_map` has.
+        label_map: see `Labels`.
 
     Raises:
-        ConfigError: as `Labels`; or their number is not told.
+        ConfigError: see `Labels`, or the number of labels is unknown.
     """
 
     target = "label_set"
@@ -46,19 +45,19 @@ class LabelSets(Labels):
 
 @READERS.register("multi_label")
 class MultiLabelReader(TextReader):
-    """Reads tables with the columns `label` and `text_a`, and `text_b` where there is one.
+    """Reader of tables with the columns `label` and `text_a`, and optionally `text_b`.
 
-    The cell `label` has all labels of its text, as a list (JSON in a TSV or CSV file) or with separators
-    between; an empty one has none of them. Or every label has a column of its own, of 0 and 1. A record is
+    `label` contains all labels of the text, as a list (JSON in a TSV or CSV file) or with separators; an
+    empty cell means no labels. Alternatively, every label has its own column of 0 and 1. A record is
     `{"index": 0, "labels": [0, 3], "logits": [...], "probs": [...]}`, with `label_names` if there are names.
 
     Args:
         n_classes: number of labels, against which the file's labels are checked.
-        label_map: label name -> id, or a JSON file with it, where labels are written as names.
-        label_columns: the columns that are a label each, in the order of their ids.
-        label_separator: the text between two labels of a cell that is no list.
-        missing_labels: whether labels of a training row may be unknown: null, or an empty cell of their own
-            column; the row then trains other labels, or only tasks that share it.
+        label_map: label name -> id, or a JSON file with it, if labels are written as names.
+        label_columns: one column for each label, in the order of their ids.
+        label_separator: the text between two labels of a cell that is not a list.
+        missing_labels: whether labels of a training row may be unknown: null, or an empty cell of the label's
+            column; the row then trains the other labels, or only tasks that share it.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -79,9 +78,9 @@ class MultiLabelReader(TextReader):
     ) -> None:
         super().setup()
         if label_columns and label_map is not None:
-            raise ConfigError("label_map: label_columns name the labels; leave one of them out")
+            raise ConfigError("label_map: the label_columns already name the labels; remove one of them")
         if not label_separator:
-            raise ConfigError("label_separator is empty; give the text between two labels")
+            raise ConfigError("label_separator is empty; set it to the text between two labels")
         self.label_separator = label_separator
         self.missing_labels = missing_labels
         self.has_columns = bool(label_columns)
@@ -103,7 +102,7 @@ class MultiLabelReader(TextReader):
         return sorted({self.sets.value_of(item, row.place) for item in items})
 
     def _answers(self, row: TableRow) -> Iterator[int]:
-        """The ids of the labels whose columns are 1, and what stands for the unknown ones."""
+        """The ids of the labels whose columns are 1, and -1 - id for the unknown ones."""
         for label, name in enumerate(self.label_columns):
             text = cell_text(row.cells[name]).strip().lower()
             if text in ("1", "true"):

@@ -1,4 +1,4 @@
-"""The `multiple_choice` reader: a text, some choices, and which of them is right."""
+"""The `multiple_choice` reader: a text, its choices and the index of the right one."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from palm.reader.text.labels import Label, Labels
 
 @READERS.register("multiple_choice")
 class MultipleChoiceReader(GroupReader):
-    """Reads tables with the columns `label`, `text_a` and `choices`, and `text_b` where there is one.
+    """Reader of tables with the columns `label`, `text_a` and `choices`, and optionally `text_b`.
 
-    There is a sequence `[CLS] text_a [SEP] choice [SEP]` for each of the choices, of which there may be any
-    number from 2 on; `text_b`, the question about a passage or the start of a sentence, stands before the
-    choice. A record is `{"index": 0, "label": 2, "logits": [...], "probs": [...]}`, with `label_name` if
-    there is a `label_map`.
+    Each of the two or more choices is a sequence `[CLS] text_a [SEP] choice [SEP]`; `text_b`, a question
+    about a passage or the start of a sentence, is put before the choice. A record is
+    `{"index": 0, "label": 2, "logits": [...], "probs": [...]}`, with `label_name` if there is a `label_map`.
 
     Args:
-        choice_columns: the columns of the choices, where each has one of its own.
-        label_map: name -> number of the choice from 0, where labels are written as names, such as letters.
+        choice_columns: the columns of the choices if each has its own column.
+        label_map: name -> index of the choice from 0, if labels are written as names, such as letters.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -52,9 +51,9 @@ class MultipleChoiceReader(GroupReader):
         example = super()._example(row, label)
         count = len(example.texts)
         if count < 2:
-            raise DataError(f"{row.place}: choices should be 2 or more, not {count}")
+            raise DataError(f"{row.place}: choices should have at least 2 texts, not {count}")
         if isinstance(label, int) and label >= count:
             raise DataError(
-                f"{row.place}: the label {label} should be from 0 to {count - 1}, one of the choices"
+                f"{row.place}: the label {label} should be the index of a choice, from 0 to {count - 1}"
             )
         return example

@@ -1,4 +1,4 @@
-"""Predictions as a table: the columns of the input, and then those of the task, in the input's order."""
+"""Predictions as a table: the columns of the input followed by those of the task, in the input's order."""
 
 from __future__ import annotations
 
@@ -19,33 +19,32 @@ from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")
-"""Fields of a record that a table shows in other words, or not."""
+"""Fields of a record that a table shows in another form, or not at all."""
 
 BATCH = 1024
-"""Rows in memory at a time; of the first of them, the task's columns and their types are taken."""
-
+"""Rows in memory at a time; the first batch determines the task's columns and their types."""
 
 OTHER_FILES = (".json", ".tsv", ".txt", ".xlsx", ".xls", ".pdf", ".html", ".arrow", ".gz", ".zip")
-"""Ends of names of files that nobody means as a folder's."""
+"""Suffixes of file names that are not meant as names of folders."""
 
 
 def is_table_name(path: Path) -> bool:
-    """Tell whether predictions under this name are a table, and not a folder of files."""
+    """Check whether predictions under this name are a table rather than a folder of files."""
     return path.suffix.lower() in (".jsonl", *_WRITE)
 
 
 def check_output_name(path: Path) -> None:
-    """Refuse the name of a file that palm does not write, where it would make a folder of this name.
+    """Refuse a file format that palm does not write, instead of creating a folder of that name.
 
     Raises:
-        StorageError: it is one.
+        StorageError: the name has such a suffix.
     """
     if path.suffix.lower() in OTHER_FILES and not path.is_dir():
         raise StorageError(f"{path}: expected a folder, or a name that ends in .jsonl, .csv or .parquet")
 
 
 def task_cells(record: Mapping[str, Any]) -> Record:
-    """The columns of a prediction: `label` (its name, where it has one), `probability`, and the rest."""
+    """The columns of a prediction: `label` (its name, if it has one), `probability`, and the other fields."""
     cells = {name: value for name, value in record.items() if name not in LEFT_OUT}
     if "label_name" in record:
         cells["label"] = record["label_name"]
@@ -59,12 +58,12 @@ def task_cells(record: Mapping[str, Any]) -> Record:
 def joined_rows(
     rows: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]], names: Collection[str]
 ) -> Iterator[Record]:
-    """Each row with its prediction; a column of the table keeps its name, and the task's is `predicted_…`.
+    """Each row joined with its prediction; a task column whose name is taken becomes `predicted_…`.
 
     Args:
-        rows: of the input.
-        records: as many.
-        names: of all columns of the input.
+        rows: rows of the input.
+        records: the prediction for each row.
+        names: all column names of the input.
     """
     for row, record in zip(rows, records, strict=True):
         joined = dict(row)
@@ -84,20 +83,20 @@ def write_table(
     source: Path,
     examples: Iterable[Any] | None = None,
 ) -> Sequence[Record]:
-    """Write predictions beside the rows that they are of, as the format that a file's name tells.
+    """Write a table of input rows with their predictions, in the format given by the suffix of `path`.
 
     Args:
         records: the predictions.
         path: the new file.
-        reader: of the input.
-        source: the input; of one that is no table, the predictions stand alone.
-        examples: of the predictions; None where they are of all rows.
+        reader: the reader of the input.
+        source: the input; if it is not a table, only the predictions are written.
+        examples: the examples of the predictions; None for all rows.
 
     Returns:
         The rows, read from the file as needed.
 
     Raises:
-        StorageError: the file cannot be written, or is not palm's to replace.
+        StorageError: the file cannot be written, or palm may not replace it.
     """
     names = list(dict.fromkeys(chain.from_iterable(reader.rows_of(source))))
     table = reader.rows_of(source, examples)
@@ -118,12 +117,12 @@ def _uniform(
 ) -> Iterator[dict[str, Any]]:
     for row in rows:
         if strange := row.keys() - {*columns}:
-            raise StorageError(f"{path}: only some rows have {', '.join(strange)}; write .jsonl")
+            raise StorageError(f"{path}: only some rows have {', '.join(strange)}; write .jsonl instead")
         yield {name: row.get(name) for name in columns}
 
 
 class SavedTable(SavedRecords):
-    """The rows of a table as a list that stays on disk."""
+    """A sequence of the rows of a table, which stay on disk."""
 
     def _read(self, places: range) -> list[Record]:
         rows = islice(self, max(places) + 1 if places else 0)
@@ -162,12 +161,12 @@ def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], sch
                 writer.write_table(Table.from_pylist(batch, schema))
                 count += len(batch)
     except (ArrowException, OverflowError, UnicodeError) as error:
-        raise StorageError(f"the rows have no common types as Parquet ({error}); write .jsonl") from error
+        raise StorageError(f"the rows do not fit one Parquet schema ({error}); write .jsonl") from error
     return count
 
 
 def _schemas(reader: Reader, source: Path, first: Sequence[Record], names: Sequence[str]) -> Iterator[Any]:
-    """The types of the input's files, or of all its rows, and of the first predictions."""
+    """The schemas of the input's files, or else of all its rows, and of the first predictions."""
     from pyarrow import Table
 
     known = arrow_schemas(source) if names else []

@@ -1,4 +1,4 @@
-"""Predictions on disk: written one by one, complete or not at all, and read back when asked for."""
+"""Prediction files: written record by record, replaced atomically, and read lazily."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from palm.core.files.fs import write_atomically
 from palm.core.files.untrusted import wrap_read_errors
 
 Record: TypeAlias = dict[str, Any]
-"""One prediction as a user sees it: JSON-ready."""
+"""One prediction as the user sees it; JSON-serializable."""
 
 Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
-"""All predictions of a file, read from disk on use."""
+"""All predictions of a file, read from disk lazily."""
 
 PREDICTION_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 ANSWER_FIELDS = ("text", "nbest", "null_odds")
 
 STRIDE = 256
-"""Lines between two remembered offsets: those of ten million lines take 312 KiB."""
+"""Lines per stored offset: ten million lines need 312 KiB of offsets."""
 
 
 class SavedRecords(Sequence[Record]):
-    """The records of a JSON lines file as a list that stays on disk.
+    """A sequence of the records in a JSON lines file, which stay on disk.
 
     Args:
         path: the file.
-        count: its lines.
-        offsets: the beginning of every `STRIDE`-th line, in bytes.
+        count: the number of lines.
+        offsets: the byte offset of every `STRIDE`-th line.
     """
 
     def __init__(self, path: Path, count: int, offsets: Sequence[int] = ()) -> None:
@@ -58,7 +58,7 @@ class SavedRecords(Sequence[Record]):
         return self._read(range(self._count)[index])
 
     def _read(self, places: range) -> list[Record]:
-        """The records at some places, in their order."""
+        """The records at these indices, in this order."""
         if not places:
             return []
         first = min(places)
@@ -87,7 +87,7 @@ class SavedRecords(Sequence[Record]):
 
 
 class SavedAnswers(Mapping[str, str]):
-    """Question id -> answer, from a `predictions.json` that is read on first use."""
+    """Question id -> answer of a `predictions.json`, which is read on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -111,10 +111,10 @@ class SavedAnswers(Mapping[str, str]):
 
 
 def write_records(records: Iterable[Record], directory: Path, name: str = "predictions.json") -> SavedRecords:
-    """Write a file into `directory`, one JSON object a line.
+    """Write a JSON lines file into `directory`, one object for each record.
 
     Raises:
-        StorageError: the directory cannot be written.
+        StorageError: the directory cannot be written to.
     """
     offsets = array("q")
     position = 0
@@ -134,14 +134,14 @@ def write_records(records: Iterable[Record], directory: Path, name: str = "predi
 def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
     """Write `predictions.json` (id -> text) and `nbest_predictions.json` (id -> answers) into `directory`.
 
-    Beside them `null_odds.json` (id -> number) if the records have such a number.
+    If the records have `null_odds`, `null_odds.json` (id -> number) is written too.
 
     Args:
-        records: with `id`, `text` and `nbest`, and perhaps `null_odds`.
-        directory: is made if it is missing.
+        records: with `id`, `text` and `nbest`, and optionally `null_odds`.
+        directory: created if it does not exist.
 
     Raises:
-        StorageError: the directory cannot be written.
+        StorageError: the directory cannot be written to.
     """
     places = {field: directory / name for field, name in zip(ANSWER_FIELDS, PREDICTION_FILES, strict=True)}
     with ExitStack() as files:
@@ -156,7 +156,7 @@ def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
 
 @contextmanager
 def _new_object(path: Path, end: str = "\n}\n") -> Iterator[Callable[[str, Any], None]]:
-    """A new file with one JSON object, written entry by entry as `json.dump(indent=4)` would."""
+    """A function that adds entries to a JSON object in a new file, formatted like `json.dump(indent=4)`."""
     with _new_file(path) as file:
         opening = "{\n    "
 
@@ -172,9 +172,9 @@ def _new_object(path: Path, end: str = "\n}\n") -> Iterator[Callable[[str, Any],
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[TextIO]:
-    """A file that appears under its name when it is complete."""
+    """A text file that replaces `path` once it is complete."""
     make_folder(path.parent)
-    # Half of a surrogate pair, which no UTF-8 file can hold, is written as JSON's own escape.
+    # A lone surrogate cannot be encoded in UTF-8, so it is written as a JSON escape.
     with write_atomically(path) as opened:
         file = TextIOWrapper(opened, "utf-8", "backslashreplace", "\n")
         yield file

@@ -1,4 +1,4 @@
-"""The `ranking` reader: a query, some candidates, and how relevant each of them is."""
+"""The `ranking` reader: a query, its candidates and the relevance of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palm.reader.text.labels import Label, Labels, RealLabels, list_in
 
 
 class Relevance(RealLabels):
-    """The relevance of each candidate: a number from 0 on, larger for what belongs higher."""
+    """The relevance of each candidate: a number of 0 or more; a higher one should be ranked higher."""
 
     target = "relevance"
     shape = ("examples", "texts")
@@ -27,15 +27,14 @@ class Relevance(RealLabels):
 
 @READERS.register("ranking")
 class RankingReader(GroupReader):
-    """Reads tables with the columns `label`, `text_a` (the query) and `candidates`.
+    """Reader of tables with the columns `label`, `text_a` (the query) and `candidates`.
 
-    There is a sequence `[CLS] text_a [SEP] candidate [SEP]` for each of the candidates. The cell `label` is
-    the list of their relevances, numbers from 0 on. A record is
-    `{"index": 0, "ranking": [2, 0, 1], "scores": [...]}`: the candidates from the best on, and the score of
-    each in the order of the file.
+    Each candidate is a sequence `[CLS] text_a [SEP] candidate [SEP]`. `label` is the list of their
+    relevances, numbers of 0 or more. A record is `{"index": 0, "ranking": [2, 0, 1], "scores": [...]}`: the
+    indices of the candidates, best first, and their scores in the order of the file.
 
     Args:
-        candidate_columns: the columns of the candidates, where each has one of its own.
+        candidate_columns: the columns of the candidates if each has its own column.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -66,7 +65,7 @@ class RankingReader(GroupReader):
     def _example(self, row: TableRow, label: Label | None) -> GroupExample:
         example = super()._example(row, label)
         if not example.texts:
-            raise DataError(f"{row.place}: candidates is empty; every row needs one or more")
+            raise DataError(f"{row.place}: candidates is empty; every row needs at least one")
         if isinstance(label, list) and len(label) != len(example.texts):
             raise DataError(
                 f"{row.place}: label has {len(label)} numbers for {len(example.texts)} candidates"

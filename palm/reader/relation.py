@@ -1,4 +1,4 @@
-"""The `relation` reader: texts with spans, and labelled pairs of them."""
+"""The `relation` reader: texts with spans and labelled pairs of spans."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ from palm.reader.text.labels import Labels, check_labelled, list_in
 
 @READERS.register("relation")
 class RelationReader(SpanReader):
-    """Reads tables with the columns `text_a`, `spans`, and `relations` between these.
+    """Reader of tables with the columns `text_a`, `spans` and `relations`.
 
-    A relation is `{"head": 0, "tail": 2, "label": "lives_in"}` and leads from one of the spans to another, by
-    their numbers in the list; a pair may have several. Texts and spans are those of `span`; a relation
-    whose spans do not lie in one row is not trained. A record is that of `span`, with `relations` between its
-    spans: `[{"head", "tail", "label", "prob"}, ...]`.
+    A relation is `{"head": 0, "tail": 2, "label": "lives_in"}`; head and tail are indices into the list of
+    spans, and a pair may have several relations. Texts and spans are those of `span`; a relation whose spans
+    are not in one row is not trained on. A record is that of `span`, with `relations` between its spans:
+    `[{"head", "tail", "label", "prob"}, ...]`.
 
     Args:
-        label_map: label of relations -> id, or a JSON file with it.
-        n_classes: number of labels of relations, against which the `label_map` is checked.
-        span_unit: what start and end count: word or char; by default what the text tells.
-        missing_labels: whether the relations of a training row may be null; it then trains only tasks that
-            share it.
-        span_label_map: label of spans -> id, or a JSON file with it.
-        n_span_classes: number of labels of spans, against which the `span_label_map` is checked.
-        spans: of rows to predict or to evaluate on: predicted, or given, which are those of the file.
+        label_map: relation label -> id, or a JSON file with it.
+        n_classes: number of relation labels, against which the `label_map` is checked.
+        span_unit: what start and end count: word or char; by default, words of a list and characters of a
+            string.
+        missing_labels: whether the relations of a training row may be null; the row is then used only for
+            tasks that share it.
+        span_label_map: span label -> id, or a JSON file with it.
+        n_span_classes: number of span labels, against which the `span_label_map` is checked.
+        spans: the spans used in prediction and evaluation: predicted by the model, or given in the file.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -63,8 +64,8 @@ class RelationReader(SpanReader):
         super().setup(label_map, n_classes=n_classes, span_unit=span_unit, missing_labels=missing_labels)
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if span_label_map is None:
-            raise ConfigError("span_label_map is missing; give the labels of spans, label -> id")
-        self.labels_of_spans = Labels(n_span_classes, span_label_map)
+            raise ConfigError("span_label_map is missing; set it to a mapping from span label to id")
+        self.span_labels = Labels(n_span_classes, span_label_map)
         self.spans_given = spans == "given"
         self.num_labels = self.labels.count
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
@@ -78,15 +79,11 @@ class RelationReader(SpanReader):
             self.targets_attr = {**self.targets_attr, **places, "relation_labels": pairs}
         self.truth_names = ("relations", "spans")
 
-    @property
-    def span_labels(self) -> Labels:
-        return self.labels_of_spans
-
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
         example = super().example_of(row, with_targets or self.spans_given, missing_labels)
         if not with_targets:
             if example is None:
-                raise DataError(f"{row.place}: spans are missing; with `spans: given` every row has them")
+                raise DataError(f"{row.place}: no spans; with `spans: given`, every row needs them")
             return example
         cell = row.cells.get("relations")
         if example is None or example.spans is None or cell in (None, ""):
@@ -102,20 +99,20 @@ class RelationReader(SpanReader):
         count = len(example.spans or ())
         if any(type(end) is not int or not 0 <= end < count for end in ends) or ends[0] == ends[1]:
             raise DataError(
-                f"{place}: head {ends[0]!r} and tail {ends[1]!r} should be the numbers of two of the {count} "
-                "spans, counted from 0"
+                f"{place}: head {ends[0]!r} and tail {ends[1]!r} should be indices of two different spans; "
+                f"there are {count}, counted from 0"
             )
         return Relation(ends[0], ends[1], self.labels.value_of(value["label"], place))
 
-    def numbers_of(self, example: SpanExample, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
-        numbers = super().numbers_of(example, window, with_targets or self.spans_given)
+    def own_fields(self, example: SpanExample, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
+        columns = super().own_fields(example, window, with_targets or self.spans_given)
         if with_targets:
             places = {number: place for place, number in enumerate(held_spans(example, window))}
-            numbers["relations"] = [-1] * 3 if example.relations is None else []
+            columns["relations"] = [-1] * 3 if example.relations is None else []
             for head, tail, label in example.relations or ():
                 if head in places and tail in places:
-                    numbers["relations"] = [*numbers["relations"], places[head], places[tail], label]
-        return numbers
+                    columns["relations"] = [*columns["relations"], places[head], places[tail], label]
+        return columns
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
         batch = super().collate(rows, indices, draw)
@@ -125,16 +122,16 @@ class RelationReader(SpanReader):
         known = [own[own[:, 0] >= 0] for own in spans]
         batch["span_starts"] = padded([own[:, 0] for own in known], 0, least=1).long()
         batch["span_ends"] = padded([own[:, 1] for own in known], 0, least=1).long()
+        if "relations" not in rows:
+            return batch
         width = batch["span_starts"].shape[1]
         labels = np.full((len(indices), width, width, self.num_labels), NO_LABEL, dtype=np.int64)
         for row, own in enumerate(known):
-            found = rows["relations"][indices[row]].reshape(-1, 3) if "relations" in rows else own[:0]
+            found = rows["relations"][indices[row]].reshape(-1, 3)
             if (found >= 0).all():
                 labels[row, : len(own), : len(own)][~np.eye(len(own), dtype=bool)] = 0
                 labels[row, found[:, 0], found[:, 1], found[:, 2]] = 1
-        if "relations" in rows:
-            batch["relation_labels"] = torch.from_numpy(labels)
-        return batch
+        return {**batch, "relation_labels": torch.from_numpy(labels)}
 
     def record(self, example: SpanExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
         relations = []

@@ -1,4 +1,4 @@
-"""The `seq_label` reader: a text of words per line, and a label for each of them."""
+"""The `seq_label` reader: a text per line, and a label for each of its words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TaggedExample:
 
     Args:
         words: the text's words.
-        labels: their labels' ids; None where they are not known or not read.
+        labels: the label ids of the words; None if unknown or not read.
         place: `file:line`, for messages.
     """
 
@@ -40,18 +40,18 @@ class TaggedExample:
 
 @READERS.register("seq_label")
 class SequenceLabelReader(WordReader):
-    """Reads TSV files with the columns `text_a` and `label`, a label for every word.
+    """Reader of tables with the columns `text_a` and `label`, a label for every word.
 
-    Words, and labels, are separated by spaces or by U+0002. A row is `[CLS] text_a [SEP]`, every
-    word cut into pieces by itself; a text that does not fit continues in further rows, so every word
-    is read. A word is labelled at its first piece, which `word_mask` marks; `label_ids` is -100
-    elsewhere. A record is `{"index": 0, "labels": ["O", "B-city", ...]}`, as many as words.
+    Words and labels are separated by spaces or by U+0002. A row is `[CLS] text_a [SEP]`, with each word split
+    into subwords separately; a text that does not fit continues in further rows, so no word is lost. The
+    first subword of a word, marked by `word_mask`, has its label; `label_ids` is -100 elsewhere. A record is
+    `{"index": 0, "labels": ["O", "B-city", ...]}`, with one label per word.
 
     Args:
         label_map: label name -> id, or a JSON file with it.
-        for_cn: accepted for PaddlePALM's files; it has no effect, because blanks separate the words.
+        for_cn: accepted for PaddlePALM's files; it has no effect, because spaces separate the words.
         n_classes: number of labels; the `label_map` must name all of them.
-        missing_labels: whether the labels of a training row may be left empty; it then trains only tasks that
+        missing_labels: whether a training row may have no labels; the row is then used only for tasks that
             share it.
 
     Raises:
@@ -63,7 +63,7 @@ class SequenceLabelReader(WordReader):
 
     cacheable = True
     known_columns = ("label", "text_a")
-    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "blanks separate the words"}
+    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "spaces separate the words"}
 
     def setup(
         self,
@@ -78,7 +78,7 @@ class SequenceLabelReader(WordReader):
         if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:
             ids = ", ".join(shortened([*map(str, unnamed)], 10))
             raise ConfigError(
-                f"label_map: no label has the id {ids}; n_classes {n_classes} needs all their names"
+                f"label_map: no label has the id {ids}; with n_classes {n_classes}, every id needs a name"
             )
         self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
@@ -99,12 +99,12 @@ class SequenceLabelReader(WordReader):
         if len(labels) != len(words):
             raise DataError(
                 f"{place}: {_counted(len(labels), 'label')} for {_counted(len(words), 'word')}; "
-                "every word of text_a needs one label, both separated by spaces or by U+0002; the text "
-                f"starts with {' '.join(words)[:40]!r}"
+                "every word of text_a needs one label, and both are separated by spaces or by U+0002; the "
+                f"text starts with {' '.join(words)[:40]!r}"
             )
         return [self.labels.value_of(label, place) for label in labels]
 
-    def numbers_of(
+    def own_fields(
         self, example: TaggedExample, window: range, with_targets: bool
     ) -> dict[str, Sequence[int]]:
         labels = example.labels or []
@@ -128,7 +128,7 @@ class SequenceLabelReader(WordReader):
 
     def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
         for example in examples:
-            assert example.labels is not None, "examples to evaluate on are read with labels"
+            assert example.labels is not None, "evaluation needs examples that were read with labels"
             check_labelled(example.labels[0], example.place)
             yield {"labels": self._named(example.labels), "label_ids": example.labels}
 
@@ -136,7 +136,7 @@ class SequenceLabelReader(WordReader):
         return [self.labels.names.get(label, str(label)) for label in labels]
 
     def results(self, records: Iterable[Record]) -> Iterator[list[int]]:
-        """A list of label ids a text: those of its words between two of `[CLS]` and `[SEP]`, the last id."""
+        """A list of label ids per text, with the largest id for `[CLS]` and `[SEP]` around those of words."""
         ids = {name: number for number, name in self.labels.names.items()}
         for record in records:
             words = [ids[name] if name in ids else int(name) for name in record["labels"]]

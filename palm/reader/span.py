@@ -1,4 +1,4 @@
-"""The `span` reader: texts, and labelled spans of their words or characters, which may nest."""
+"""The `span` reader: texts with labelled spans of words or characters, which may be nested."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from palm.reader.tables.record import TableRow
 from palm.reader.text.labels import Labels, check_labelled, list_in
 from palm.reader.words import WordReader, words_of
 
-_ALONE = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese and Japanese, without blanks
+_CJK = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese and Japanese, written without spaces
 
-_WORD = re.compile(rf"(?!\s)[{_ALONE}]|[^\W{_ALONE}]+|\S")
+_WORD = re.compile(rf"(?!\s)[{_CJK}]|[^\W{_CJK}]+|\S")
 
 
 class Span(NamedTuple):
     """Consecutive words.
 
     Args:
-        first: the first of them.
-        beyond: the first word after them.
-        label: the id of their label.
+        start: index of the first word.
+        end: index of the first word after the span.
+        label: id of the span's label.
     """
 
-    first: int
-    beyond: int
+    start: int
+    end: int
     label: int
 
 
 class Relation(NamedTuple):
-    """A labelled pair of spans, from `head` to `tail`, by their numbers in the list of spans."""
+    """A labelled pair of spans; `head` and `tail` are indices into the list of spans."""
 
     head: int
     tail: int
@@ -57,10 +57,10 @@ class SpanExample:
     Args:
         words: the text's words.
         place: `file:line`, for messages.
-        text: the text, where spans count its characters; otherwise None.
-        offsets: there, the first character of every word and that after its last one.
-        spans: in the file's order; None where they are not known or not read.
-        relations: between these spans; None where they are not known or not read.
+        text: the text if spans count characters, otherwise None.
+        offsets: start and end of every word in `text`, in characters.
+        spans: in the file's order; None if unknown or not read.
+        relations: between these spans; None if unknown or not read.
     """
 
     words: list[str]
@@ -71,10 +71,10 @@ class SpanExample:
     relations: list[Relation] | None = None
 
     def span(self, value: Any, number: int, labels: Labels) -> Span:
-        """The words of a span in a file, which counts words or characters.
+        """Convert a span of the file, in words or characters, to a span of words.
 
         Raises:
-            DataError: it is none, or no span of the words.
+            DataError: not a span, or it does not start and end at words of the text.
         """
         place = f"{self.place}: span {number}"
         if not isinstance(value, Mapping) or not {"start", "end", "label"} <= value.keys():
@@ -85,47 +85,49 @@ class SpanExample:
         is_inside = type(start) is type(end) is int and 0 <= start < end <= size
         if not is_inside:
             raise DataError(
-                f"{place}: start {start!r} and end {end!r} are no span of {size} {unit}; they count from 0, "
-                f"and end is the first of the {unit} after the span"
+                f"{place}: start {start!r} and end {end!r} should be a span within {size} {unit}; both count "
+                f"from 0, and end is the first of the {unit} after the span"
             )
         label = labels.value_of(value["label"], place)
         if self.text is None:
             return Span(start, end, label)
         starts = [first for first, _ in self.offsets]
-        ends = [beyond for _, beyond in self.offsets]
+        ends = [last for _, last in self.offsets]
         if start not in starts or end not in ends:
             raise DataError(
-                f"{place}: the characters {start} to {end} ({self.text[start:end]!r}) begin or end within a "
-                "word or at a blank; move them to the ends of words, or set span_unit: word if they are words"
+                f"{place}: characters {start} to {end} ({self.text[start:end]!r}) start or end inside a word "
+                "or at a space; align them with words, or set span_unit: word if start and end count words"
             )
         return Span(starts.index(start), ends.index(end) + 1, label)
 
-    def record(self, first: int, beyond: int, label: str) -> Record:
-        """A span as files have it, and its text."""
+    def record(self, start: int, end: int, label: str) -> Record:
+        """A span of words in the unit and form of the file, with its text."""
         if self.text is None:
-            return {"start": first, "end": beyond, "label": label, "text": " ".join(self.words[first:beyond])}
-        start = self.offsets[first][0]
-        end = self.offsets[beyond - 1][1]
+            return {"start": start, "end": end, "label": label, "text": " ".join(self.words[start:end])}
+        start = self.offsets[start][0]
+        end = self.offsets[end - 1][1]
         return {"start": start, "end": end, "label": label, "text": self.text[start:end]}
 
 
 @READERS.register("span")
 class SpanReader(WordReader):
-    """Reads tables with the columns `text_a` and `spans`, a list of `{"start": 2, "end": 4, "label": "to"}`.
+    """Reader of tables with the columns `text_a` and `spans`.
 
-    `end` is the first word, or character, after the span. Spans may nest; no two have the same words. Of a
-    text that is a list, spans count words; of a string characters, and they begin and end with a word:
-    letters and digits in a row, or one other character, as any of Chinese. With `span_unit: word` blanks
-    separate the words of a string. Rows are those of `seq_label`; a span that does not lie in one row is not
-    trained. A record is `{"index": 0, "spans": [{"start", "end", "label", "text", "prob"}, ...]}`, in the
-    unit of the file.
+    `spans` is a list of `{"start": 2, "end": 4, "label": "to"}`, where `end` is the first word or character
+    after the span. Spans may be nested, but no two may cover the same words. Spans count words if the text is
+    a list, and characters if it is a string; these must start and end at words, which are runs of letters and
+    digits, or any other single character, such as a Chinese one. With `span_unit: word`, the words of a
+    string are separated by spaces. Rows are those of `seq_label`; a span that does not fit into one row is
+    not trained on. A record is `{"index": 0, "spans": [{"start", "end", "label", "text", "prob"}, ...]}`, in
+    the unit of the file.
 
     Args:
         label_map: label name -> id, or a JSON file with it.
         n_classes: number of labels, against which the `label_map` is checked.
-        span_unit: what start and end count: word or char; by default what the text tells.
-        missing_labels: whether the spans of a training row may be null; it then trains only tasks that share
-            it.
+        span_unit: what start and end count: word or char; by default, words of a list and characters of a
+            string.
+        missing_labels: whether the spans of a training row may be null; the row is then used only for tasks
+            that share it.
 
     Raises:
         ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
@@ -149,14 +151,10 @@ class SpanReader(WordReader):
         self.span_unit = span_unit
         self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
+        self.span_labels = self.labels
         self.outputs_attr = {**SEQUENCE_ATTR, "word_starts": TensorSpec(("batch", "words"), torch.long)}
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
         self.truth_names = ("spans",)
-
-    @property
-    def span_labels(self) -> Labels:
-        """The labels of spans."""
-        return self.labels
 
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
         text = row.cells["text_a"]
@@ -166,7 +164,7 @@ class SpanReader(WordReader):
         if counts_characters:
             example = replace(example, text=text, offsets=[match.span() for match in _WORD.finditer(text)])
         elif self.span_unit == "char":
-            raise DataError(f"{row.place}: text_a should be a string with span_unit: char, not {text!r}")
+            raise DataError(f"{row.place}: with span_unit: char, text_a should be a string, not {text!r}")
         if not with_targets:
             return example
         if (cell := row.cells.get("spans")) in (None, ""):
@@ -177,20 +175,20 @@ class SpanReader(WordReader):
         found = list_in(cell, example.place, "spans", "objects")
         spans = [example.span(value, number, self.span_labels) for number, value in enumerate(found)]
         places = [span[:2] for span in spans]
-        if twice := [number for number, place in enumerate(places) if places.index(place) < number]:
-            first = places.index(places[twice[0]])
-            raise DataError(f"{example.place}: span {twice[0]} has the words of span {first}; leave one out")
+        for number, place in enumerate(places):
+            if (first := places.index(place)) < number:
+                raise DataError(
+                    f"{example.place}: span {number} covers the words of span {first}; remove one"
+                )
         return spans
 
-    def numbers_of(self, example: SpanExample, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
+    def own_fields(self, example: SpanExample, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
         if not with_targets:
             return {}
         if example.spans is None:
             return {"spans": [-1, -1, NO_LABEL]}
         held = [example.spans[number] for number in held_spans(example, window)]
-        return {
-            "spans": [n for s in held for n in (s.first - window.start, s.beyond - window.start, s.label)]
-        }
+        return {"spans": [n for s in held for n in (s.start - window.start, s.end - window.start, s.label)]}
 
     def encode(self, examples: Sequence[SpanExample], with_targets: bool) -> Rows:
         rows = super().encode(examples, with_targets)
@@ -198,7 +196,7 @@ class SpanReader(WordReader):
             if self.facts is not None and name in rows:
                 total = sum(len(getattr(example, name) or ()) for example in examples)
                 kept = int((rows[name].values[::3] >= 0).sum())
-                self.facts.shortened(name, total - kept, total, f"max_seq_len (now {self.max_seq_len})")
+                self.facts.add_cut(name, total - kept, total, f"max_seq_len (now {self.max_seq_len})")
         return rows
 
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
@@ -231,24 +229,24 @@ class SpanReader(WordReader):
             yield {"spans": self.listed(example)}
 
     def listed(self, example: SpanExample) -> list[Record]:
-        """The spans of an example as its file has them."""
+        """The true spans of an example, in the unit and form of its file."""
         spans = example.spans or ()
-        return [example.record(span.first, span.beyond, self._name(span.label)) for span in spans]
+        return [example.record(span.start, span.end, self._name(span.label)) for span in spans]
 
     def _name(self, label: int) -> str:
         return self.span_labels.names.get(label, str(label))
 
 
 def held_spans(example: SpanExample, window: range) -> list[int]:
-    """The numbers of the spans that lie in a window of words."""
+    """The indices of the spans that lie inside a window of words."""
     return [
         number
         for number, span in enumerate(example.spans or ())
-        if window.start <= span.first and span.beyond <= window.stop
+        if window.start <= span.start and span.end <= window.stop
     ]
 
 
 def windows_in(rows: Rows, places: range) -> list[range]:
-    """The words of each of an example's rows."""
+    """The range of words in each row of an example."""
     ends = accumulate((len(rows["word_starts"][place]) for place in places), initial=0)
     return list(starmap(range, pairwise(ends)))

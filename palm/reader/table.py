@@ -1,4 +1,4 @@
-"""The common part of the readers of tables: one or two texts, and perhaps a label, per line."""
+"""Base of the readers of tables with one or two texts, and optionally a label, per line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class TextExample:
 
     Args:
         text_a: the text.
-        text_b: the second text, where there is one.
-        label: as read; None where it is not known or not read.
+        text_b: the second text; None if there is none.
+        label: the label of the file; None if unknown or not read.
         place: `file:line`, for messages.
     """
 
@@ -39,11 +39,11 @@ class TextReader(TokenizingReader):
     """Base of the readers of tables.
 
     Attributes:
-        text_columns: the columns a file must have.
-        parsed_form: the values that `parse` takes, for messages.
-        min_seq_len: the shortest `max_seq_len` that leaves room for text, with one separator between two.
-        label_columns: the columns that files with labels must have, too.
-        labels: the labels that files carry; None for a reader that makes its own targets.
+        text_columns: the columns that every file must have.
+        parsed_form: the values that `parse` accepts, for messages.
+        min_seq_len: the least `max_seq_len` that leaves room for text, with one separator between two texts.
+        label_columns: the columns that files with labels must also have.
+        labels: the labels in the files; None for a reader that creates its own targets.
     """
 
     known_columns: ClassVar[tuple[str, ...]] = ("label", "text_a", "text_b")
@@ -60,7 +60,7 @@ class TextReader(TokenizingReader):
             raise ConfigError(f"max_seq_len should be at least {least}, not {self.max_seq_len!r}")
 
     def use_labels(self, labels: Labels | RealLabels) -> None:
-        """Read such labels from files, and give them to training."""
+        """Read these labels from files and use them as targets."""
         self.labels = labels
         self.targets_attr = {labels.target: TensorSpec(labels.shape, labels.dtype)}
         self.truth_names = (labels.field,)
@@ -78,15 +78,15 @@ class TextReader(TokenizingReader):
         return None if label is None else self._example(row, label)
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
-        """The label of a row; None where it has none.
+        """The label of a row; None if it has none.
 
         Raises:
-            DataError: it is no label of the task.
+            DataError: not a label of the task.
         """
         return None if is_missing(cell := row.cells["label"]) else labels.value_of(cell, row.place)
 
     def label_column(self, values: Sequence[Any]) -> Column:
-        """Labels as a column of rows."""
+        """The column of rows for these labels."""
         assert self.labels is not None
         dtype = np.float32 if self.labels.dtype.is_floating_point else np.int64
         is_scalar = len(self.labels.shape) == 1
@@ -108,7 +108,7 @@ class TextReader(TokenizingReader):
             yield self._example(TableRow(cells, f"text {number}"), None)
 
     def cells_of(self, text: Any) -> dict[str, Any] | None:
-        """One value of `parse` as cells by column name; None where it has another form."""
+        """The cells of one value of `parse` by column name; None if it has another form."""
         if isinstance(text, str) and self.text_columns == ("text_a",):
             return {"text_a": text}
         if isinstance(text, (tuple, list)) and len(text) == len(self.text_columns) == 2:
@@ -142,15 +142,15 @@ class TextReader(TokenizingReader):
         firsts: Sequence[list[int]],
         seconds: Mapping[int, list[int]],
     ) -> None:
-        """Count what the user should know of these texts."""
+        """Add these texts to the facts."""
         texts = [example.text_a for example in examples] + [examples[k].text_b or "" for k in seconds]
-        facts.read(self.tokenizer, texts, [*firsts, *seconds.values()])
+        facts.add_texts(self.tokenizer, texts, [*firsts, *seconds.values()])
         special = 2 + self.tokenizer.separators
         cut = sum(
             len(first) + (special + len(seconds[k]) if k in seconds else 2) > self.max_seq_len
             for k, first in enumerate(firsts)
         )
-        facts.shortened("rows", cut, len(examples), f"max_seq_len (now {self.max_seq_len})")
+        facts.add_cut("rows", cut, len(examples), f"max_seq_len (now {self.max_seq_len})")
 
     def record(self, example: TextExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
         record = super().record(example, rows, places, decoded)
@@ -172,10 +172,10 @@ class TextReader(TokenizingReader):
         if not isinstance(text, str):
             raise DataError(f"{place}: {column} should be a string, not {text!r}")
         if not text.strip():
-            raise DataError(f"{place}: {column} is empty; every row needs its text")
+            raise DataError(f"{place}: {column} is empty; every row needs a text")
         return text.replace(" ", "") if self.for_cn else text
 
 
 def _label(example: TextExample) -> Label:
-    assert example.label is not None, "rows with targets are made of examples that were read with them"
+    assert example.label is not None, "rows with targets need examples that were read with targets"
     return example.label

@@ -1,4 +1,4 @@
-"""The common part of readers that cut texts into the tokens of one vocabulary."""
+"""Base of readers that tokenize texts with one vocabulary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.columns import Columns, column_problems
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.reading import pass_over, raw_rows, read_table
+from palm.reader.tables.reading import ignore, raw_rows, read_table
 from palm.reader.tables.record import TableRow
 from palm.reader.text.bad_rows import BadRows, OnBadRow
 from palm.reader.text.subwords import load_tokenizer
@@ -29,33 +29,33 @@ from palm.reader.text.subwords import load_tokenizer
 class TokenizingReader(Reader):
     """Base of palm's readers.
 
-    The parameters of a subclass's method `setup` are settings of that reader alone. They join those below in
-    its constructor: positional ones after `max_seq_len`, keyword-only ones at the end.
+    The parameters of a subclass's method `setup` are settings of that reader. They are added to those below
+    in its constructor: positional ones after `max_seq_len`, keyword-only ones at the end.
 
     Args:
-        vocab_path: the vocabulary: one token a line, or RoBERTa's `vocab.json` with `merges.txt` beside
-            it, or a `tokenizer.json`.
+        vocab_path: the vocabulary: one token per line, or RoBERTa's `vocab.json` with `merges.txt` in the
+            same folder, or a `tokenizer.json`.
         max_seq_len: the longest row in tokens, special tokens included.
-        do_lower_case: lower-case the texts and strip accents, as an uncased vocabulary needs it; a
-            vocabulary in a JSON file decides this for itself.
-        for_cn: take all blanks out of the texts, for Chinese data whose words are separated by blanks.
-            Every Chinese character is a token with or without it.
-        task_id: the number that ERNIE's task embedding gets.
-        on_bad_row: rows to train or evaluate on that cannot be used: error refuses the file, with all of
-            them; skip leaves them out; repair mends what has one obvious mend and leaves out the others.
-        columns: a column of the reader -> that of the files, where it has another name there; dots lead
-            into nested objects.
-        format: the format of tables whose names tell none: tsv where absent, csv, jsonl, parquet, arrow.
+        do_lower_case: lower-case the texts and strip accents, as required by an uncased vocabulary; a
+            vocabulary in a JSON file has its own setting.
+        for_cn: remove all spaces from the texts, for Chinese data whose words are separated by spaces. Every
+            Chinese character is a token in any case.
+        task_id: the task id of ERNIE's task embedding.
+        on_bad_row: unusable rows in training and evaluation: error reports all of them and stops; skip
+            leaves them out; repair fixes those with one obvious fix and leaves out the others.
+        columns: reader's column -> the files' column, if its name differs; dots access nested objects.
+        format: the format of tables whose suffix does not determine it: tsv (default), csv, jsonl, parquet
+            or arrow.
         own: settings of `setup`.
 
     Attributes:
-        setup: takes the reader's own settings, after those below were taken.
-        columns_of: takes whether targets are read; the columns that a file must have.
-        example_of: takes a row, whether targets are read, and whether they may be missing; the example, or
-            None of a row that is none of the task, or a DataError.
-        optional_columns: those that a file may have.
-        missing_labels: whether rows to train on may lack a label.
-        tokenizer: that of the vocabulary.
+        setup: called with the reader's own settings, after those above were stored.
+        columns_of: called with whether targets are read; returns the columns that a file must have.
+        example_of: called with a row, whether targets are read, and whether they may be missing; returns the
+            example, or None if the row is not used for the task. Raises a DataError for an unusable row.
+        optional_columns: columns that a file may have.
+        missing_labels: whether training rows may lack a label.
+        tokenizer: the tokenizer of the vocabulary.
 
     Raises:
         ConfigError: a setting out of its range.
@@ -125,7 +125,7 @@ class TokenizingReader(Reader):
         return padded_batch(rows, indices, self.tokenizer.pad_id, self.task_id) | self.targets(rows, indices)
 
     def targets(self, rows: Rows, indices: Sequence[int]) -> Tensors:
-        """The targets of these rows, as far as the rows have them and they are as many numbers for each."""
+        """The targets of these rows that the rows contain and that have the same length in every row."""
         found = {}
         for name, spec in self.targets_attr.items():
             if name in rows and spec.shape[-1] != "seq":
@@ -148,7 +148,7 @@ class TokenizingReader(Reader):
         return self.table_examples(path, with_targets, self.columns_of(with_targets), make)
 
     def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[Mapping[str, Any]]:
-        rows = raw_rows(Path(path), refuse=pass_over, default=self.table_format(path, self.format))
+        rows = raw_rows(Path(path), refuse=ignore, default=self.table_format(path, self.format))
         if examples is not None:
             rows = _rows_at(rows, (example.place for example in examples))
         return (row.cells for row in rows)
@@ -156,19 +156,19 @@ class TokenizingReader(Reader):
     def table_examples(
         self, path: Path, with_targets: bool, columns: Sequence[str], make: Callable[[TableRow], Any]
     ) -> Iterator[Any]:
-        """For `read`: the examples of a table's rows, which have at least these columns.
+        """Implement `read`: the examples of a table's rows.
 
         Args:
             path: the table.
-            with_targets: without them, every row has to be used: it is to be predicted; with them,
-                `on_bad_row` decides on those that cannot be.
-            columns: those that every file must have.
-            make: an example of a row, or None of one that has no label and is no row of the task.
+            with_targets: with targets, `on_bad_row` decides about unusable rows; without them, such a row
+                is always an error, because every row has to be predicted.
+            columns: the columns that every file must have.
+            make: returns the example of a row, or None if it has no label and is not used for the task.
 
         Raises:
-            DataError: rows that cannot be used, all in one.
+            DataError: reports all rows that cannot be used.
         """
-        whole_file = self.bad_rows is not None  # its encoder adds problems too, and reports all of them
+        whole_file = self.bad_rows is not None  # the encoder adds problems too, and reports all of them
         bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "error")
         found = Columns(columns, self.optional_columns, self.columns, self.warn_once)
         used = 0
@@ -186,16 +186,16 @@ class TokenizingReader(Reader):
             bad.finish(self.warn_once)
         if unlabelled and not used:
             raise DataError(
-                f"{path}: none of {unlabelled} rows has a label for this task; see that columns names it"
+                f"{path}: none of the {unlabelled} rows has a label for this task; check the setting columns"
             )
         if unlabelled:
             self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are not used")
 
     def refuse(self, errors: Sequence[DataError]) -> None:
-        """For `encode`: examples that cannot be used, of which no rows are made.
+        """Report examples for which `encode` cannot create rows.
 
         Raises:
-            DataError: with all of them, unless a whole file is encoded.
+            DataError: reports all of them, unless a whole file is being encoded.
         """
         if self.bad_rows is None and errors:
             raise DataError("\n".join(map(str, errors)))
@@ -205,7 +205,7 @@ class TokenizingReader(Reader):
 
 
 def _rows_at(rows: Iterator[TableRow], places: Iterable[str]) -> Iterator[TableRow]:
-    """The rows at these places, in their order; a place may come several times on end."""
+    """The rows at these places, in their order; a place may be repeated consecutively."""
     row = TableRow({}, "")
     for place in places:
         while row.place != place:

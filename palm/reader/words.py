@@ -1,4 +1,4 @@
-"""The common part of the readers of words: every word cut into pieces by itself, and none lost."""
+"""Base of readers of words, which split every word into subwords separately and lose none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palm.reader.text.windows import word_windows
 from palm.reader.tokenizing import TokenizingReader
 
 WORD_SEPARATOR = "\x02"
-"""The separator of words in PaddlePALM 2.x; a text that has one is not split at spaces."""
+"""The separator of words in PaddlePALM 2.x; a text that contains it is not split at spaces."""
 
 
 class WordReader(TokenizingReader):
@@ -26,7 +26,7 @@ class WordReader(TokenizingReader):
     A row is `[CLS] text_a [SEP]`; a text that does not fit continues in further rows of whole words.
 
     Attributes:
-        input_columns: those of `known_columns` that a file without targets must have, too.
+        input_columns: the columns that a file without targets must have.
     """
 
     aliases: ClassVar[dict[str, str]] = TokenizingReader.aliases | {
@@ -43,13 +43,13 @@ class WordReader(TokenizingReader):
     input_columns: tuple[str, ...] = ("text_a",)
 
     def check_length(self) -> None:
-        """Refuse a `max_seq_len` without room for a word."""
+        """Refuse a `max_seq_len` that leaves no room for a word."""
         if self.max_seq_len < 3:
             raise ConfigError(f"max_seq_len should be at least 3, not {self.max_seq_len!r}")
 
     @abstractmethod
-    def numbers_of(self, example: Any, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
-        """The reader's own columns of one row of an example, which has the words of the window."""
+    def own_fields(self, example: Any, window: range, with_targets: bool) -> dict[str, Sequence[int]]:
+        """The reader's own columns of one row, which contains the words of the window."""
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
         return self.known_columns if with_targets else self.input_columns
@@ -62,26 +62,26 @@ class WordReader(TokenizingReader):
 
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
         words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
-        # Every word has a piece in its row, and no more than a row has room for.
+        # Every word has at least one subword, and no more than fit into a row.
         room = self.max_seq_len - 2
         encoded = zip(words, self.tokenizer.encode_words(words), strict=True)
-        pieces_of = {word: ids[:room] or [self.tokenizer.unk_id] for word, ids in encoded}
+        subwords_of = {word: ids[:room] or [self.tokenizer.unk_id] for word, ids in encoded}
         owners = []
         columns: dict[str, list[Sequence[int]]] = defaultdict(list, token_ids=[], word_starts=[])
         for number, example in enumerate(examples):
-            pieces = [pieces_of[word] for word in example.words]
-            for window in word_windows(list(map(len, pieces)), room):
-                own = pieces[window.start : window.stop]
+            subwords = [subwords_of[word] for word in example.words]
+            for window in word_windows(list(map(len, subwords)), room):
+                own = subwords[window.start : window.stop]
                 owners.append(number)
                 columns["token_ids"].append(self.tokenizer.row(chain(*own)))
-                # the columns of the words' first pieces, after `[CLS]`
+                # the columns of the words' first subwords, after `[CLS]`
                 columns["word_starts"].append(list(accumulate(map(len, own[:-1]), initial=1)))
-                for name, values in self.numbers_of(example, window, with_targets).items():
+                for name, values in self.own_fields(example, window, with_targets).items():
                     columns[name].append(values)
         if self.facts is not None:
             texts = [" ".join(example.words) for example in examples]
-            ids = [list(chain.from_iterable(pieces_of[word] for word in each.words)) for each in examples]
-            self.facts.read(self.tokenizer, texts, ids)
+            ids = [list(chain.from_iterable(subwords_of[word] for word in each.words)) for each in examples]
+            self.facts.add_texts(self.tokenizer, texts, ids)
         return Rows(
             {
                 **{name: Column.ragged(values) for name, values in columns.items()},
@@ -94,8 +94,8 @@ class WordReader(TokenizingReader):
 def split_words(cell: str) -> list[str]:
     """The words (or labels) of one cell of a table.
 
-    They are separated by U+0002, which may also close the cell, or else by any number of spaces; or the cell
-    is a JSON array of strings.
+    They are separated by U+0002, which may also end the cell, or else by any number of spaces; or the cell is
+    a JSON array of strings.
     """
     if cell.startswith('["') and cell.endswith('"]'):
         with suppress(ValueError):
@@ -106,10 +106,10 @@ def split_words(cell: str) -> list[str]:
 
 
 def words_of(text: Any, place: str) -> list[str]:
-    """The words of a cell, or of a value of Python.
+    """The words of a cell or of a Python value.
 
     Raises:
-        DataError: it has none; the message begins with `place`.
+        DataError: no words; the message begins with `place`.
     """
     words = split_words(text) if isinstance(text, str) else text
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
@@ -117,5 +117,5 @@ def words_of(text: Any, place: str) -> list[str]:
             f"{place}: expected a string of words, a list of words or {{'text_a': …}}, not {text!r}"
         )
     if not words:
-        raise DataError(f"{place}: text_a is empty; every row needs its words")
+        raise DataError(f"{place}: text_a is empty; every row needs at least one word")
     return list(words)

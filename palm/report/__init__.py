@@ -1,1 +1,1 @@
-"""Reports of runs: plots, and a page with the errors of the models."""
+"""Reports of runs: plots, and pages with the errors of the models."""

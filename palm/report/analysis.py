@@ -1,4 +1,4 @@
-"""Errors of a saved model on its dev data, computed once and kept beside the run."""
+"""Errors of a saved model on its dev data, computed once and kept in the run's folder."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from palm.core.files.records import build, read_record
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.loading import load_model
-from palm.engine.run.checkpoint import STATE, models_in
+from palm.engine.inference.model_paths import DESCRIPTION
+from palm.engine.run.checkpoint import models_in
+from palm.engine.run.run_names import STATE
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
-from palm.reader.tables.files import absence, is_data
-from palm.reader.tables.selection import ENDING, data_checksum
+from palm.reader.tables.files import is_data, missing_reason
+from palm.reader.tables.selection import SUFFIX, data_checksum
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
@@ -40,26 +42,26 @@ ANALYSIS_FILE = "report_data.json"
 ANALYSIS_VERSION = 4
 
 MOST_ROWS = 25
-"""Rows that are shown, those with the largest loss."""
+"""Number of rows shown, those with the largest loss."""
 
 MOST_RESAMPLED = 50_000
-"""Examples above which scores have no intervals: these would be narrow, and take long."""
+"""Number of examples above which scores have no intervals: they would be narrow, and slow to compute."""
 
-MOST_LETTERS = 400
-"""Letters of a text that is shown."""
+MOST_CHARACTERS = 400
+"""Number of characters shown of a text."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One example of the dev data as a person reads it.
+    """One example of the dev data in readable form.
 
     Args:
         place: its file and line, or its id.
-        texts: what the columns or fields are called, and their texts.
-        gold: the truth.
-        predicted: what the model says.
+        texts: the names of the columns or fields, and their texts.
+        gold: the true answer.
+        predicted: the model's answer.
         is_right: whether they agree.
-        loss: as training computes it; None where it cannot be told for a single row.
+        loss: as training computes it; None if it is not defined for a single row.
     """
 
     place: str
@@ -76,23 +78,23 @@ class Analysis:
 
     Args:
         task: its name.
-        kind: which of its models (see `palm.report.run.Model`).
+        kind: the kind of the model (see `palm.report.run.Model`).
         model: its folder.
-        data: statistics of the data files that are still there.
-        examples: of the dev data.
-        scores: the numbers of the metrics that the run was configured with, or else the head's.
-        intervals: the 95 % intervals of these numbers by name, as far as they have any.
-        baseline: the share of the most frequent true label, where an example has one label.
+        data: statistics of the data files that still exist.
+        examples: number of examples in the dev data.
+        scores: names and values of the metrics that the run was configured with, or else the head's.
+        intervals: 95 % intervals of the scores by name, for those that have one.
+        baseline: the share of the most frequent true label, if an example has one label.
         hardest: the rows with the largest loss.
         label_scores: of every label, the most frequent first.
-        matrix_labels: of the confusion matrix; empty where it would be too large.
+        matrix_labels: of the confusion matrix; empty if it would be too large.
         matrix: a row for each true label, a column for each predicted one.
-        confused: the pairs that are confused most: true label, predicted label, how often.
-        facts: what else there is to say, as names and values.
-        groups: titles, and under each of them ranges with their number of examples and mean score.
-        reliability: names, and of each the probabilities of predictions and how many of these are right.
-        other_data: the message where the data is not what the run was scored on.
-        key: hashes of the model, the dev data and this format: what the rest depends on.
+        confused: the pairs confused most often: true label, predicted label, count.
+        facts: further facts, as names and values.
+        groups: titles, each with ranges, their number of examples and their mean score.
+        reliability: names, each with probabilities of predictions and the share of them that is right.
+        other_data: a warning if the data is not what the run was scored on, else empty.
+        key: hashes of the model, the dev data and this format, on which the rest depends.
     """
 
     task: str
@@ -128,24 +130,27 @@ def analyses_of(
     trust: str | Sequence[str] = (),
     dev_files: Mapping[str, str | Path] = MappingProxyType({}),
 ) -> dict[str, Analysis | str]:
-    """Task -> what its best or last saved model does on its dev data, or why nobody knows.
+    """Analyse the best or last saved model of every task on its dev data, or say why that is not possible.
 
-    What was found before, of the same model and data, is read from the run's folder.
+    Earlier results for the same model and data are read from the run's folder.
 
     Args:
-        run: is read, and gets the file `report_data.json`.
-        predict: load models and predict where nothing is known yet.
+        run: the run; `report_data.json` is written to its folder.
+        predict: load models and predict if there are no earlier results.
         trust: as for `palm.load_model`.
-        dev_files: task -> the data to predict, in place of what the run names.
+        dev_files: task -> the data to predict instead of the run's dev_file.
+
+    Returns:
+        Task -> its analysis, or the reason why there is none.
 
     Raises:
-        PalmError: `dev_files` names a task or a file that is not there.
+        PalmError: `dev_files` names a task or a file that does not exist.
     """
     for task, given in dev_files.items():
         if task not in run.history.tasks:
             raise PalmError(f"dev_file: no task is called {task!r}; there are {', '.join(run.history.tasks)}")
         if not is_data(Path(given)):
-            raise PalmError(f"dev_file of {task}: {absence(Path(given))}: {given}")
+            raise PalmError(f"dev_file of {task}: {missing_reason(Path(given))}: {given}")
     file = run.folder / ANALYSIS_FILE
     known: dict[str, Analysis] = {}
     if file.exists() and (stored := read_record(file, Analyses))["version"] == ANALYSIS_VERSION:
@@ -168,11 +173,11 @@ def _metrics_of(run: Run, task: str) -> Any:
 
 
 def _training_data(run: Run, model: Model) -> Path | None:
-    """Return the file that a model was trained on; None where it is another one now."""
+    """Return the file that a model was trained on; None if it has changed since."""
     path = Path(str(run.setting(model.task, "train_file")))
     if path.is_file() and _may_show(run, path, _recorded(model, "train_file")):
         return path
-    logger.info("%s: without statistics of %s, which is not what it was trained on", model.task, path)
+    logger.info("%s: no statistics of %s, which is not the file it was trained on", model.task, path)
     return None
 
 
@@ -186,7 +191,7 @@ def _analysis(
 ) -> Analysis | str:
     model = run.source(task)
     if model is None:
-        return "No model of this task is saved, and no checkpoint, so nothing was predicted."
+        return "No model or checkpoint of this task was saved, so nothing was predicted."
     recorded = _recorded(model, "dev_file")
     path = _dev_data(run, task, recorded, given)
     if isinstance(path, str):
@@ -205,41 +210,41 @@ def _analysis(
         logger.warning("%s: %s", task, other_data)
     try:
         found = analyse(model, path, _training_data(run, model), trust, metrics)
-    except PalmError as error:  # the rest of the page is worth having
+    except PalmError as error:  # the rest of the page is still useful
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
     return replace(found, key=key, other_data=other_data)
 
 
 def _dev_data(run: Run, task: str, recorded: str | None, given: str | Path | None) -> Path | str:
-    """Return the data that a task's model is to predict, or why nothing can be predicted."""
-    chosen = run.folder / f"{task}.dev{ENDING}"
+    """Return the data for a task's model to predict, or why nothing can be predicted."""
+    chosen = run.folder / f"{task}.dev{SUFFIX}"
     dev_file = given or (str(chosen) if chosen.is_file() else run.setting(task, "dev_file"))
     if dev_file is None:
-        why = "The task has no dev_file" if run.sections else "The run wrote down no dev_file"
+        why = "The task has no dev_file" if run.sections else "The run recorded no dev_file"
         return f"{why}, so nothing was predicted."
     path = Path(str(dev_file))
     if not is_data(path):
         return f"The dev data is no longer at {path}, so nothing was predicted."
     if given is None and not _may_show(run, path, recorded):
         return (
-            f"{path} lies outside of the run's folder, and is not what the run was evaluated on, so nothing "
-            f"was predicted. To predict it all the same: --dev_file {task}={path}"
+            f"{path} is outside the run's folder and is not what the run was evaluated on, so nothing was "
+            f"predicted. To predict it anyway: --dev_file {task}={path}"
         )
     return path
 
 
 def _may_show(run: Run, path: Path, recorded: str | None) -> bool:
-    """Tell whether a file may be shown: it lies in the run's folder, or a model has its SHA-256.
+    """Check whether a file may be shown: it is in the run's folder, or a model recorded its SHA-256.
 
-    Who has made the folder knows what they sent with it, and knows the digest only of what they have.
+    Whoever made the folder knows what they put into it, and can know the digest only of a file they had.
     """
-    is_inside = path.resolve().is_relative_to(run.folder.resolve()) and not path.name.endswith(ENDING)
+    is_inside = path.resolve().is_relative_to(run.folder.resolve()) and not path.name.endswith(SUFFIX)
     return is_inside or recorded == data_checksum(path)
 
 
 def _recorded(model: Model, setting: str) -> str | None:
-    """Return the SHA-256 of a data file that a model has from its training."""
+    """Return the SHA-256 of a data file as recorded when a model was trained."""
     file = DESCRIPTION if (model.folder / DESCRIPTION).is_file() else STATE
     description = verified_object(model.folder, file)
     with wrap_read_errors(model.folder / file):
@@ -256,11 +261,11 @@ def analyse(
     trust: str | Sequence[str] = (),
     metric_names: Sequence[str] | None = None,
 ) -> Analysis:
-    """Predict a file with labels, and say where the predictions are wrong.
+    """Predict a file with labels, and find where the predictions are wrong.
 
     Raises:
-        StorageError: the model is damaged, or names code that nobody trusts.
-        DataError: a row that cannot be used, with its file and line.
+        StorageError: the model is damaged, or names code that is not trusted.
+        DataError: a row cannot be used; with its file and line.
     """
     loaded = _loaded(model, trust).to(device_of(torch.cuda.is_available(), "auto"))
     reader = loaded.reader
@@ -304,7 +309,7 @@ def _loaded(model: Model, trust: str | Sequence[str]) -> InferenceModel:
 def _judged_rows(
     model: InferenceModel, path: Path, counts: Counts, pairs: list[Pair], windows: list[int]
 ) -> Iterator[Row]:
-    """Predict a file and yield its examples; update counts, and append each one's prediction and rows."""
+    """Predict a file and yield its examples; update `counts`, and append to `pairs` and `windows`."""
     reader = model.reader
     for chunk, rows in encoded_chunks(reader, reader.read_true(path), with_targets=False):
         records = chain.from_iterable(model.steps(chunk, losses={}, first=len(windows)))
@@ -324,13 +329,13 @@ def _judged_rows(
 
 
 def _texts(example: Any) -> list[tuple[str, str]]:
-    """Return the texts of an example and their names; of a long context, the part with the first answer."""
+    """Return the names and texts of an example; of a long context, the part around the first answer."""
     answers = example.answers if isinstance(example, SquadQuestion) else ()
     begin = next((answer.start for answer in answers if answer.start is not None), 0)
     return [(name, _window(text, begin if name == "context" else 0)) for name, text in named_texts(example)]
 
 
 def _window(text: str, middle: int) -> str:
-    start = max(0, min(middle - MOST_LETTERS // 2, len(text) - MOST_LETTERS))
-    end = start + MOST_LETTERS
+    start = max(0, min(middle - MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS))
+    end = start + MOST_CHARACTERS
     return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")

@@ -1,4 +1,4 @@
-"""Charts of the page as values: coordinates for its SVG, and their numbers as a table."""
+"""Charts of the page as values: coordinates for its SVG, and their points as a table."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from typing import ClassVar
 from palm.report.curves import Curve, Point
 
 MOST_POINTS = 400
-"""Points of a drawn curve: more than the chart has pixels to tell apart."""
+"""Maximum points of a drawn curve: more than the chart has pixels for."""
 
 MOST_MARKS = 120
-"""Points of a curve that have marks, which show their numbers under the pointer."""
+"""Maximum points of a curve with marks, which show their values under the pointer."""
 
 MOST_ROWS = 120
-"""Rows of the table behind a chart."""
+"""Maximum rows of the table behind a chart."""
 
 NAME_WIDTH = 15
-"""Space that the name of a stage needs beside its line, where it runs downwards."""
+"""Space that the name of a stage needs beside its line, where it is written downwards."""
 
 NAME_LENGTH = 28
-"""Letters of the name of a stage, at most."""
+"""Maximum characters of the name of a stage."""
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
-"""Lines differ in more than colour, for colour-blind readers and grey paper."""
+"""Patterns of lines, which differ not only in colour for colour-blind readers and greyscale prints."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The ranges of the axes, laid on the picture inside its margins.
+    """The ranges of the axes, mapped to the picture inside its margins.
 
     Args:
         x_low: the first step.
         x_high: the last step.
-        ys: the numbers beside the y axis, in order.
+        ys: the tick values of the y axis, in order.
 
     Attributes:
-        width: of the picture; the other sizes are places in it.
+        width: of the picture; the other sizes are coordinates in it.
     """
 
     x_low: float
@@ -55,29 +55,29 @@ class Frame:
     bottom: ClassVar[int] = 192
 
     def x(self, value: float) -> float:
-        """Return the place of a step, in the units of the picture."""
+        """Return the x coordinate of a step, in units of the picture."""
         fraction = (value - self.x_low) / (self.x_high - self.x_low)
         return round(self.left + fraction * (self.right - self.left), 1)
 
     def y(self, value: float) -> float:
-        """Return the place of a number."""
+        """Return the y coordinate of a value."""
         fraction = (value - self.ys[0]) / (self.ys[-1] - self.ys[0])
         return round(self.bottom - fraction * (self.bottom - self.top), 1)
 
     @property
     def xs(self) -> list[float]:
-        """The numbers below the x axis."""
+        """The tick values of the x axis."""
         found = ticks(self.x_low, self.x_high, 5)
         return [step for step in found if self.x_low <= step <= self.x_high]
 
     @property
     def x_labels(self) -> list[tuple[float, str]]:
-        """Place and text of the numbers below the x axis."""
+        """The coordinates and texts of the x axis's ticks."""
         return [(self.x(step), text) for step, text in labels(self.xs)]
 
     @property
     def y_labels(self) -> list[tuple[float, str]]:
-        """Place and text of the numbers beside the y axis."""
+        """The coordinates and texts of the y axis's ticks."""
         return [(self.y(value), text) for value, text in labels(self.ys)]
 
 
@@ -86,13 +86,13 @@ class Line:
     """A curve in a chart.
 
     Args:
-        curve: its name stands in the legend and above its column.
-        colour: number of the page's colour.
-        faint: drawn thinly behind the others, as raw points behind their mean.
-        dash: number of its pattern in `DASHES`.
-        marks: a dot on every point.
+        curve: its points, and its name in the legend and the table.
+        colour: index of the page's colour.
+        faint: draw it thinly behind the others, as raw points behind their mean.
+        dash: index of its pattern in `DASHES`.
+        marks: draw a dot on every point.
         star: the point to mark as the best, if there is one.
-        in_table: whether the table behind the chart has it.
+        in_table: whether the table behind the chart includes it.
     """
 
     curve: Curve
@@ -110,17 +110,17 @@ class Line:
 
     @property
     def dashes(self) -> str:
-        """The pattern of its dashes; empty for a solid line. Colours that come again have the next one."""
+        """The pattern of its dashes; empty for a solid line. Repeated colours get the next pattern."""
         return DASHES[(self.dash + self.colour // 8) % 4]
 
     @property
     def dots(self) -> Sequence[Point]:
-        """The points that have a mark."""
+        """The points that are marked."""
         has_dots = self.marks or len(self.curve.points) == 1
         return self.curve.thinned(MOST_MARKS).points if has_dots else ()
 
     def path(self, frame: Frame) -> str:
-        """Return the places of its points."""
+        """Return the coordinates of its points, for an SVG polyline."""
         points = self.curve.thinned(MOST_POINTS).points
         return " ".join(f"{frame.x(step)},{frame.y(value)}" for step, value in points)
 
@@ -145,17 +145,17 @@ class Chart:
 
     @property
     def tabled(self) -> list[Line]:
-        """The lines with points that the table behind the chart has."""
+        """The lines with points that are in the table behind the chart."""
         return [line for line in self.lines if line.in_table and line.curve.points]
 
     @property
     def columns(self) -> list[str]:
-        """The heads of the table behind the chart."""
+        """The column names of the table behind the chart."""
         return [self.x_name, *(line.curve.name for line in self.tabled)]
 
     @property
     def rows(self) -> list[list[str]]:
-        """The rows of that table: all points, or some of many, a dash if a curve has none."""
+        """The rows of the table: all points, or a selection; a dash where a curve has no point."""
         by_step = [dict(line.curve.points) for line in self.tabled]
         kept = Curve("", [(step, 0) for step in self._steps]).thinned(MOST_ROWS).points
         return [
@@ -183,11 +183,11 @@ class Chart:
 
 
 def stage_lines(frame: Frame, stages: Sequence[tuple[float, str]]) -> list[tuple[float, str, str]]:
-    """Return the place at which stages begin, their names, and what of these there is room for.
+    """Return the x coordinates where stages begin, their names, and the text there is room for.
 
     Args:
         frame: of the chart.
-        stages: after which step each stage of the run begins, and its name, in order.
+        stages: the step after which each stage begins, and its name, in order.
     """
     places: dict[float, list[str]] = {}
     for step, name in stages:
@@ -202,13 +202,13 @@ def stage_lines(frame: Frame, stages: Sequence[tuple[float, str]]) -> list[tuple
 
 
 def labels(values: Sequence[float]) -> list[tuple[float, str]]:
-    """Return the numbers beside an axis with their texts."""
+    """Return the tick values of an axis with their texts."""
     step = values[1] - values[0] if len(values) > 1 else 1.0
     return [(value, _tick(value, step)) for value in values]
 
 
 def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers, evenly spaced, that enclose a range; their steps are 1, 2 or 5 times a power of ten."""
+    """Return evenly spaced round numbers that enclose a range, in steps of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
@@ -218,32 +218,32 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the largest, with 0 where that is near, and some width where all are equal."""
+    """Return the least and the largest value, extended to 0 if that is near, or if all values are equal."""
     low = min(values)
     high = max(values)
     if 0 < low < high / 2:
         low = 0.0
     widest = max(abs(low), abs(high))
-    if high - low <= 1e-6 * widest:  # all equal, but for how numbers are rounded
+    if high - low <= 1e-6 * widest:  # all equal, except for rounding
         low = low - (widest / 10 or 0.5)
         high = high + (widest / 10 or 0.5)
     return low, high
 
 
 def shown_number(value: float) -> str:
-    """A number as people read it: four digits that count, thousands apart, no long rows of zeros."""
+    """Format a number for readers: four significant digits, with thousands separators."""
     if value == int(value) and abs(value) < 1e12:
         return minus(f"{int(value):,}")
     return minus(f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
 
 
 def minus(text: str) -> str:
-    """Return a number, or a text of numbers, with a minus sign for every hyphen that begins one; no -0.00."""
+    """Replace the hyphens that begin numbers in a text with minus signs; -0.00 becomes 0.00."""
     return re.sub(r"(?<![\w.-])-(?=\d)", "\N{MINUS SIGN}", re.sub(r"-(0(\.0*)?)(?![\d.])", r"\1", text))
 
 
 def _tick(value: float, step: float) -> str:
-    """A number beside an axis."""
+    """Format the tick value of an axis."""
     if abs(value) >= 10000 and value == int(value):
         return minus(f"{value / 1000:g}k")
     if value and step < 1e-3:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 from palm.core.errors import PalmError
-from palm.metrics import CalibrationError, LabelCalibrationError, WordCalibrationError
 from palm.metrics.answers import best, counted_words, exact, word_f1
+from palm.metrics.calibration import CalibrationError, LabelCalibrationError, WordCalibrationError
+from palm.metrics.classification import LabelTally
 from palm.metrics.tagging import Entity, entities
 from palm.reader import Reader, Record
 from palm.reader.inspection import label_names
 
 MOST_LABELS = 24
-"""Of a confusion matrix: one with more cannot be read."""
+"""Maximum labels of a confusion matrix; a larger one would be unreadable."""
 
 MOST_PAIRS = 20
-"""Of most confused pairs."""
+"""Maximum number of most confused pairs."""
 
 
 NamedPoints = tuple[str, list[tuple[float, float]]]
@@ -36,11 +37,11 @@ class LabelScore:
 
     Args:
         label: its name.
-        precision: how many of those that were given it have it.
-        recall: how many of those that have it were given it.
+        precision: the share of its predictions that are right.
+        recall: the share of its true occurrences that were predicted.
         f1: the harmonic mean of both.
         support: how often it is true.
-        predicted: how often it was given.
+        predicted: how often it was predicted.
     """
 
     label: str
@@ -53,11 +54,11 @@ class LabelScore:
 
 @dataclass(frozen=True)
 class Judged:
-    """One example as a person compares it.
+    """One prediction compared with its truth, in readable form.
 
     Args:
-        gold: the truth.
-        predicted: what was predicted.
+        gold: the true answer.
+        predicted: the model's answer.
         is_right: whether they agree.
     """
 
@@ -66,83 +67,73 @@ class Judged:
     is_right: bool
 
 
-class Counts(ABC):
-    """Judges examples of one kind of truth, and adds them up.
+class Counts(LabelTally, ABC):
+    """Compares and counts predictions of one kind.
 
     Args:
         names: label id -> name.
 
     Attributes:
-        pairs: (gold, predicted) -> how often, of whatever is compared.
-        right: label -> how often it was given and true.
-        given: label -> how often it was given.
-        true: label -> how often it was true.
-        calibration: counts probabilities; None before there are any.
+        pairs: (gold, predicted) -> count, of whatever is compared.
+        kinds: outcome -> count, for things that are found or missed.
+        numbers: values of every example that a subclass needs for `facts`.
+        calibration: counts probabilities; None until there are any.
     """
 
     calibration: CalibrationError | None = None
 
     def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
+        super().__init__()
         self.names = dict(names)
         self.pairs = Counter[tuple[str, str]]()
-        self.right = Counter[str]()
-        self.given = Counter[str]()
-        self.true = Counter[str]()
+        self.kinds = Counter[str]()
+        self.numbers: list[Any] = []
 
     @abstractmethod
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:
         """Compare one prediction with its truth, and count it."""
 
-    def count(self, right: Iterable[str], given: Iterable[str], true: Iterable[str]) -> None:
-        """Count the labels of one example."""
-        self.right.update(right)
-        self.given.update(given)
-        self.true.update(true)
+    def calibrate(self, kind: type[CalibrationError], record: Record, truth: Record) -> None:
+        """Count the probabilities of one prediction."""
+        self.calibration = self.calibration or kind()
+        self.calibration.update(record, truth)
 
     def label_scores(self) -> list[LabelScore]:
-        """Return the scores of every label, the most frequent first; none where there are no labels."""
-        labels = sorted({*self.given, *self.true}, key=lambda label: (-self.true[label], label))
+        """Return the scores of every label, the most frequent first; none if there are no labels."""
+        labels = sorted(self.labels, key=lambda label: -self.true[label])
         return [
-            _label_score(label, self.right[label], self.given[label], self.true[label]) for label in labels
+            LabelScore(label, *self.scores(label), self.true[label], self.predicted[label])
+            for label in labels
         ]
 
     def confused(self) -> list[tuple[str, str, int]]:
-        """The pairs that are confused most: true label, predicted label, how often."""
+        """Return the pairs confused most often: true label, predicted label, count."""
         wrong = Counter({pair: n for pair, n in self.pairs.items() if pair[0] != pair[1]})
         return [(*pair, n) for pair, n in wrong.most_common(MOST_PAIRS)]
 
     def baseline(self) -> float | None:
-        """The share of the most frequent true label; None where an example has no single label."""
+        """Return the share of the most frequent true label; None if examples have no single label."""
         return None
 
     def matrix(self) -> tuple[list[str], list[list[int]]]:
-        """The labels and, a row for each true label, how often each was predicted; empty where too many."""
+        """Return the labels, and for each true label how often each was predicted; empty if too many."""
         return [], []
 
     def facts(self) -> list[tuple[str, str]]:
-        """Further facts, as names and values."""
+        """Return further facts, as names and values."""
         return []
 
     def reliability(self) -> list[NamedPoints]:
-        """Curves of how often predictions of each probability are right; none without probabilities."""
+        """Return curves of how often predictions of each probability are right; none without them."""
         return [] if self.calibration is None else self.calibration.curves()
 
     def groups(self, windows: Sequence[int]) -> list[ScoreGroup]:  # noqa: ARG002
-        """Scores of the predictions by size of the examples.
+        """Return mean scores of the predictions by size of the examples.
 
         Args:
             windows: how many rows every example became, in order.
         """
         return []
-
-
-def _label_score(label: str, right: int, given: int, true: int) -> LabelScore:
-    scores = (_share(right, given), _share(right, true), _share(2 * right, given + true))
-    return LabelScore(label, *scores, true, given)
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
 
 
 class LabelCounts(Counts):
@@ -153,11 +144,10 @@ class LabelCounts(Counts):
             self.names.setdefault(each["label"], str(each["label"])) for each in (truth, record)
         )
         self.pairs[gold, predicted] += 1
-        self.count([gold] if gold == predicted else [], [predicted], [gold])
+        self.count([predicted], [gold], [gold] if gold == predicted else [])
         probs = record.get("probs")
         if isinstance(record.get("logits"), list):
-            self.calibration = self.calibration or CalibrationError()
-            self.calibration.update(record, truth)
+            self.calibrate(CalibrationError, record, truth)
         certain = f" ({100 * probs[record['label']]:.0f} %)" if isinstance(probs, list) else ""
         return Judged(gold, f"{predicted}{certain}", gold == predicted)
 
@@ -173,30 +163,24 @@ class LabelCounts(Counts):
 
 
 class SetCounts(Counts):
-    """Any number of labels per example: scores of each label, and how many of them there are."""
-
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self._examples = 0
-        self._errors = self.calibration = LabelCalibrationError()
+    """Any number of labels per example: scores of each label, and the mean number of labels."""
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
-        self._errors.update(record, truth)
+        self.calibrate(LabelCalibrationError, record, truth)
         predicted, gold = (
             {self.names.get(label, str(label)) for label in labels}
             for labels in (record["labels"], truth["label_set"])
         )
-        self.count(gold & predicted, predicted, gold)
-        self._examples += 1
+        self.count(predicted, gold, gold & predicted)
         return Judged(", ".join(sorted(gold)), ", ".join(sorted(predicted)), gold == predicted)
 
     def facts(self) -> list[tuple[str, str]]:
-        gold, predicted = (counts.total() / max(1, self._examples) for counts in (self.true, self.given))
-        return [("labels of an example, on average", f"{gold:.2f}"), ("predicted ones", f"{predicted:.2f}")]
+        gold, predicted = (counts.total() / max(1, self.total) for counts in (self.true, self.predicted))
+        return [("mean number of true labels", f"{gold:.2f}"), ("of predicted labels", f"{predicted:.2f}")]
 
 
 class TagCounts(Counts):
-    """A label for every word: confusions of words, scores of whole entities."""
+    """One label per word: confusions of words, scores of whole entities."""
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:
         predicted = record["labels"]
@@ -204,30 +188,19 @@ class TagCounts(Counts):
         self.pairs.update(zip(gold, predicted, strict=True))
         found = set(entities(predicted))
         expected = set(entities(gold))
-        right, given, true = ([one.kind for one in each] for each in (found & expected, found, expected))
-        self.count(right, given, true)
+        self.count(*([one.kind for one in each] for each in (found, expected, found & expected)))
         if "logits" in record:
-            self.calibration = self.calibration or WordCalibrationError()
-            self.calibration.update(record, truth)
+            self.calibrate(WordCalibrationError, record, truth)
         words = getattr(example, "words", [])
-        missed = _listed(expected - found, words)
-        invented = _listed(found - expected, words)
+        missed = _entity_list(expected - found, words)
+        invented = _entity_list(found - expected, words)
         return Judged(missed, invented, predicted == gold)
 
 
 class KindCounts(Counts):
-    """Base of counts of things that are found or not, each time for a reason.
-
-    Attributes:
-        things: their name.
-        kinds: outcome -> how often; of true things, and of those that are invented.
-    """
+    """Base of counts of things that are found or missed; `things` is the plural noun for them."""
 
     things: ClassVar[str]
-
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self.kinds: Counter[str] = Counter()
 
     def facts(self) -> list[tuple[str, str]]:
         total = max(1, self.true.total())
@@ -236,7 +209,7 @@ class KindCounts(Counts):
 
 
 class SpanCounts(KindCounts):
-    """Any number of labelled spans: those that are missed, invented, or have another label or other ends."""
+    """Any number of labelled spans: right, missed, invented, or with a wrong label or wrong boundaries."""
 
     things = "spans"
 
@@ -245,7 +218,7 @@ class SpanCounts(KindCounts):
         both = [(gold[place]["label"], found[place]["label"]) for place in gold.keys() & found.keys()]
         self.pairs.update(both)
         given, true = ([span["label"] for span in each.values()] for each in (found, gold))
-        self.count([label for label, other in both if label == other], given, true)
+        self.count(given, true, [label for label, other in both if label == other])
         self.kinds.update(_span_kind(place, span["label"], found) for place, span in gold.items())
         lost = gold.keys() - found.keys()
         strange = found.keys() - gold.keys()
@@ -259,14 +232,13 @@ class SpanCounts(KindCounts):
 
 
 class RelationCounts(KindCounts):
-    """Relations between spans: those whose spans are found, the right way round, with the right label."""
+    """Relations between spans: right, missed, invented, reversed, with a wrong label, or without a span."""
 
     things = "relations"
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         found, gold = (_relations(each) for each in (record, truth))
-        right, given, true = ([label for *_, label in each] for each in (found.keys() & gold, found, gold))
-        self.count(right, given, true)
+        self.count(*([label for *_, label in each] for each in (found, gold, found.keys() & gold)))
         wrong = [each for each in found if each not in gold]
         missed = [each for each in gold if each not in found]
         self.pairs.update((one[2], other[2]) for one in missed for other in wrong if one[:2] == other[:2])
@@ -282,7 +254,7 @@ Place = tuple[int, int]
 
 
 def _relations(record: Record) -> dict[tuple[Place, Place, str], str]:
-    """Head, tail and label of each relation, and how a person reads it."""
+    """Return head, tail and label of each relation -> its readable form."""
     spans = record["spans"]
     found = {}
     for each in record["relations"]:
@@ -302,30 +274,30 @@ def _relation_kind(
     if not {head, tail} <= spans:
         return "a span was not found"
     if (tail, head, label) in found:
-        return "the other way round"
-    return "another label" if (head, tail) in {each[:2] for each in found} else "missed"
+        return "reversed"
+    return "wrong label" if (head, tail) in {each[:2] for each in found} else "missed"
 
 
 def _span_kind(place: Place, label: str, found: Mapping[Place, Any]) -> str:
     """Name the outcome for a true span, given the spans that were found."""
     if place in found:
-        return "right" if found[place]["label"] == label else "another label"
+        return "right" if found[place]["label"] == label else "wrong label"
     overlapping = [span["label"] for other, span in found.items() if _overlap(place, other)]
-    return "other ends" if label in overlapping else "missed"
+    return "wrong boundaries" if label in overlapping else "missed"
 
 
 def _overlap(one: Place, other: Place) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def _listed(found: set[Entity], words: Sequence[str]) -> str:
-    """Entities with their words, in order: `city: new york, day: monday`."""
+def _entity_list(found: set[Entity], words: Sequence[str]) -> str:
+    """Format entities with their words, in order: `city: new york, day: monday`."""
     ordered = sorted(found, key=lambda entity: entity.first)
     return ", ".join(f"{kind}: {' '.join(words[first : last + 1])}" for kind, first, last in ordered)
 
 
 class WordCounts(Counts):
-    """Hidden words that are guessed."""
+    """Predictions of masked words."""
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         words = [(word["word"], word["predicted"]) for word in record["words"]]
@@ -338,33 +310,27 @@ class WordCounts(Counts):
 
 
 class NumberCounts(Counts):
-    """Real numbers: how far off they are."""
-
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self._errors: list[float] = []
+    """Predictions of real numbers, and their errors."""
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
-        self._errors.append(record["value"] - truth["value"])
+        self.numbers.append(record["value"] - truth["value"])
         return Judged(f"{truth['value']:.4g}", f"{record['value']:.4g}", is_right=False)
 
     def facts(self) -> list[tuple[str, str]]:
-        errors = sorted(abs(error) for error in self._errors)
+        errors = sorted(abs(error) for error in self.numbers)
         if not errors:
             return []
         return [
-            ("mean error (predicted − true)", f"{sum(self._errors) / len(self._errors):+.4g}"),
-            ("median of the absolute error", f"{errors[len(errors) // 2]:.4g}"),
+            ("mean error (predicted − true)", f"{sum(self.numbers) / len(self.numbers):+.4g}"),
+            ("median absolute error", f"{errors[len(errors) // 2]:.4g}"),
             ("95 % of absolute errors are below", f"{errors[int(0.95 * (len(errors) - 1))]:.4g}"),
         ]
 
 
 class PairCounts(Counts):
-    """Scores of right and wrong pairs, each right one followed by its wrong one."""
+    """Scores of right and wrong pairs; each right pair is followed by its wrong one."""
 
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self._score = 0.0
+    _score = 0.0
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         if truth["is_right"]:
@@ -393,46 +359,41 @@ class SimilarityCounts(Counts):
 
 
 class AnswerCounts(Counts):
-    """Answers to questions: how much of them is right, and how long they are."""
-
-    def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
-        super().__init__(names)
-        self._kinds: Counter[str] = Counter()
-        self._lengths: list[tuple[int, int, float]] = []
+    """Answers to questions: kinds of errors, lengths, and F1 by length."""
 
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         predicted = record["text"]
         answers = truth["answers"]
         score = best(word_f1, predicted, answers) if answers else float(not predicted)
         is_exact = bool(best(exact, predicted, answers)) if answers else not predicted
-        kind = "overlaps the true answer" if score > 0 else "another place"
+        kind = "overlaps the true answer" if score > 0 else "wrong answer"
         if is_exact:
             kind = "exactly right"
         elif not answers:
-            kind = "an answer where there is none"
+            kind = "answer to an unanswerable question"
         elif not predicted:
-            kind = "no answer where there is one"
-        self._kinds[kind] += 1
+            kind = "no answer to an answerable question"
+        self.kinds[kind] += 1
         true_length = min((len(counted_words(answer)) for answer in answers), default=0)
-        self._lengths.append((true_length, len(counted_words(predicted)), score))
+        self.numbers.append((true_length, len(counted_words(predicted)), score))
         gold = " | ".join(dict.fromkeys(answers)) or "(no answer)"
         return Judged(gold, predicted or "(no answer)", is_exact)
 
     def facts(self) -> list[tuple[str, str]]:
-        total = len(self._lengths)
+        total = len(self.numbers)
         if not total:
             return []
-        kinds = [(kind, f"{n} of {total} ({100 * n / total:.1f} %)") for kind, n in self._kinds.most_common()]
-        means = [sum(row[side] for row in self._lengths) / total for side in (0, 1)]
+        kinds = [(kind, f"{n} of {total} ({100 * n / total:.1f} %)") for kind, n in self.kinds.most_common()]
+        means = [sum(row[side] for row in self.numbers) / total for side in (0, 1)]
         return [
             *kinds,
-            ("words of the true answers, on average", f"{means[0]:.2f}"),
-            ("words of the predicted answers, on average", f"{means[1]:.2f}"),
+            ("mean words of a true answer", f"{means[0]:.2f}"),
+            ("mean words of a predicted answer", f"{means[1]:.2f}"),
         ]
 
     def groups(self, windows: Sequence[int]) -> list[ScoreGroup]:
-        lengths = [(length, score) for length, _, score in self._lengths]
-        scores = [score for _, _, score in self._lengths]
+        lengths = [(length, score) for length, _, score in self.numbers]
+        scores = [score for _, _, score in self.numbers]
         return [
             ("F1 by words of the true answer", grouped(lengths, (0, 1, 2, 3, 5, 9))),
             (
@@ -455,30 +416,30 @@ KINDS: dict[str, type[Counts]] = {
     "relevance": RankingCounts,
     "pair": SimilarityCounts,
 }
-"""Name of a truth -> what counts predictions of it."""
+"""Name of a truth -> the class that counts predictions of it."""
 
 
 def counts_of(reader: Reader) -> Counts:
-    """Return an empty count for predictions of the kind that a reader has truths of.
+    """Return empty counts for the kind of truth that a reader returns.
 
     Raises:
-        PalmError: a user's own reader, with truths of another form.
+        PalmError: the reader is a user's own and returns another kind of truth.
     """
     found = next((KINDS[name] for name in reader.truth_names if name in KINDS), None)
     if found is None:
         raise PalmError(
-            f"{type(reader).__name__} tells {', '.join(reader.truth_names) or 'nothing'} of its examples; "
-            f"the report shows what tells one of {', '.join(KINDS)}"
+            f"the truths of {type(reader).__name__} have {', '.join(reader.truth_names) or 'no fields'}; the "
+            f"report needs one of {', '.join(KINDS)}"
         )
     return found(label_names(reader))
 
 
 def grouped(rows: Sequence[tuple[int, float]], bounds: Sequence[int]) -> list[tuple[str, int, float]]:
-    """Count rows in ranges of their size, with their mean score.
+    """Count rows by ranges of their size, with their mean score.
 
     Args:
         rows: size and score of each.
-        bounds: the least size of each range, rising; the last range has no end.
+        bounds: the least size of each range, ascending; the last range has no upper bound.
     """
     found = []
     for low, high in zip(bounds, [*bounds[1:], None], strict=True):

@@ -14,20 +14,20 @@ from palm.reader.tables.files import data_size
 from palm.reader.tables.selection import data_checksum
 
 MOST_EXAMPLES = 10_000
-"""Examples of a file that are read: enough for its statistics, and no long wait for a large one."""
+"""Maximum examples read from a file: enough for statistics, without a long wait for a large file."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """Statistics of one file; for what is not here see `palm.reader.inspection.FileStatistics.summary`.
+    """Statistics of one file; for the other fields see `palm.reader.inspection.FileStatistics.summary`.
 
     Args:
         role: `train` or `dev`.
-        path: where it is.
+        path: of the file.
         sha256: of its bytes.
         size: in bytes.
         is_cut: whether the file has more examples than were counted.
-        at_limit: rows that fill `max_seq_len`, whose texts may have been cut.
+        at_limit: number of rows that fill `max_seq_len`, whose texts may have been truncated.
     """
 
     role: str
@@ -47,7 +47,7 @@ def statistics(reader: Reader, path: Path, role: str, most: int = MOST_EXAMPLES)
     """Count the first examples of a file.
 
     Raises:
-        DataError: a row that cannot be used, with its file and line.
+        DataError: a row cannot be used; with its file and line.
     """
     examples = reader.read_true(path)
     counts = FileStatistics(reader)

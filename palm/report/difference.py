@@ -9,17 +9,16 @@ from typing import Any
 
 from palm.core.files.manifest import verified_object
 from palm.core.files.records import read_record
-from palm.engine.inference.inference import DESCRIPTION
-from palm.engine.run.evaluation import aligned, shown_score
-from palm.engine.run.run_directory import RECORD, RunRecord
-from palm.report.page import shown_value, versions_of
+from palm.core.shown import aligned, shown_score, shown_value
+from palm.engine.inference.model_paths import DESCRIPTION
+from palm.engine.run.run_names import RECORD, RunRecord
 from palm.report.run import Run, Value, read_run
 
 FOLDER = "save_path"
 """The setting in which two runs always differ."""
 
 FactsByPlace = dict[tuple[str, str], Any]
-"""Where something stands (a task, or a section) and its name -> what it is."""
+"""(task or section, name) -> value."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,11 @@ class Difference:
     Args:
         kind: `setting`, `data`, `version`, `steps` or `score`.
         where: the task or section; empty for the whole run.
-        name: of the thing.
-        first: what it is in the first run; None where it is absent there.
-        second: likewise in the second.
-        first_origin: the file and line, or the argument, that set it.
-        second_origin: likewise.
+        name: of the setting, score or other value.
+        first: the value in the first run; None if it has none.
+        second: the value in the second run; None if it has none.
+        first_origin: the file and line, or the argument, that set the first value.
+        second_origin: the same for the second value.
     """
 
     kind: str
@@ -48,15 +47,14 @@ class Difference:
 def differences(first: str, second: str) -> list[Difference]:
     """List the differences between two runs.
 
-    Settings that neither run was given have their defaults and are not compared; of the versions of palm
-    that ran, their own differences tell.
+    Settings that neither run sets are not compared: their defaults differ only if the versions of palm do.
 
     Args:
         first: the folder of a run, its `save_path`.
-        second: that of another.
+        second: the folder of another run.
 
     Raises:
-        StorageError: no history there.
+        StorageError: a folder has no history.
     """
     one = read_run(first)
     other = read_run(second)
@@ -90,7 +88,7 @@ def _settings(run: Run) -> FactsByPlace:
 
 
 def data_of(run: Run) -> FactsByPlace:
-    """The rows that a run was trained on, with their digests, and the files that its models tell of."""
+    """Return the rows that a run was trained on, their digests, and the files that its models recorded."""
     found: FactsByPlace = {}
     for task, plan in run.history.start.tasks.items():
         found[task, "training rows"] = plan.rows
@@ -108,7 +106,7 @@ def data_of(run: Run) -> FactsByPlace:
 
 def _versions(run: Run) -> FactsByPlace:
     start = run.history.start
-    by_name = {**versions_of(run), "device": start.device, "precision": start.precision}
+    by_name = {**run.versions, "device": start.device, "precision": start.precision}
     return {("", name): value for name, value in by_name.items()}
 
 
@@ -123,7 +121,7 @@ def _steps(run: Run) -> FactsByPlace:
 
 
 def _scores(run: Run) -> FactsByPlace:
-    """The last and the best scores of every task; the best evaluation is the run's own choice."""
+    """Return the last and the best scores of every task; the best evaluation is the one the run chose."""
     found: FactsByPlace = {}
     for evaluation in run.history.evaluations:
         for task, scores in evaluation.scores.items():
@@ -141,14 +139,14 @@ HEADINGS = {
     "score": "Scores",
 }
 
-MOST_LETTERS = 48
-"""Of a value in the table."""
+MOST_CHARACTERS = 48
+"""Maximum characters of a value in the table."""
 
 
 def difference_table(found: list[Difference], first: str, second: str) -> str:
-    """A table for each kind of difference."""
+    """Format a table for each kind of difference."""
     if not found:
-        return f"{first} and {second} differ in nothing"
+        return f"no differences between {first} and {second}"
     lines: list[str] = []
     for kind, heading in HEADINGS.items():
         rows = []
@@ -169,5 +167,5 @@ def _shown(kind: str, value: Any, origin: str) -> str:
     if value is None:
         return "-"
     text = shown_score(value) if kind == "score" else shown_value(value)
-    text = text if len(text) <= MOST_LETTERS else f"…{text[-MOST_LETTERS:]}"
+    text = text if len(text) <= MOST_CHARACTERS else f"…{text[-MOST_CHARACTERS:]}"
     return f"{text} ({origin})" if origin else text

@@ -1,4 +1,4 @@
-"""Runs of one configuration but for the seed, taken together: the mean of their curves."""
+"""Groups of runs whose configurations differ only in the seed, and the mean of their curves."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SAME_EXPERIMENT = (
     "save_every_n_steps",
     "save_infermodel_every_n_steps",
 )
-"""Settings in which runs may differ that are still the same experiment."""
+"""Settings in which runs of the same experiment may differ."""
 
 GRID = 200
-"""Steps at which curves are averaged: those of several runs seldom have points at the same ones."""
+"""Number of steps at which curves are averaged; curves of several runs rarely share their steps."""
 
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """Runs that belong together.
+    """Runs of one experiment.
 
     Args:
-        name: what tells them from the others.
+        name: what distinguishes them from other runs.
         runs: one, or several with different seeds.
     """
 
@@ -45,9 +45,9 @@ class SeedGroup:
 
 
 def grouped_runs(runs: Sequence[Run]) -> list[SeedGroup]:
-    """Runs by what they were configured with; a run without a configuration stands alone.
+    """Group runs by their configuration; a run without a configuration is its own group.
 
-    A group is called by the settings that the groups do not share, or by its folder.
+    A group is named after the settings in which the groups differ, or after its folder.
     """
     members: dict[str, list[Run]] = {}
     for run in runs:
@@ -71,11 +71,11 @@ def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def mean_curve(group: SeedGroup, curve_of: Callable[[History], Curve]) -> Sequence[Point]:
-    """Average the curves of a group's runs, between the first and the last step that all of them have.
+    """Average the curves of a group's runs, between the first and the last step that all of them cover.
 
     Args:
         group: the runs.
-        curve_of: the curve of one of them; those without points are left out.
+        curve_of: returns the curve of a run; curves without points are ignored.
     """
     found = [points for run in group.runs if (points := curve_of(run.history).points)]
     if len(found) < 2:

@@ -29,7 +29,7 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True)
 class History:
-    """All events of a run in order; `end` is None while it runs, or if it was killed."""
+    """All events of a run in order; `end` is None while the run is active, or if it was killed."""
 
     start: Planned
     steps: Sequence[Logged] = ()
@@ -49,7 +49,7 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """The duration of the run, as far as it is known."""
+        """The duration of the run, up to the last logged step if it has not ended."""
         if self.end is not None:
             return self.end.seconds
         return self.steps[-1].seconds if self.steps else 0.0
@@ -61,32 +61,32 @@ class History:
 
     @property
     def task_steps(self) -> dict[str, int]:
-        """The steps that every task has had, as far as they are known."""
+        """The number of steps of every task, as far as they were recorded."""
         logged = {step.task: step.task_step for step in self.steps}
         drawn = self.draws[-1].steps if self.draws else {}
         return {task: max(logged.get(task, 0), drawn.get(task, 0)) for task in self.tasks}
 
     def best(self, task: str) -> Evaluated | None:
-        """Return the best evaluation of a task, as the run itself decided, or else its last; None without."""
+        """Return the best evaluation of a task as chosen by the run, or else its last; None without any."""
         own = [each for each in self.evaluations if each.scores.get(task)]
         return next((each for each in reversed(own) if task in each.best), own[-1] if own else None)
 
 
 def read_history(run: str | Path) -> History:
-    """Read the history of a run; the last line may be cut off, as a killed run leaves it.
+    """Read the history of a run; the last line may be incomplete, as a killed run leaves it.
 
     Args:
         run: the run's `save_path`, or its history file.
 
     Raises:
-        StorageError: there is none, or a line that is not an event of this version.
+        StorageError: there is no history, or a line is not an event of this version.
     """
     path = Path(run)
     if path.is_dir():
         path = path / HISTORY_FILE
         check_plain(path)
     elif path.suffix != Path(HISTORY_FILE).suffix and path.is_file():
-        raise StorageError(f"{path} is no history; name the save_path of a run that this palm trained")
+        raise StorageError(f"{path} is not a history; name the save_path of a run of this version of palm")
     events = read_events(path)
 
     def of_kind(kind: type[E]) -> list[E]:
@@ -94,7 +94,7 @@ def read_history(run: str | Path) -> History:
 
     steps = of_kind(Logged)
     plan = (of_kind(Planned) or [Planned()])[-1]
-    if not plan.tasks:  # it is lost
+    if not plan.tasks:  # the plan is missing
         plan = replace(plan, tasks={step.task: PlannedTask() for step in steps})
     ends = [event for event in events if isinstance(event, Ended | Logged)][-1:]
     return History(
@@ -106,6 +106,6 @@ def read_history(run: str | Path) -> History:
         of_kind(StageStarted),
         of_kind(Saved),
         of_kind(Warned),
-        # Steps after an end: an interrupted run was resumed.
+        # Steps after an end come from a run that was interrupted and resumed.
         next((event for event in ends if isinstance(event, Ended)), None),
     )

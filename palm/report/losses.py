@@ -1,4 +1,4 @@
-"""The loss of every single example, as training would compute it, to find the hardest."""
+"""The loss of every example as training would compute it, to find the hardest examples."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from palm.reader.text.squad import SquadQuestion, answerable
 
 
 def example_losses(model: InferenceModel, examples: Sequence[Any]) -> list[float | None]:
-    """Return a number per example, the mean over its rows; None where training could not use it.
+    """Return the loss of every example, the mean over its rows; None if training could not use it.
 
-    All are None where the head's tensors cannot be cut into rows (see `has_row_losses`).
+    All are None if the head's tensors cannot be split into rows (see `has_row_losses`).
 
     Args:
         model: of the task.
-        examples: as `Reader.read_true` gives them.
+        examples: as returned by `Reader.read_true`.
     """
     usable = {}
     for number, each in enumerate(examples if has_row_losses(model) else ()):
-        with suppress(DataError):  # a question is trained with the answers that stand where its file says
+        with suppress(DataError):  # training uses only the answers that are where the file says they are
             has_answers = isinstance(each, SquadQuestion) and each.answers
             usable[number] = answerable(each) if has_answers else each
     losses: dict[int, list[float]] = {number: [] for number in usable}
@@ -48,7 +48,7 @@ def example_losses(model: InferenceModel, examples: Sequence[Any]) -> list[float
 
 
 def has_row_losses(model: InferenceModel) -> bool:
-    """Return True if outputs and targets of the head can be cut into rows."""
+    """Check whether the head's outputs and targets can be split into rows."""
     targets = model.head.targets_attr
     specs = [*model.head.outputs_attr.values(), *targets.values()]
     of_rows = all(spec.shape[:1] in (("batch",), ("examples",)) for spec in specs)
@@ -56,7 +56,7 @@ def has_row_losses(model: InferenceModel) -> bool:
 
 
 def record_loss(record: Record) -> float | None:
-    """The mean loss of a record's hidden words, or the distance of a pair of embeddings."""
+    """Return the mean loss of a record's masked words, or the distance between a pair of embeddings."""
     if "embedding_b" in record:
         return 1 - float(record["value"])
     words = [word["log_prob"] for word in record.get("words", ()) if "log_prob" in word]
@@ -84,5 +84,5 @@ def _row_losses(model: InferenceModel, rows: Rows, indices: Sequence[int]) -> li
 
 
 def _row(tensors: Tensors, names: Iterable[str], row: int) -> dict[str, Tensor]:
-    """One row of a batch, as a batch."""
+    """Return one row of a batch, as a batch."""
     return {name: tensors[name][row : row + 1] for name in names}

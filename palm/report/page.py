@@ -1,4 +1,4 @@
-"""The report: one HTML file about a run that needs no network and runs no script."""
+"""The report of a run: one HTML file that needs no network and runs no script."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from palm.core.checks import path_problems, raise_any
+from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.durations import duration
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.fs import write_text
-from palm.core.files.manifest import verified_object
 from palm.core.files.records import check_unchanged
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
+from palm.core.shown import shown_score, shown_value
 from palm.core.version import __version__
-from palm.engine.inference.inference import DESCRIPTION
-from palm.engine.run.evaluation import shown_score
-from palm.engine.run.run_directory import CONFIGURATION
+from palm.engine.run.run_names import CONFIGURATION
 from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
@@ -41,7 +39,7 @@ REPORT_FILE = "report.html"
 COMPARISON = "compare.json"
 
 MOST_OPEN = 4
-"""Tasks whose details are unfolded; of more, all are folded."""
+"""Maximum number of tasks whose details are unfolded; with more, all are folded."""
 
 
 def write_report(
@@ -54,26 +52,32 @@ def write_report(
 ) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
 
-    Of the folder of a comparison (see `palm.compare`) the page shows what was found, and predicts nothing.
+    For the folder of a comparison (see `palm.compare`), the page shows its results and predicts nothing.
 
     Args:
-        run: the run's folder, its `save_path`; or that of a comparison.
-        output: the HTML file; `report.html` in the run's folder where None.
+        run: the run's folder, its `save_path`; or the folder of a comparison.
+        output: the HTML file; None means `report.html` in the run's folder.
         predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
-            was done before; without, the page says nothing of single rows. What cannot be predicted is told
-            on the page.
-        dev_files: task -> the data to predict. Without, it is the run's `dev_file`, if that lies in the run's
-            folder or is still what the run was evaluated on: a folder of somebody else's may name any file.
+            was done before; if False, the page does not show single rows. If a task cannot be predicted,
+            the page says why.
+        dev_files: task -> the data to predict. By default it is the run's `dev_file`, if that is in the run's
+            folder or is still what the run was evaluated on: a folder from somebody else may name any file.
         trust: as for `palm.load_model`.
 
     Returns:
-        The file.
+        The path of the page.
 
     Raises:
         PalmError: jinja2 is missing.
-        StorageError: no history there, or `output` cannot be written.
+        StorageError: the folder has no history, or `output` cannot be written.
     """
-    raise_any(path_problems(run=run))
+    raise_any(
+        [
+            *path_problems(run=run),
+            *([] if isinstance(predict, bool) else [f"predict should be True or False, not {predict!r}"]),
+            *type_problems(Mapping, "a mapping from tasks to files", dev_files=dev_files),
+        ]
+    )
     folder = Path(run)
     file = folder / REPORT_FILE if output is None else Path(output)
     if (folder / COMPARISON).is_file():
@@ -92,14 +96,14 @@ def comparison_page(folder: Path) -> str:
     check_unchanged(file)
     found = read_object(file)
     if (found.get("format"), found.get("version")) != ("palm-comparison", 1):
-        raise StorageError(f"{file} is no comparison of this palm; make it anew: palm compare")
+        raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")
     template = environment().get_template("comparison.html")
     with wrap_read_errors(file):
         return template.render(name=folder.resolve().name, folder=folder, found=found, version=__version__)
 
 
 def environment(*packages: str) -> Environment:
-    """The templates of the report, and before them those of other packages; all texts are escaped.
+    """Return the Jinja environment of the report; templates of `packages` come first, and text is escaped.
 
     Raises:
         PalmError: jinja2 is missing.
@@ -127,7 +131,7 @@ def environment(*packages: str) -> Environment:
 
 
 def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
-    """The page's HTML; every text of the run is escaped."""
+    """Return the HTML of a run's page; all text from the run is escaped."""
     history = run.history
     encoder = (each.value for each in run.sections.get("global", ()) if each.name == "backbone")
     found = influences(history.transfers)
@@ -150,14 +154,14 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         stages=[(stage.step, stage.stage) for stage in history.stages],
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
-        versions=versions_of(run),
+        versions=run.versions,
         made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
 
 
 def _ending(history: History) -> str:
     if history.end is None:
-        return f"not finished: the last that is known is global step {history.last_step:,}"
+        return f"not finished; last recorded at global step {history.last_step:,}"
     return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
 
 
@@ -192,7 +196,7 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
 
 
 def _scores(history: History, task: str, best: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """Return name, last value and value at the best step of every score of a task."""
+    """Return the name, last value and value at the best step of every score of a task."""
     last = next(each.scores[task] for each in reversed(history.evaluations) if each.scores.get(task))
     return [(name, value, best.get(name)) for name, value in last.items()]
 
@@ -202,15 +206,15 @@ def _reliability(analysis: Analysis) -> Chart:
         Line(Curve(name, points), k, marks=True) for k, (name, points) in enumerate(analysis.reliability)
     ]
     ideal = Line(Curve("ideal", [(0.0, 0.0), (1.0, 1.0)]), 7, faint=True, in_table=False)
-    note = "above the diagonal, predictions are right more often than they say"
+    note = "above the diagonal, predictions are right more often than their probabilities say"
     shown = [ideal, *lines] if lines else []
-    return Chart("Reliability of probabilities", "share that is right", shown, note, "probability")
+    return Chart("Reliability of probabilities", "share correct", shown, note, "probability")
 
 
 def _update_charts(history: History) -> Iterator[Chart]:
     yield Chart("Learning rate", "rate", [Line(curves.of_steps(history, "learning_rate"), 7)])
     norms = curves.of_steps(history, "grad_norm")
-    yield Chart("Norm of the gradient, before clipping", "norm", [Line(norms, 7)])
+    yield Chart("Gradient norm before clipping", "norm", [Line(norms, 7)])
 
 
 def _mix_chart(history: History) -> Chart:
@@ -219,12 +223,12 @@ def _mix_chart(history: History) -> Chart:
         planned = Curve(task, [(0, 0), (history.start.total_steps, plan.expected_steps)])
         lines.append(Line(curves.realised_steps(history, task), number, marks=True))
         lines.append(Line(planned, number, dash=2, faint=True, in_table=False))
-    note = "Dotted lines lead to the steps that were planned."
-    return Chart("Steps that every task had", "steps of the task", lines, note)
+    note = "Dotted lines lead to the planned steps."
+    return Chart("Steps of every task", "steps of the task", lines, note)
 
 
 def _commands(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what can be done with the run, and the command for it."""
+    """Yield what can be done with the run, with the command for it."""
     folder = quote(str(run.folder))
     if run.is_configured:
         again = quote(str(run.folder / CONFIGURATION))
@@ -238,25 +242,5 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
     yield "Make this page again", f"palm report {folder}"
 
 
-def versions_of(run: Run) -> dict[str, str]:
-    """Return the versions of the programs that made the run, as far as its history and its models tell."""
-    by_program = {"palm": "unknown"}
-    for model in run.models[:1]:
-        description = verified_object(model.folder, DESCRIPTION)
-        by_program |= (description.get("training") or {}).get("versions", {})
-    return by_program | ({"palm": run.history.start.palm} if run.history.start.palm else {})
-
-
 def _score(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else minus(shown_score(value))
-
-
-def shown_value(value: Any) -> str:
-    """A setting as its file would have it."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {each}" for name, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return str(value)

@@ -1,4 +1,4 @@
-"""Loss and scores of runs beside each other: a page of charts, or text for a terminal."""
+"""Plots that compare loss and scores of runs: a page of charts, or text for a terminal."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from palm.report.task_charts import task_charts
 PLOT_FILE = "curves.html"
 
 FRAME_LINES = 4
-"""Lines of a chart in the terminal that hold no curve: its title, its frame and the numbers below it."""
+"""Lines of a chart in the terminal without a curve: its title, its frame and the tick labels."""
 
 
 def plot(*runs: str | Path, output: str | Path | None = None) -> Path:
     """Write a page with loss and dev scores of every task over global steps.
 
-    Runs whose configurations differ in nothing but the seed are drawn as their mean, with each of them
-    behind it; others beside each other.
+    Runs whose configurations differ only in the seed are drawn as their mean, with each of them behind it;
+    others are drawn beside each other.
 
     Args:
         runs: folders of runs, their `save_path`.
-        output: the HTML file; `curves.html` in the first run's folder where None.
+        output: the HTML file; None means `curves.html` in the first run's folder.
 
     Raises:
         PalmError: no run is named, jinja2 is missing, or `output` is not an HTML file.
         StorageError: a folder has no history, or `output` cannot be written.
     """
+    raise_any([] if output is None else path_problems(output=output))
     charts = charts_of(runs)
     file = Path(runs[0]) / PLOT_FILE if output is None else Path(output)
     if file.suffix != ".html":
-        raise PalmError(f"{file}: curves are written as a page; give a name that ends in .html")
+        raise PalmError(f"{file}: curves are written as an HTML page; give a file name that ends in .html")
     page = environment().get_template("curves.html").render(runs=runs, charts=charts)
     write_text(file, page, kind=PLOT_FILE)
     return file
 
 
 def charts_of(runs: Sequence[str | Path]) -> list[Chart]:
-    """Return the charts of every task of these runs.
+    """Return the charts of every task of the runs.
 
     Raises:
         PalmError: no run is named.
@@ -52,25 +53,25 @@ def charts_of(runs: Sequence[str | Path]) -> list[Chart]:
     """
     raise_any(line for run in runs for line in path_problems(run=run))
     if not runs:
-        raise PalmError("name at least one run: the folder that is its save_path")
+        raise PalmError("no run was named; name the folder of at least one run, its save_path")
     return list(task_charts(grouped_runs([read_run(run) for run in runs])))
 
 
 def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour: bool = True) -> str:
-    """Draw the same curves as text.
+    """Draw the curves of `plot` as text.
 
     Args:
         runs: folders of runs, their `save_path`.
-        width: of a chart, in letters.
+        width: of a chart, in characters.
         height: of a chart, in lines.
-        colour: with the terminal's colours; without, runs have letters of their own.
+        colour: use the terminal's colours; otherwise every run is drawn with a letter.
     """
     charts = charts_of(runs)
     try:
         import plotext
     except ImportError:
         raise PalmError("plots in a terminal need plotext: pip install 'palm-torch[plot]'") from None
-    plotext.terminal.limit(width=True, height=False)  # charts are text, which may be longer than the screen
+    plotext.terminal.limit(width=True, height=False)  # text may be longer than the screen
     found = []
     for chart in charts:
         figure = plotext.figure
@@ -79,7 +80,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         lines = [line for line in chart.tabled if not line.faint]
         frame = chart.frame
         assert frame is not None
-        # The names of the curves have lines of their own above them.
+        # The names of several curves are listed above them, one per line.
         above = 2 * len(lines) + 4 if len(lines) > 1 else 0
         figure.plot_size(width, height + above)
         figure.title(chart.title)

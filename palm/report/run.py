@@ -1,4 +1,4 @@
-"""A run's folder: its history, its configuration and where every value came from, and its saved models."""
+"""A run's folder: its history, its configuration with the origin of every value, and its saved models."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from palm.config.files import ORIGIN, Lines, read_yaml
-from palm.config.values import guessed
+from palm.config.values import flattened, guessed
 from palm.core.errors import StorageError
 from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
-from palm.core.files.manifest import is_sealed
+from palm.core.files.manifest import is_sealed, verified_object
 from palm.core.files.records import check_plain, read_record
 from palm.core.files.untrusted import wrap_read_errors
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run.run_directory import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
-from palm.engine.training.recipe import flattened
+from palm.engine.inference.model_paths import DESCRIPTION, models_of
+from palm.engine.run.run_names import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
 from palm.report.history import History, read_history
 
 
@@ -27,8 +26,8 @@ class Value:
 
     Args:
         name: of the setting.
-        value: what it was.
-        origin: the file and line, or the argument, that set it; empty where nobody wrote that down.
+        value: the resolved value.
+        origin: the file and line, or the argument, that set it; empty if that was not recorded.
     """
 
     name: str
@@ -37,7 +36,7 @@ class Value:
 
 
 CHECKPOINT = "last checkpoint's"
-"""The kind of a model that only a checkpoint has."""
+"""The kind of a model that is only in a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Model:
     """A model that a run saved.
 
     Args:
-        task: whose.
+        task: its task.
         kind: `best`, `last`, `best of the run`, `after step N`, or `last checkpoint's`.
-        folder: where.
+        folder: where it is saved.
     """
 
     task: str
@@ -61,13 +60,12 @@ class Run:
 
     Args:
         folder: its `save_path`.
-        history: what happened.
-        sections: `global`, the tasks and `backbone` -> their resolved settings; empty where nothing tells.
-        defaults: the same sections -> the values of settings that nobody set, as far as a result depends on
-            them.
-        models: those that it saved, per task the best first.
+        history: its events.
+        sections: `global`, the tasks and `backbone` -> their resolved settings; empty if not recorded.
+        defaults: the same sections -> settings that were left at their defaults, if a result depends on them.
+        models: the saved models, for each task the best first.
         checkpoints: their global steps.
-        is_configured: whether a configuration made it, and can make it again; otherwise a program did.
+        is_configured: True if a configuration made the run and can repeat it, False if a program did.
     """
 
     folder: Path
@@ -83,6 +81,15 @@ class Run:
         """The name of its folder."""
         return self.folder.resolve().name
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the programs that made it, as far as its history and its models tell."""
+        by_program = {"palm": "unknown"}
+        for model in self.models[:1]:
+            description = verified_object(model.folder, DESCRIPTION)
+            by_program |= (description.get("training") or {}).get("versions", {})
+        return by_program | ({"palm": self.history.start.palm} if self.history.start.palm else {})
+
     def setting(self, task: str, name: str) -> Any:
         """Return the value of a setting for a task; None if it has its default."""
         everything = {each.name: each.value for each in self.sections.get("global", ())}
@@ -90,11 +97,11 @@ class Run:
         return everything.get(f"{task}.{name}", everything.get(name, own.get(name)))
 
     def model(self, task: str) -> Model | None:
-        """The best model of a task, or else its last."""
+        """Return the best model of a task, or else its last."""
         return next((model for model in self.models if model.task == task), None)
 
     def source(self, task: str) -> Model | None:
-        """The model that predicts a task's dev data: of a task that only helps, in the last checkpoint."""
+        """Return the model that predicts a task's dev data; an auxiliary's is in the last checkpoint."""
         model = self.model(task)
         if model is not None or not self.checkpoints:
             return model
@@ -103,30 +110,18 @@ class Run:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read what a run left behind; weights are not loaded.
+    """Read the folder of a run; weights are not loaded.
 
     Raises:
-        StorageError: no history there.
-        ConfigError: the configuration beside it is no YAML.
+        StorageError: the folder has no history.
+        ConfigError: its configuration is not YAML.
     """
     folder = Path(folder)
     history = read_history(folder)
     if not folder.is_dir():
         raise StorageError(f"{folder} is a file; name the folder of the run, its save_path")
-    models = []
-    for task in (task for task in history.tasks if name_problem(task) is None):
-        on_the_way = sorted(numbered(folder / task, ON_THE_WAY).items(), reverse=True)
-        places = {
-            "best": folder / task / BEST,
-            "last": folder / task / LAST,
-            "best of the run": folder / BEST_OF_RUN / task,
-            **{f"after step {number}": path for number, path in on_the_way},
-        }
-        models += [
-            Model(task, kind, path)
-            for kind, path in places.items()
-            if is_sealed(path) and not has_link(path, folder)
-        ]
+    tasks = [task for task in history.tasks if name_problem(task) is None]
+    models = [Model(task, kind, path) for task in tasks for kind, path in models_of(folder, task)]
     file = folder / CONFIGURATION
     is_configured = file.is_file()
     sections = _sections(file if is_configured else folder / RECIPE)
@@ -135,12 +130,12 @@ def read_run(folder: str | Path) -> Run:
 
 
 def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
-    """Return what the run's record has of settings beyond those of its configuration."""
+    """Return the settings in the run's record that its configuration does not set."""
     file = folder / RECORD
     if not file.is_file() or not sections:
         return {}
     facts: dict[str, Any] = dict(read_record(file, RunRecord)["identity"])
-    if "backbone" not in facts:  # of a run in stages, each of which has a record of its own
+    if "backbone" not in facts:  # a run in stages, each of which has its own record
         return {}
     tasks = {f"task {name}": settings for name, settings in facts.pop("tasks").items()}
     parts = {"global": facts, **tasks, "backbone": facts.pop("backbone")["settings"]}
@@ -155,7 +150,7 @@ def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str
 
 
 def _sections(file: Path) -> dict[str, list[Value]]:
-    """The sections of a resolved configuration, each value with the comment behind it."""
+    """Return the sections of a resolved configuration; the origin of a value is the comment after it."""
     check_plain(file)
     if not file.is_file():
         return {}

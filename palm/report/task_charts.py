@@ -1,4 +1,4 @@
-"""Charts of loss and dev scores of every task: of one run, or of several beside each other."""
+"""Charts of loss and dev scores of every task, for one run or several."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from palm.report.groups import SeedGroup, mean_curve
 from palm.report.history import History
 
 MOST_METRICS = 3
-"""Of a task that are drawn: its first ones."""
+"""Number of metrics drawn for a task: its first ones."""
 
 
 def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
     """Yield charts for every task: its loss, then its first metrics.
 
-    Tasks of a single run have colours of their own; of several, the runs have.
+    Colours distinguish the tasks of a single run, or else the runs.
     """
     histories = [run.history for group in groups for run in group.runs]
     is_single = len(histories) == 1
@@ -49,7 +49,7 @@ def _losses(task: str, group: SeedGroup, colour: int, is_single: bool) -> Iterat
     smooth, dev = ("smoothed", "dev loss") if is_single else (group.name, f"{group.name}, dev loss")
     for run in group.runs:
         points = curves.losses(run.history, task).points
-        raw = Curve("loss of the step", points)
+        raw = Curve("step loss", points)
         yield Line(raw, colour, faint=True, marks=len(points) <= MOST_MARKS, in_table=is_single)
     yield Line(Curve(smooth, mean_curve(group, partial(curves.smooth_losses, task=task))), colour)
     points = mean_curve(group, partial(curves.dev_losses, task=task))

@@ -1,1 +1,1 @@
-"""A project to begin with: a configuration, tasks, a few rows of data and the commands that run it."""
+"""New projects: a configuration, tasks, a few rows of data and the commands to run them."""

@@ -1,4 +1,4 @@
-"""Every component that a configuration can name: those of palm, and of a user's modules."""
+"""All components that a configuration can name, of palm and of a user's modules."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Entry:
     """One component.
 
     Args:
-        kind: the setting that names it.
-        name: what the setting is then.
+        kind: the setting that selects it.
+        name: the value of that setting.
         component: its class.
     """
 
@@ -34,16 +34,16 @@ class Entry:
 
     @property
     def summary(self) -> str:
-        """The first paragraph of its description, in one line, without its final full stop."""
+        """The first paragraph of its docstring, in one line, without the final full stop."""
         text = inspect.cleandoc(self.component.__doc__ or "").split("\n\n")[0]
         return " ".join(text.split()).rstrip(".")
 
 
 def entries(kinds: Iterable[str] = REGISTRIES, modules: Sequence[str] = ()) -> list[Entry]:
-    """List the components of some kinds, those of a user's modules (dotted names) after palm's.
+    """List the components of some kinds, first palm's, then those of a user's modules (dotted names).
 
     Raises:
-        PalmError: a module that cannot be imported.
+        PalmError: a module cannot be imported.
     """
     own = [_imported(name) for name in modules]
     return [Entry(kind, *named) for kind in kinds for named in _of_kind(REGISTRIES[kind], own)]
@@ -61,16 +61,16 @@ def _of_kind(registry: Registry[type], modules: Iterable[ModuleType]) -> Iterato
         yield name, registry[name]
     for each in modules:
         for name, own in vars(each).items():
-            is_own = registry.holds(own) and own.__module__ == each.__name__  # not what it imports
+            is_own = registry.holds(own) and own.__module__ == each.__name__  # not imported there
             if is_own and not inspect.isabstract(own):
                 yield f"{each.__name__}.{name}", own
 
 
 def chosen(name: str, modules: Sequence[str] = ()) -> list[Entry]:
-    """Find the entries of a name: a kind (`mixing`), a component (`mixing.temperature`, `temperature`).
+    """Find the entries for the name of a kind (`mixing`) or component (`mixing.temperature`, `temperature`).
 
     Raises:
-        PalmError: nothing is called so.
+        PalmError: there is no such kind or component.
     """
     kind = name.partition(".")[0]
     known = entries([kind] if kind in REGISTRIES else REGISTRIES, modules)
@@ -78,5 +78,5 @@ def chosen(name: str, modules: Sequence[str] = ()) -> list[Entry]:
     if not found:
         names = [word for entry in known for word in (entry.kind, entry.path, entry.name)]
         hint = did_you_mean(name, names) or f"; kinds are {', '.join(REGISTRIES)}"
-        raise PalmError(f"nothing is called {name!r}{hint}")
+        raise PalmError(f"there is no kind or component {name!r}{hint}")
     return found

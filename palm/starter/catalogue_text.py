@@ -1,4 +1,4 @@
-"""Components as text: a line for each, or one with all of its settings."""
+"""Text about components: one line for each, or one component with all of its settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palm.starter.catalogue import Entry
 
 
 def listing(found: Sequence[Entry]) -> str:
-    """A heading for each kind, a line for each component."""
+    """Return a heading for each kind and a line for each component."""
     width = max((len(entry.name) for entry in found), default=0)
     columns = shutil.get_terminal_size((120, 24)).columns
     lines: list[str] = []
@@ -27,7 +27,7 @@ def listing(found: Sequence[Entry]) -> str:
 
 
 def description(entry: Entry) -> str:
-    """A component with its settings: their types, defaults and meanings."""
+    """Describe a component with its settings: their types, defaults and meanings."""
     lines = [f"{entry.path}: {entry.summary}" if entry.summary else entry.path]
     name = f"[{entry.name}]" if entry.kind == "metrics" else entry.name
     lines.append(f"  in a configuration: {entry.kind}: {name}")

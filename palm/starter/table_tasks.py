@@ -1,4 +1,4 @@
-"""The tasks that a table has, as far as its first rows show: one for every column that looks like labels."""
+"""Detection of tasks in the first rows of a table: one for every column that looks like labels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from palm.reader.tables.reading import raw_rows
 from palm.reader.tables.record import cell_text, is_missing
 
 ROWS = 2000
-"""Rows that are looked at."""
+"""Number of rows to examine."""
 
 MOST_LABELS = 100
 LONGEST_LABEL = 60
 
 LISTS = {"choices": "multiple_choice", "candidates": "ranking"}
-"""A column of lists of texts -> the kind of task, whose label chooses among them, or rates them."""
+"""Column with lists of texts -> kind of the task, whose label chooses one of them, or rates them."""
 
 _NUMBER = re.compile(r"[-+]?([0-9]*\.)?[0-9]+([eE][-+]?[0-9]+)?")
 
@@ -42,18 +42,18 @@ class TableTasks:
     texts: list[str] = field(default_factory=list)
 
     def add(self, name: str, path: Path, settings: dict[str, Any], columns: dict[str, str]) -> None:
-        """Add the task that a column of this name stands for."""
+        """Add a task, named after its column."""
         task = _unused(re.sub(r"\W+", "_", name).strip("_0123456789") or "task", self.kinds)
         self.kinds[task] = settings["reader"]
         self.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
 
 
 def tasks_in(path: Path) -> TableTasks:
-    """Look at a table.
+    """Find the tasks in a table.
 
     Raises:
         DataError: it cannot be read.
-        ConfigError: it has no column of texts, or neither one that looks like labels nor a second text.
+        ConfigError: it has no column of texts, or neither a column of labels nor a second column of texts.
     """
     values = _values(path)
     texts = [name for name in values if _is_text(values[name])]
@@ -68,8 +68,8 @@ def tasks_in(path: Path) -> TableTasks:
         columns = dict(zip(("text_a", "text_b"), texts, strict=True))
         found.add("pairs", path, {"reader": "embedding", "paradigm": "embedding"}, columns)
     if not found.files:
-        missing = "no column of texts with one of labels or texts beside it"
-        raise ConfigError(f"--from {path}: {missing} among {', '.join(values)}")
+        expected = "expected a column of texts, and one of labels or texts"
+        raise ConfigError(f"--from {path}: {expected}; the columns are {', '.join(values)}")
     found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *lists, *words))))
     return found
 
@@ -77,7 +77,7 @@ def tasks_in(path: Path) -> TableTasks:
 def _add_labels(
     found: TableTasks, path: Path, columns: Mapping[str, list[Any]], texts: list[str], words: list[str]
 ) -> None:
-    """Add a task for each of the columns that looks like labels of the texts, or of the words."""
+    """Add a task for each column that looks like labels of the texts or words."""
     for name, values in columns.items():
         settings = _settings(values, bool(words))
         sources = words if settings.get("reader") == "seq_label" else texts or words
@@ -87,7 +87,7 @@ def _add_labels(
 
 
 def _unused(name: str, known: Collection[str]) -> str:
-    """The name, with a number where another column has made the same of its own."""
+    """Return the name, with a number if another task already has it."""
     names = chain([name], (f"{name}_{number}" for number in count(2)))
     return next(each for each in names if each not in known)
 
@@ -97,7 +97,7 @@ def _joined(cell: str | list[str]) -> str:
 
 
 def _values(path: Path) -> dict[str, list[Any]]:
-    """The values of each column in the first rows."""
+    """Return the values of each column in the first rows."""
     values: dict[str, list[Any]] = {}
     for row in islice(raw_rows(path), ROWS):
         for name, cell in row.cells.items():
@@ -106,13 +106,13 @@ def _values(path: Path) -> dict[str, list[Any]]:
 
 
 def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
-    """The second text, where a column has a usual name of it."""
+    """Return the column of the second text, if one has a usual name for it."""
     pair = [name for name in USUAL["text_b"] if name in sources[1:]]
     return {"text_b": pair[0]} if pair and reader == "cls" else {}
 
 
 def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
-    """The settings of a task with these labels; nothing where they do not look like labels."""
+    """Return the settings of a task with these labels; empty if they do not look like labels."""
     labels = _labels(values)
     kinds = {isinstance(value, list) for value in values}
     if kinds == {True}:
@@ -146,13 +146,13 @@ def _labels(values: Sequence[Any]) -> list[str]:
 
 
 def _is_words(name: str, values: Sequence[Any]) -> bool:
-    """Tell whether these are lists of words, and not of labels."""
+    """Check whether values are lists of words rather than labels."""
     are_lists = all(isinstance(v, list) and all(isinstance(w, str) for w in v) for v in values)
     return bool(values) and are_lists and (name in USUAL["text_a"] or len(_labels(values)) > MOST_LABELS)
 
 
 def _is_text(values: Sequence[Any]) -> bool:
-    """Tell whether these are texts: strings of several words, and not a few that come again and again."""
+    """Check whether values are texts: strings of several words that are rarely repeated."""
     if not values or not all(isinstance(value, str) for value in values):
         return False
     words = sum(len(value.split()) for value in values) / len(values)
@@ -160,6 +160,6 @@ def _is_text(values: Sequence[Any]) -> bool:
 
 
 def _yaml(settings: Mapping[str, Any]) -> str:
-    head = "# Found in the first rows of the table; look whether it is what you want.\n"
+    head = "# Found in the first rows of the table; please check it.\n"
     lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items())
     return head + "\n".join(lines) + "\nsplit: {dev: 0.1}   # a tenth of the rows is the dev_file\n"

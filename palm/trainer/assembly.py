@@ -1,4 +1,4 @@
-"""Assembly of a run from the calls of PaddlePALM 2.x, on first use."""
+"""Assembly of a run from the calls of PaddlePALM 2.x, when it is first needed."""
 
 from __future__ import annotations
 
@@ -33,19 +33,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class LossVariable:
-    """The result of `build_forward`, which an optimizer's constructor takes.
-
-    Args:
-        name: `<trainer>.loss`.
-    """
-
-    name: str
-
-
-@dataclass(frozen=True)
 class Forward:
-    """An encoder with one head on it."""
+    """An encoder with one head."""
 
     backbone: Backbone
     head: Head
@@ -67,43 +56,43 @@ class Member(Protocol):
     task: Task | None
 
 
-def needed(value: T | None, name: str, call: str, caller: str) -> T:
+def require(value: T | None, name: str, call: str, caller: str) -> T:
     """Return `value`, which an earlier call should have set.
 
     Raises:
-        PalmError: it did not happen; names the call.
+        PalmError: the value is None; with the missing call.
     """
     if value is None:
-        raise PalmError(f"trainer {name!r}: {caller} comes too early; call {call} first")
+        raise PalmError(f"trainer {name!r}: {caller} was called too early; call {call} first")
     return value
 
 
 def seed_of(readers: Iterable[Reader]) -> int:
-    """The first seed that a reader was given; 1 if none was."""
+    """Return the first seed that is set on a reader; 1 if there is none."""
     return next((reader.seed for reader in readers if reader.seed is not None), 1)
 
 
 class Assembly(ABC):
-    """The parts of a run as they are chosen, and the run, once they are put together.
+    """The parts of a run as they are chosen, and the run once it is assembled.
 
     Args:
         name: for messages.
-        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
 
     Attributes:
-        fitting_call: the call that gives it training data, for messages.
-        _planned: arguments of `Recipe` that the plan of its steps takes, too.
+        fitting_call: the call that sets the training data, for messages.
+        _planned: arguments of both `Recipe` and `StepPlan`.
         _chosen: further arguments of `Recipe`.
 
     Raises:
-        ConfigError: another `precision`.
+        ConfigError: `precision` is unknown.
     """
 
     fitting_call: ClassVar[str]
 
     def __init__(self, name: str, precision: str) -> None:
         show_on_console()
-        # Before anything is built, because a process of several must take its own GPU.
+        # Before anything is built, because every process needs its own GPU.
         join(device_of(use_gpu=True))
         self._name = name
         self._precision = checked(precision)
@@ -122,30 +111,30 @@ class Assembly(ABC):
 
     @abstractmethod
     def _members(self) -> Sequence[Member]:
-        """The trainers of its tasks, in order."""
+        """Return the trainers of its tasks, in order."""
 
     def _forwards(self, caller: str) -> dict[str, Forward]:
-        """Task -> what is trained, after every trainer's `build_forward`."""
+        """Return task -> encoder and head to train, set by every trainer's `build_forward`."""
         call = "build_forward(backbone, head)"
-        return {each.name: needed(each.forward, each.name, call, caller) for each in self._members()}
+        return {each.name: require(each.forward, each.name, call, caller) for each in self._members()}
 
     def _predict_forwards(self, caller: str) -> dict[str, Forward]:
-        """Task -> what predicts, after every trainer's `build_predict_forward`."""
+        """Return task -> encoder and head to predict with, set by every trainer's `build_predict_forward`."""
         call = "build_predict_forward(backbone, head)"
-        return {each.name: needed(each.predict_forward, each.name, call, caller) for each in self._members()}
+        return {each.name: require(each.predict_forward, each.name, call, caller) for each in self._members()}
 
     def _loadable(self, caller: str) -> dict[str, Forward]:
-        """Task -> what is trained, or, where nothing is, what predicts."""
+        """Return task -> encoder and head to train, or those to predict with if none is to be trained."""
         trains = any(each.forward for each in self._members())
         predicts = any(each.predict_forward for each in self._members())
         return self._predict_forwards(caller) if predicts and not trains else self._forwards(caller)
 
     def _tasks(self, caller: str) -> list[Task]:
-        """The tasks with their training data."""
-        return [needed(each.task, self.name, self.fitting_call, caller) for each in self._members()]
+        """Return the tasks with their training data."""
+        return [require(each.task, self.name, self.fitting_call, caller) for each in self._members()]
 
     def _is_fitted(self) -> bool:
-        """Return True if all tasks have training data."""
+        """Check whether all tasks have training data."""
         return all(each.task is not None for each in self._members())
 
     def build_backward(
@@ -156,23 +145,24 @@ class Assembly(ABC):
         ema_decay: float | None = None,
         groups: ParameterGroups | None = None,
     ) -> None:
-        """Choose how parameters move.
+        """Choose how parameters are updated.
 
         Args:
             optimizer: of `palm.optimizer`.
-            weight_decay: decoupled decay; the optimizer's own where None.
-            use_ema: predict, and save for prediction, with moving averages of the weights.
+            weight_decay: decoupled weight decay; None for the optimizer's own.
+            use_ema: use moving averages of the weights to predict, and in models saved for prediction.
             ema_decay: decay of these averages, below 1.
-            groups: rates of parts of the model, and what is frozen; one rate, and nothing, where None.
+            groups: learning rates of parts of the model, and frozen parts; None for one rate and no frozen
+                parts.
 
         Raises:
             PalmError: `build_forward` was not called.
-            ConfigError: a setting out of its range.
+            ConfigError: a setting is out of range.
         """
         self._forwards("build_backward")
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError(f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}")
-        # Optimizers of 2.x take the schedule in their constructor; only the run can follow it.
+        # Optimizers of 2.x get the schedule in their constructor, but only the run can follow it.
         own_schedule = getattr(optimizer, "lr_scheduler", None)
         self._chosen |= {
             "ema_decay": ema_decay if use_ema else None,
@@ -181,52 +171,51 @@ class Assembly(ABC):
         }
         self._given_optimizer = optimizer
         settings = {**optimizer.settings, **optimizer.given_2x}
-        if isinstance(optimizer, base_optimizer.Optimizer):  # it has no decay of its own
+        if isinstance(optimizer, base_optimizer.Optimizer):  # has no weight decay of its own
             optimizer.weight_decay = weight_decay or 0.0
             weight_decay = None
         if weight_decay is not None:
             if "weight_decay" not in settings:
-                raise ConfigError(f"weight_decay: {type(optimizer).__name__} has none; leave it out")
-            # Built anew, because an optimizer checks its settings, and describes them to checkpoints, when it
-            # is made.
+                raise ConfigError(f"{type(optimizer).__name__} has no weight_decay; remove it")
+            # Rebuilt, because an optimizer checks and records its settings in its constructor.
             settings["weight_decay"] = weight_decay
             optimizer = type(optimizer)(**settings)
         self._optimizer = optimizer
-        self._begin_anew()
+        self._reset_run()
 
     @property
     def cur_train_step(self) -> int:
-        """Steps so far."""
+        """Number of steps so far."""
         return 0 if self._run is None else self._run.step
 
     def averaged(self) -> AbstractContextManager[Any]:
-        """Within this context there are averaged weights, where the run keeps averages."""
+        """Return a context manager that uses the averaged weights, if the run keeps averages."""
         return nullcontext() if self._run is None else self._run.averaged()
 
     def _plan(self, caller: str) -> StepPlan:
-        """The plan of the run's steps."""
+        """Return the plan of the run's steps."""
         return StepPlan(tasks=[task.progress(0) for task in self._tasks(caller)], **self._planned)
 
     def _limit_steps(self, max_steps: int | None) -> None:
-        """Take the most steps that the run may have; None for no limit.
+        """Set the maximum number of steps; None for no limit.
 
         Raises:
-            ConfigError: it is not 1 or more.
+            ConfigError: it is below 1.
         """
         raise_any([] if max_steps is None else count_problems(max_steps=max_steps))
         self._planned["max_steps"] = max_steps
 
-    def _begin_anew(self) -> None:
-        """Forget the run: what is changed now concerns the next one."""
+    def _reset_run(self) -> None:
+        """Forget the run; the next use assembles a new one."""
         self._run = None
         self._draws = None
 
     def _training(self, caller: str) -> Training:
-        """The run, assembled on first use."""
+        """Return the run, which is assembled on first use."""
         if self._run is not None:
             return self._run
         forwards = self._forwards(caller)
-        optimizer = needed(self._optimizer, self.name, "build_backward(optimizer)", caller)
+        optimizer = require(self._optimizer, self.name, "build_backward(optimizer)", caller)
         tasks = self._tasks(caller)
         recipe = Recipe(
             backbone=next(iter(forwards.values())).backbone,
@@ -241,7 +230,7 @@ class Assembly(ABC):
         if self._checkpoint is not None:
             load_checkpoint(run, self._checkpoint)
             self._checkpoint = None
-        # Kept only now: after an error the next call assembles it again.
+        # Set last, so that after an error the next call assembles it again.
         self._run = run
         if self._given_optimizer is not None:
             self._given_optimizer.running = run.optimizer

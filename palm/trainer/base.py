@@ -16,7 +16,7 @@ from palm.core.files.door import make_folder
 from palm.core.files.fs import numbered, write_text
 from palm.core.files.tensors import load_into
 from palm.core.invocation import is_notebook
-from palm.core.logging import logger
+from palm.core.logging import Progress, logger
 from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
 from palm.distributed.group import barrier, is_first
@@ -25,7 +25,7 @@ from palm.engine.run.checkpoint import save_checkpoint, trained_weights
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import RECIPE
+from palm.engine.run.run_names import RECIPE
 from palm.engine.run.saving import PeriodicSaver, evaluation_observers, save_model
 from palm.engine.run.stopping import StopOnSignal
 from palm.engine.training.events import Event, Logged, Observer, Saved
@@ -34,25 +34,24 @@ from palm.engine.training.recipe import recipe_sections
 from palm.engine.training.task import Task
 from palm.engine.training.transfer import TransferProbe
 from palm.engine.watching.callbacks import callback_problems
-from palm.engine.watching.progress import Progress
 from palm.engine.watching.trackers import trackers_of
 from palm.pretrained import load_pretrain
-from palm.trainer.assembly import Assembly, Forward, needed, seed_of
-from palm.trainer.fitting import DevFiles, Metrics, give_dev_data
+from palm.trainer.assembly import Assembly, Forward, require, seed_of
+from palm.trainer.fitting import DevFiles, Metrics, set_dev_data
 
 FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
-"""Kind of what is saved -> the beginning of its directory's name."""
+"""`save_type` -> prefix of the name of the saved directory."""
 
 
 class TrainerBase(Assembly):
-    """A run under the names of PaddlePALM 2.x: it assembles tasks and hands them to the training loop.
+    """Base class of trainers: assembles tasks and passes them to the training loop.
 
     Args:
         name: for messages.
-        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
 
     Raises:
-        ConfigError: another `precision`.
+        ConfigError: `precision` is unknown.
     """
 
     def __init__(self, name: str, precision: str) -> None:
@@ -65,8 +64,8 @@ class TrainerBase(Assembly):
         """Return the beginning of a step's log line."""
         return ""
 
-    def _tell_finish(self, event: Event) -> None:
-        """Log that a target has had its steps, where several are trained."""
+    def _log_finish(self, event: Event) -> None:
+        """Log that a target has finished its steps, if several tasks are trained."""
 
     # Before training
 
@@ -76,39 +75,39 @@ class TrainerBase(Assembly):
         Args:
             model_path: a directory in any layout that `palm.load_backbone` reads, or the name of a model at
                 Hugging Face, `owner/name`.
-            convert: accepted; a packed model is recognised by itself.
+            convert: accepted but ignored; packed models are detected automatically.
 
         Raises:
             PalmError: neither `build_forward` nor `build_predict_forward` was called.
-            StorageError: no weights there, or weights of another shape.
+            StorageError: the directory has no weights, or weights of another shape.
         """
         forwards = self._loadable("load_pretrain")
         logger.info("Loading pretraining parameters from %s...", model_path)
         backbone = next(iter(forwards.values())).backbone
         heads = [(name, forward.head, ()) for name, forward in forwards.items()]
         load_pretrain(backbone, pretrained_directory(model_path), heads)
-        # Own layers were copied from the shared ones when the task was made; they are to be pretrained, too.
+        # A task's private layers are copies of the shared ones, and need the pretrained weights, too.
         for task in self._tasks("load_pretrain") if self._is_fitted() else ():
             if task.top is not None:
                 task.top.load_state_dict(backbone.copied_top(task.private_layers).state_dict())
 
     def load_ckpt(self, model_path: str | Path) -> None:
-        """Go on from a checkpoint: weights, optimizer, averages and position; or predict with its weights.
+        """Resume from a checkpoint (weights, optimizer, averages and position), or predict with its weights.
 
         Args:
-            model_path: what `set_saver`, `save` or a `Controller` wrote.
+            model_path: a checkpoint written by `set_saver`, `save` or a `Controller`.
 
         Raises:
             PalmError: neither `build_forward` nor `build_predict_forward` was called.
-            StorageError: missing, damaged, or of other tasks; names what differs.
+            StorageError: the checkpoint is missing, damaged, or of other tasks; with the differences.
         """
         raise_any(path_problems(model_path=model_path))
         path = Path(model_path)
         forwards = self._loadable("load_ckpt")
         logger.info("Load model from %s", path)
-        self._begin_anew()
+        self._reset_run()
         self._checkpoint = path
-        # Without data and an optimizer there is no run to continue; then the weights are to predict.
+        # Without data and an optimizer there is no run to resume, so the weights are for prediction.
         if self._optimizer is not None and self._is_fitted():
             self._training("load_ckpt")
         else:
@@ -116,7 +115,7 @@ class TrainerBase(Assembly):
 
     @staticmethod
     def _load_trained(forwards: Mapping[str, Forward], path: Path) -> None:
-        """Give encoders and heads the weights of a checkpoint, to predict with them."""
+        """Load the weights of a checkpoint into encoders and heads, for prediction."""
         weights = trained_weights(path)
         for name, forward in forwards.items():
             if name not in weights.heads:
@@ -128,15 +127,16 @@ class TrainerBase(Assembly):
             load_into(forward.head, weights.heads[name], path)
 
     def set_saver(self, save_path: str | Path, save_steps: int, save_type: str = "ckpt") -> None:
-        """Save every `save_steps` steps, and at the end of the training.
+        """Save every `save_steps` steps and at the end of training.
 
         Args:
-            save_path: checkpoints go to `<save_path>/ckpt.step<N>`, models to `<save_path>/pred.step<N>`.
-            save_steps: 0 or less: only at the end.
+            save_path: checkpoints are saved to `<save_path>/ckpt.step<N>`, models to
+                `<save_path>/pred.step<N>`.
+            save_steps: 0 or less to save only at the end.
             save_type: 'ckpt', 'predict' (a model for `palm.load_model`) or 'ckpt,predict'.
 
         Raises:
-            ConfigError: another `save_type`.
+            ConfigError: `save_type` is unknown.
         """
         raise_any(path_problems(save_path=save_path))
         raise_any(type_problems(int, "a number of steps", save_steps=save_steps))
@@ -167,27 +167,27 @@ class TrainerBase(Assembly):
         trackers: Sequence[str] = (),
         transfer_every_n_steps: int | Literal["auto"] = -1,
     ) -> TrainingResult:
-        """Train until every target has had its steps; what is not told here is as the setting of its name.
+        """Train until every target has had its steps.
 
-        With `set_saver`, its `save_path` also gets `history.jsonl`, the best model of every target that has
-        dev data (`<task>/best_model`), and what trackers keep.
+        With `set_saver`, `history.jsonl`, the best model of every target with dev data
+        (`<task>/best_model`) and files of trackers are also written to its `save_path`.
 
         Args:
-            print_steps: a log line every so many steps.
-            dev_file: data with labels to evaluate on meanwhile; of several tasks, task -> file.
-            metrics: names of metrics; of several tasks, task -> names; those of the heads where absent.
+            print_steps: number of steps between log lines.
+            dev_file: data with labels to evaluate on during training; for several tasks, task -> file.
+            metrics: names of metrics; for several tasks, task -> names; by default those of the heads.
             eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: settings.
             progress, trackers, transfer_every_n_steps: settings.
             callbacks: called with every event of the run, see `palm.engine.training.events`.
 
         Raises:
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
-            Stopped: a signal asked for it, and there is a saver; an interrupted cell ends with what there is.
+            Stopped: training was stopped by a signal and there is a saver; notebook cells return normally.
         """
         raise_any(_watch_problems(print_steps, progress, callbacks))
         if self._is_training:
-            raise PalmError(f"trainer {self.name!r}: train() is under way already, in another thread")
-        # The run takes it when it is assembled, and then it is forgotten here.
+            raise PalmError(f"trainer {self.name!r}: train() is already running in another thread")
+        # Assembling the run resets self._checkpoint.
         resumed_from = self._checkpoint
         self._chosen |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
@@ -199,37 +199,38 @@ class TrainerBase(Assembly):
         )
         probes = TransferProbe.wanted(run, transfer_every_n_steps)
         watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
-        # The saver is the last, so that its checkpoint knows the evaluation of the same step.
+        # The saver comes last, so its checkpoint includes the evaluation of the same step.
         own = [] if self._saver is None else [self._saver]
-        return self._train_observed(run, [*probes, self._tell_finish, *actors, *own], watch)
+        return self._train_observed(run, [*probes, self._log_finish, *actors, *own], watch)
 
     def _train_observed(self, run: Training, observers: Sequence[Observer], watch: Watch) -> TrainingResult:
         if run.step and all(task.done for task in run.tasks if task.is_target):
             logger.warning(
-                "%s: had all its steps; to train anew, call build_forward and fit_reader", self.name
+                "%s: training has finished; to train from scratch, call build_forward and fit_reader",
+                self.name,
             )
         self._is_training = True
         try:
-            # A script without a saver ends at once: nothing of it would be left either way.
+            # A script without a saver ends at once, because it saves nothing anyway.
             with stop_request() if is_notebook() or self._saver else nullcontext(StopRequest()) as request:
-                stopping = StopOnSignal(run, request, self._saver, self._how_to_go_on)
+                stopping = StopOnSignal(run, request, self._saver, self._resume_hint)
                 return run_training(run, [*observers, stopping], watch)
         finally:
             self._is_training = False
 
-    def _how_to_go_on(self) -> str:
+    def _resume_hint(self) -> str:
         saved = {} if self._save_path is None else numbered(self._save_path, f"{FOLDERS['ckpt']}.step")
-        again = "train() of this trainer goes on from there"
-        return f"{again}; another one after load_ckpt({str(saved[max(saved)])!r})" if saved else again
+        again = "to resume, call train() of this trainer again"
+        return f"{again}, or load_ckpt({str(saved[max(saved)])!r}) and train() of another" if saved else again
 
     def _evaluated(
         self, dev_file: DevFiles | None, metrics: Metrics | None
     ) -> tuple[Training, Evaluator | None]:
         """Return the run, and its evaluator if there is dev data."""
         forwards = self._forwards("train")
-        needed(self._optimizer, self.name, "build_backward(optimizer)", "train")
+        require(self._optimizer, self.name, "build_backward(optimizer)", "train")
         tasks = self._tasks("train")
-        give_dev_data(tasks, forwards, dev_file, metrics)
+        set_dev_data(tasks, forwards, dev_file, metrics)
         run = self._training("train")
         return run, Evaluator.of(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
 
@@ -259,19 +260,19 @@ class TrainerBase(Assembly):
         )
 
     def save(self, save_path: str | Path, save_type: str = "ckpt") -> None:
-        """Save the present state now.
+        """Save the current state.
 
         Args:
-            save_path: the directory to write; it appears whole or not at all.
+            save_path: the directory to write, which is replaced atomically.
             save_type: 'ckpt' or 'predict'.
 
         Raises:
-            ConfigError: the directory is that in which the program runs, or above it.
-            PalmError: a call is missing; names it.
+            ConfigError: the directory is the working directory or above it.
+            PalmError: an earlier call is missing; with the call.
         """
         here = Path.cwd()
         if Path(save_path).resolve() in (here, *here.parents):
-            raise ConfigError(f"save_path should be a folder of its own, not {str(save_path)!r}")
+            raise ConfigError(f"save_path should be a separate folder, not {str(save_path)!r}")
         for kind in kinds_of(save_type):
             self._save(Path(save_path), kind)
 
@@ -290,7 +291,7 @@ class TrainerBase(Assembly):
                 for task in run.tasks
             ]
             logger.info("predict model has been saved at %s", path)
-        barrier()  # whoever goes on may read it
+        barrier()  # afterwards, all ranks may read it
         return saved
 
     # Step by step
@@ -298,46 +299,45 @@ class TrainerBase(Assembly):
     def _train_on(self, task: Task, batch: Tensors) -> Tensors:
         self._check_single([task], "train_one_step")
         step = self._training("train_one_step").step_on([(task, [batch])])
-        self._tell_finish(step)
+        self._log_finish(step)
         if self._saver is not None:
             self._saver(step)
         return {f"{task.name}.loss": step.loss.reshape(1).cpu()}
 
     def _batches(self, tasks: list[Task]) -> Iterator[tuple[int, Tensors]]:
-        """The number of the drawn task and its batch, step by step, as `train` would take them."""
+        """Yield the number of the drawn task and its batch for every step, in the same order as `train`."""
         self._check_single(tasks, "get_one_batch")
         if self._checkpoint is not None:
-            self._training("get_one_batch")  # which knows where it stopped
+            self._training("get_one_batch")  # restores the position of the checkpoint
         seed = seed_of(task.reader for task in tasks)
         plan = self._plan("get_one_batch")
-        # Counted apart: a batch may be taken long before it is trained on, if ever.
-        handed = Counter({task.name: task.step for task in tasks})
+        # Counted separately from trained batches: a batch may be trained on much later, or never.
+        yielded = Counter({task.name: task.step for task in tasks})
         for position in count(self.cur_train_step):
-            # By what was handed out, not by what was trained on, `drawn` gives what `train` would take.
-            progress = [task.progress(handed[task.name]) for task in tasks]
+            progress = [task.progress(yielded[task.name]) for task in tasks]
             (name,) = plan.drawn(seed, position, progress)
             number = [task.name for task in tasks].index(name)
-            (batch,) = tasks[number].batches(handed[name])
+            (batch,) = tasks[number].batches(yielded[name])
             yield number, batch
-            handed[name] += 1
+            yielded[name] += 1
 
     def _check_single(self, tasks: Iterable[Task], caller: str) -> None:
         for task in tasks:
             if task.gradient_accumulation_steps > 1:
                 raise PalmError(
-                    f"trainer {task.name!r}: {caller} concerns a step of one batch, and here a step has "
+                    f"trainer {task.name!r}: {caller} supports only one batch per step, and this task has "
                     f"{task.gradient_accumulation_steps}; call train(), or set "
                     "gradient_accumulation_steps to 1"
                 )
             if self._planned["tasks_per_step"] != 1 or task.share_rows_with is not None:
                 raise PalmError(
-                    f"trainer {self.name!r}: {caller} concerns a step of one task, and here a step may have "
-                    "several; call train(), or leave tasks_per_step and share_rows_with out"
+                    f"trainer {self.name!r}: {caller} supports only one task per step, and a step of this "
+                    "trainer may have several; call train(), or remove tasks_per_step and share_rows_with"
                 )
 
     def _next_draw(self) -> tuple[int, Tensors]:
         if self._draws is None:
-            # At the first call, when data and checkpoint of the run are known.
+            # Not before the first call, when the run's data and checkpoint are known.
             self._draws = self._batches(self._tasks("get_one_batch"))
         return next(self._draws)
 
@@ -350,10 +350,10 @@ def _watch_problems(print_steps: object, progress: object, callbacks: Any) -> li
 
 
 def kinds_of(save_type: str) -> list[str]:
-    """The kinds that a `save_type` names.
+    """Split a `save_type` into its kinds.
 
     Raises:
-        ConfigError: for an unknown one.
+        ConfigError: a kind is unknown.
     """
     kinds = [kind.strip() for kind in str(save_type).split(",")]
     if not set(kinds) <= FOLDERS.keys():

@@ -1,4 +1,4 @@
-"""A task of what a trainer was given: encoder, head, reader and dev data, by the rules of PaddlePALM 2.x."""
+"""Construction of a task from a trainer's encoder, head, reader and dev data, as in PaddlePALM 2.x."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Metrics = Sequence[str] | Mapping[str, Sequence[str]]
 def task_of(
     name: str, reader: Reader, forward: Forward, settings: Mapping[str, Any], for_train: bool = True
 ) -> Task:
-    """The task, without its data.
+    """Return the task of a trainer, without its data.
 
     Args:
-        name: the trainer's.
+        name: of the trainer.
         reader: after `load_data` and `register_with`.
-        forward: what `build_forward`, or `build_predict_forward`, was given.
+        forward: the encoder and head of `build_forward` or `build_predict_forward`.
         settings: further arguments of `Task`.
         for_train: whether its head needs targets.
 
     Raises:
         PalmError: `register_with` was not called.
-        ConfigError: a batch size that the devices cannot share, or settings out of their range.
+        ConfigError: the batch size is not a multiple of the number of devices, or a setting is out of range.
         WiringError: reader, backbone and head do not fit together.
     """
     loaded = reader.loaded
@@ -42,14 +42,14 @@ def task_of(
         raise PalmError(f"trainer {name!r}: call register_with(backbone) on its reader first")
     batch_size = loaded.batch_size
     if for_train and batch_size is not None:
-        # A reader's batch_size is that of all devices together, as in PaddlePALM 2.x.
+        # A reader's batch_size is the total of all devices, as in PaddlePALM 2.x.
         if batch_size % num_ranks():
             raise ConfigError(
                 f"load_data: batch_size {batch_size} should be a multiple of the {num_ranks()} devices"
             )
         batch_size //= num_ranks()
     if isinstance(reader, base_reader.Reader):
-        # A reader of 2.x gives the tensors that are asked of it: here, what the encoder does not compute.
+        # A reader of 2.x returns only requested tensors: here, those that the encoder does not compute.
         for tensor in {**forward.head.targets_attr, **forward.head.inputs_attr}:
             if tensor not in forward.backbone.outputs_attr:
                 reader.require_attr(tensor)
@@ -68,23 +68,22 @@ def task_of(
     return task
 
 
-def give_dev_data(
+def set_dev_data(
     tasks: Sequence[Task],
     forwards: Mapping[str, Forward],
     dev_file: DevFiles | None,
     metrics: Metrics | None,
 ) -> None:
-    """Tell tasks what they are evaluated on; where nothing is given, on nothing, and by the head's metrics.
+    """Set the dev data and metrics of tasks.
 
     Args:
-        tasks: those of a run.
+        tasks: of a run.
         forwards: task -> its encoder and head.
-        dev_file: data with labels; of several tasks, task -> file.
-        metrics: names of metrics; of several tasks, task -> names.
+        dev_file: data with labels; for several tasks, task -> file; None for no evaluation.
+        metrics: names of metrics; for several tasks, task -> names; None for those of the heads.
 
     Raises:
-        ConfigError: names that no task has, no names where there are several tasks, or metrics that do not
-            fit.
+        ConfigError: a task is unknown, tasks are not named although there are several, or metrics do not fit.
     """
     names = [task.name for task in tasks]
     files = _by_task(dev_file, names, "dev_file") if dev_file is not None else {}
@@ -98,15 +97,15 @@ def give_dev_data(
 
 
 def _by_task(value: Any, names: Sequence[str], what: str) -> Mapping[str, Any]:
-    """Return the value of each task; a single task's may stand alone.
+    """Return task -> value; the value of a single task need not be a mapping.
 
     Raises:
-        ConfigError: names that no task has, or no names where there are several tasks.
+        ConfigError: a task is unknown, or tasks are not named although there are several.
     """
     if not isinstance(value, Mapping):
         if len(names) > 1:
-            raise ConfigError(f"{what}: there are several tasks ({', '.join(names)}); give a dict of them")
+            raise ConfigError(f"{what}: there are several tasks ({', '.join(names)}); give a dict by task")
         return {names[0]: value}
-    if strange := [name for name in value if name not in names]:
-        raise ConfigError(f"{what} names {', '.join(strange)}; there are {', '.join(names)}")
+    if unknown := [name for name in value if name not in names]:
+        raise ConfigError(f"{what} names {', '.join(unknown)}; there are {', '.join(names)}")
     return value

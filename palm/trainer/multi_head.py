@@ -1,4 +1,4 @@
-"""Several tasks on one encoder, under the names of PaddlePALM 2.x."""
+"""`MultiHeadTrainer`: several tasks on one encoder, with the names of PaddlePALM 2.x."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from palm.engine.training.shared_rows import share_rows
 from palm.engine.training.task import Task
 from palm.mixing import Mixing, MixRatio
 from palm.reader import Reader, Record
-from palm.trainer.assembly import Forward, LossVariable, needed, seed_of
+from palm.trainer.assembly import Forward, require, seed_of
 from palm.trainer.base import TrainerBase
-from palm.trainer.predicting import delivered, logged_steps, predicted
+from palm.trainer.predicting import logged_steps, predicted, results_of
 from palm.trainer.shared_pass import SharedPass, versions
 from palm.trainer.trainer import Trainer
 
 TASK_ID = "__task_id"
-"""In a batch, the number of the trainer it is for, int64[1]."""
+"""Key in a batch: the number of its trainer, int64[1]."""
 
 Readers = Sequence[Reader] | Mapping[str, Reader]
 
@@ -41,13 +41,13 @@ class MultiHeadTrainer(TrainerBase):
 
     Args:
         trainers: one per task; at every step one of them is drawn.
-        mixing: of `palm.mixing`, how they take turns; in proportion to their `mix_ratio` where None.
-        tasks_per_step: how many distinct ones are drawn at a step, or 'all'.
-        balance: of `palm.balance`, how the tasks of a step are weighed; None sums up their losses.
-        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+        mixing: the mixing strategy, of `palm.mixing`; None to draw tasks in proportion to their `mix_ratio`.
+        tasks_per_step: number of distinct tasks drawn per step, or 'all'.
+        balance: the weighting of the tasks of a step, of `palm.balance`; None to add their losses.
+        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
 
     Raises:
-        ConfigError: none, or two of the same name; another `precision`.
+        ConfigError: there are no trainers, two have the same name, or `precision` is unknown.
     """
 
     fitting_call = "fit_readers_with_mixratio(readers, sampling_reference, num_epochs)"
@@ -72,13 +72,16 @@ class MultiHeadTrainer(TrainerBase):
         self._chosen["balance"] = balance
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len(self.trainers) < len(trainers):
-            raise ConfigError(f"MultiHeadTrainer needs trainers of different names, not {self.name!r}")
+            raise ConfigError(f"MultiHeadTrainer needs trainers with different names, not {self.name!r}")
         self._shared: SharedPass | None = None
 
     # Before training
 
-    def build_forward(self) -> LossVariable:
-        """Join what the trainers built, on one encoder; heads that are to be shared become one object.
+    def build_forward(self) -> str:
+        """Combine the trainers' encoder and heads; heads to be shared become one object.
+
+        Returns:
+            The name of the loss, an argument of an optimizer's constructor.
 
         Raises:
             PalmError: a trainer's `build_forward` was not called.
@@ -90,16 +93,16 @@ class MultiHeadTrainer(TrainerBase):
             if trainer.reuse_head_with is not None:
                 owner = self._owner(trainer)
                 assert owner.forward is not None
-                # The same object, and so the same parameters: that is how tasks share a head.
+                # Tasks share a head by using the same object, and so the same parameters.
                 trainer.build_forward(owner.forward.backbone, owner.forward.head)
-        self._begin_anew()
-        return LossVariable(f"{self.name}.loss")
+        self._reset_run()
+        return f"{self.name}.loss"
 
     def build_predict_forward(self) -> dict[str, dict[str, TensorSpec]]:
-        """Join what the trainers built to predict.
+        """Combine the trainers' encoder and heads for prediction.
 
         Returns:
-            Task -> what `predict_one_batch` will give, by name.
+            Task -> the specs of the outputs of `predict_one_batch`.
 
         Raises:
             PalmError: a trainer's `build_predict_forward` was not called.
@@ -111,12 +114,12 @@ class MultiHeadTrainer(TrainerBase):
         return {name: dict(forward.head.outputs_attr) for name, forward in forwards.items()}
 
     def fit_readers(self, readers: Readers, phase: str = "train", *, max_steps: int | None = None) -> None:
-        """Give every task its data; each target gets its own reader's `num_epochs`.
+        """Set the data of every task; each target is trained for the `num_epochs` of its own reader.
 
         Args:
             readers: in the order of the trainers, or by their names.
             phase: 'train' or 'predict'.
-            max_steps: the most global steps that the run may have; None for no limit.
+            max_steps: maximum number of global steps; None for no limit.
         """
         checked_phase(phase)
         if phase == "predict":
@@ -135,22 +138,22 @@ class MultiHeadTrainer(TrainerBase):
         *,
         max_steps: int | None = None,
     ) -> None:
-        """Give every task its data, and its share of the steps.
+        """Set the data of every task and its share of the steps.
 
-        A task is expected to get `int(num_epochs * its mix_ratio * steps per epoch of the reference)`,
-        if the mixing strategy does not say otherwise.
+        The expected steps of a task are `int(num_epochs * its mix_ratio * steps per epoch of the reference)`,
+        unless the mixing strategy sets them otherwise.
 
         Args:
             readers: in the order of the trainers, or by their names; loaded with `num_epochs=None`.
-            sampling_reference: the name of the trainer whose data `num_epochs` counts.
+            sampling_reference: the name of the trainer whose data `num_epochs` refers to.
             num_epochs: passes over that data; None for as many as `max_steps` allows.
             phase: 'train' or 'predict'.
-            max_steps: the most global steps that the run may have; None for no limit.
+            max_steps: maximum number of global steps; None for no limit.
 
         Raises:
-            PalmError: a call is missing; names it.
-            ConfigError: a reader with epochs of its own, or names that no trainer has.
-            TrainingError: a target that would get no step.
+            PalmError: an earlier call is missing; with the call.
+            ConfigError: a reader has its own `num_epochs`, or a trainer is unknown.
+            TrainingError: a target would get no steps.
         """
         checked_phase(phase)
         if phase == "predict":
@@ -170,32 +173,33 @@ class MultiHeadTrainer(TrainerBase):
     # Training
 
     def get_one_batch(self, phase: str = "train") -> Tensors:
-        """The next batch of training, of the task that is drawn; `__task_id` says which.
+        """Return the next training batch, of the task that is drawn; its number is in `__task_id`.
 
         Raises:
-            PalmError: a call is missing; names it. To predict, `merge_inference_readers` gives batches.
+            PalmError: an earlier call is missing; with the call. For prediction, batches come from
+                `merge_inference_readers`.
         """
         checked_phase(phase)
         if phase == "predict":
             raise PalmError(
-                "get_one_batch: there are several files to predict; take batches of "
+                "get_one_batch: there are several files to predict; get batches from "
                 "merge_inference_readers(readers)(task_name)"
             )
         number, batch = self._next_draw()
         return {**batch, TASK_ID: torch.tensor([number])}
 
     def train_one_step(self, batch: Tensors) -> tuple[Tensors, int]:
-        """One update of the encoder and one head on a batch of `get_one_batch`.
+        """Update the encoder and one head on a batch from `get_one_batch`.
 
         Returns:
             `{"<task>.loss": float32[1]}` and the number of the task.
 
         Raises:
-            PalmError: a call is missing; names it.
+            PalmError: an earlier call is missing; with the call.
             TrainingError: the loss is not a number.
         """
         if TASK_ID not in batch:
-            raise PalmError(f"train_one_step: the batch has no {TASK_ID!r}; take it from get_one_batch()")
+            raise PalmError(f"train_one_step: the batch has no {TASK_ID!r}; use one from get_one_batch()")
         number = int(batch[TASK_ID])
         self._training("train_one_step")
         task = self._tasks("train_one_step")[number]
@@ -203,16 +207,16 @@ class MultiHeadTrainer(TrainerBase):
 
     @property
     def overall_train_steps(self) -> int:
-        """The planned global steps, with one task a step the expected ones of all tasks together.
+        """The planned global steps; with one task per step, the sum of the expected steps of all tasks.
 
-        A run goes on until its last target has had its own.
+        Training continues until every target has had its steps.
         """
         return self._plan("overall_train_steps").total_steps
 
     # Prediction
 
     def merge_inference_readers(self, readers: Readers) -> Callable[[str], Iterator[Tensors]]:
-        """Give every task the file to predict.
+        """Set the file to predict for every task.
 
         Args:
             readers: in the order of the trainers, or by their names.
@@ -231,13 +235,13 @@ class MultiHeadTrainer(TrainerBase):
         return batches
 
     def predict_one_batch(self, task_name: str, batch: Tensors) -> Tensors:
-        """The outputs of one task's head for a batch, on the CPU.
+        """Return the outputs of one task's head for a batch, on the CPU.
 
-        The encoder runs once for all tasks that are asked about the same inputs one after another, except for
-        those that have layers of their own.
+        The encoder runs only once for consecutive calls with the same inputs, except for tasks with private
+        layers.
 
         Raises:
-            PalmError: `build_predict_forward` was not called, or no task has this name.
+            PalmError: `build_predict_forward` was not called, or the task is unknown.
         """
         forward = self._trainer(task_name).tied("predict_one_batch")
         with self.averaged():
@@ -247,14 +251,14 @@ class MultiHeadTrainer(TrainerBase):
             return predicted(shared, forward.head, batch, self._precision, shared.placed)
 
     def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
-        """Predict the files of all tasks, batch by batch in turn; equal texts are encoded once.
+        """Predict the files of all tasks, batch by batch in turn; equal texts are encoded only once.
 
         Args:
-            output_dir: each task's files are written to `<output_dir>/<task>`; None for none.
-            print_steps: a log line every so many batches of a task.
+            output_dir: each task's files are written to `<output_dir>/<task>`; None to write no files.
+            print_steps: number of batches of a task between log lines.
 
         Returns:
-            Task -> what `Trainer.predict` gives.
+            Task -> the result of `Trainer.predict`.
         """
         models = {name: trainer.predictor("predict") for name, trainer in self.trainers.items()}
         found: dict[str, list[Record]] = {name: [] for name in models}
@@ -265,9 +269,9 @@ class MultiHeadTrainer(TrainerBase):
                     model.backbone = shared
                     model.place = shared.placed
                 model.precision = self._precision
-            # In turns, because equal texts are encoded once only if they follow one another.
+            # Tasks take turns, because equal texts are encoded once only if they are consecutive.
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
-            while steps:  # one batch of each task after another, until all are through
+            while steps:
                 for name in list(steps):
                     if (records := next(steps[name], None)) is None:
                         del steps[name]
@@ -276,7 +280,7 @@ class MultiHeadTrainer(TrainerBase):
         folders = {name: None if output_dir is None else Path(output_dir) / name for name in models}
         return from_first(
             lambda: {
-                name: delivered(model.reader, found[name], folders[name]) for name, model in models.items()
+                name: results_of(model.reader, found[name], folders[name]) for name, model in models.items()
             }
         )
 
@@ -285,14 +289,14 @@ class MultiHeadTrainer(TrainerBase):
         dev_files: Mapping[str, str | Path],
         metrics: Mapping[str, Sequence[str]] | None = None,
     ) -> dict[str, dict[str, float]]:
-        """Evaluate the predictions of files with labels; training is not affected.
+        """Evaluate predictions on files with labels; training is not affected.
 
         Args:
-            dev_files: task -> a data file as for training; tasks may be missing.
-            metrics: task -> names of metrics; those of its head where it is missing.
+            dev_files: task -> a data file as for training; not all tasks are needed.
+            metrics: task -> names of metrics; by default those of its head.
 
         Returns:
-            Task -> what `Trainer.evaluate` gives.
+            Task -> the result of `Trainer.evaluate`.
         """
         chosen = metrics or {}
         return {
@@ -300,13 +304,13 @@ class MultiHeadTrainer(TrainerBase):
         }
 
     def _has_own_layers(self, name: str) -> bool:
-        own = self.trainers[name].of_task
-        return bool(own["private_layers"]) or own["lora"] is not None
+        settings = self.trainers[name].task_settings
+        return bool(settings["private_layers"]) or settings["lora"] is not None
 
     def _shared_pass(self, caller: str) -> SharedPass:
-        shared = needed(self._shared, self.name, "build_predict_forward()", caller)
+        shared = require(self._shared, self.name, "build_predict_forward()", caller)
         run = self._run
-        # A fused optimizer leaves no trace in parameters' versions; averages, put in and out, leave too many.
+        # A fused optimizer does not change parameter versions, and swapping averages changes them too often.
         loaded = versions(shared) if run is None or run.ema is None else None
         shared.at((id(run), self.cur_train_step, loaded))
         return shared
@@ -319,14 +323,14 @@ class MultiHeadTrainer(TrainerBase):
     def _training(self, caller: str) -> Training:
         run = super()._training(caller)
         for trainer in self.trainers.values():
-            trainer.run_of_all = run
+            trainer.joint_run = run
         return run
 
     def _heading(self, logged: Logged) -> str:
         width = max(map(len, self.trainers))
         return f"global step: {logged.step}, {logged.task:>{width}}: "
 
-    def _tell_finish(self, event: Event) -> None:
+    def _log_finish(self, event: Event) -> None:
         for part in event.parts if isinstance(event, Step) else ():
             if part.finished and part.task.is_target:
                 logger.info("%s train finish!", part.task.name)
@@ -340,12 +344,12 @@ class MultiHeadTrainer(TrainerBase):
         return self.trainers[name]
 
     def _owner(self, trainer: Trainer) -> Trainer:
-        """The trainer whose head this one shares."""
+        """Return the trainer whose head this one shares."""
         owner = self._trainer(trainer.reuse_head_with or trainer.name)
         if owner.reuse_head_with is not None:
             raise ConfigError(
-                f"{trainer.name!r} reuses the head of {owner.name!r}, which has none of its own; "
-                f"name {owner.reuse_head_with!r}"
+                f"{trainer.name!r} reuses the head of {owner.name!r}, which reuses that of "
+                f"{owner.reuse_head_with!r}; name {owner.reuse_head_with!r} instead"
             )
         assert owner.forward is not None
         assert trainer.forward is not None
@@ -365,7 +369,7 @@ class MultiHeadTrainer(TrainerBase):
                 self._trainer(name)
             named = dict(readers)
         else:
-            # Not strict: a wrong number of readers is told below, with the trainers' names.
+            # Not strict: a wrong number of readers is reported below, with the trainers' names.
             named = dict(zip(self.trainers, readers, strict=False))
         if len(named) != len(self.trainers) or len(readers) != len(named):
             trainers = ", ".join(self.trainers)
@@ -381,7 +385,7 @@ class MultiHeadTrainer(TrainerBase):
         if not any(task.is_target for task in tasks):
             raise ConfigError("all tasks are auxiliary; a run needs at least one target")
         share_rows(tasks)
-        self._begin_anew()
+        self._reset_run()
         return tasks
 
 
@@ -391,6 +395,6 @@ def _one_backbone(forwards: Mapping[str, Forward]) -> Backbone:
         if other.backbone is not forward.backbone:
             raise WiringError(
                 f"trainers {first!r} and {name!r} were built with different backbone objects; "
-                "give both the same one"
+                "use the same object for both"
             )
     return forward.backbone

@@ -1,4 +1,4 @@
-"""Predicting under PaddlePALM 2.x: its log line, its forms of results, its messages about files."""
+"""Prediction as in PaddlePALM 2.x: its log lines, its forms of results, its messages about files."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from palm.reader import Predictions, Reader, Record
 from palm.reader.chunks import encoded_chunks
 
 CHUNK_BATCHES = 32
-"""Prediction batches that are text in memory at a time."""
+"""Number of prediction batches whose texts are in memory at a time."""
 
 
 def prediction_batches(task: str, reader: Reader, path: Path, batch_size: int) -> Iterator[Tensors]:
-    """Batches of a file without targets, in its order; the last may be short.
+    """Yield batches of a file without targets, in its order; the last may be short.
 
     Args:
-        task: the task's name; it decides what is masked.
+        task: the task's name, which affects what is masked.
         reader: of its data.
         path: the file.
         batch_size: rows per batch.
     """
     examples = reader.read(path, with_targets=False)
     chunks = encoded_chunks(reader, examples, with_targets=False, size=CHUNK_BATCHES * batch_size)
-    # What is masked follows the place of a row in the file, so that every pass masks the same.
+    # The mask depends on the position of a row in the file, so every pass has the same masks.
     for number, (_, rows) in enumerate(chunks):
         for start in range(0, len(rows), batch_size):
             indices = range(start, min(start + batch_size, len(rows)))
@@ -51,7 +51,7 @@ def _masking(task: str, chunk: int, start: int, row: int) -> np.random.Generator
 
 
 def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterator[list[Record]]:
-    """The steps of predicting the file of the model's reader, with a log line every so many batches."""
+    """Predict the file of the model's reader step by step; log a line every `every` batches."""
     since = time.perf_counter()
     batches = 0
     examples = model.reader.read(model.reader.loaded.path, with_targets=False)
@@ -72,16 +72,16 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
 def predicted(
     backbone: Backbone, head: Head, batch: Tensors, precision: str, place: Place = placed
 ) -> Tensors:
-    """The head's outputs for a batch, on the CPU."""
+    """Return the head's outputs for a batch, on the CPU."""
     device = next(backbone.parameters()).device
     outputs = outputs_of(backbone, head, place(batch, device, backbone), resolved(precision, device))
     return {name: value.cpu() for name, value in outputs.items()}
 
 
-def delivered(
+def results_of(
     reader: Reader, records: Iterable[Record], output_dir: str | Path | None
 ) -> Sequence[Any] | Predictions:
-    """Records in the form of 2.x, in memory or written to files."""
+    """Return records in the form of 2.x, in memory or written to files."""
     results = reader.results(records)
     if output_dir is None:
         return reader.in_memory(results)

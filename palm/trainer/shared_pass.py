@@ -1,4 +1,4 @@
-"""Joint prediction: one pass of the encoder for all heads that read the same batch."""
+"""Joint prediction: one encoder pass for all heads that read the same batch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class SharedPass(Backbone):
     """An encoder that keeps its outputs for the last batch, for the next head that reads it.
 
     Args:
-        encoder: what computes.
-        heads: those that read from it; what any of them reads is computed for all at once.
+        encoder: the wrapped encoder.
+        heads: the heads that read from it; the outputs that any of them needs are computed together.
     """
 
     def __init__(self, encoder: Backbone, heads: Iterable[Head]) -> None:
@@ -36,16 +36,16 @@ class SharedPass(Backbone):
         self._weights: object = None
 
     def at(self, weights: object) -> None:
-        """Forget the last batch if `weights`, which stands for the weights, has another value than before."""
+        """Forget the last batch if `weights`, a value that identifies the weights, has changed."""
         if weights != self._weights:
             self._weights = weights
             self._inputs = {}
 
     def placed(self, batch: Tensors, device: torch.device, backbone: Backbone) -> Tensors:
-        """Send a batch as `device_transfer.placed` does; equal inputs in a row are the same tensors."""
+        """Send a batch as `device_transfer.placed` does; consecutive equal inputs are the same tensors."""
         host = {name: value for name, value in batch.items() if name in self.inputs_attr}
         sent = as_declared(placed(batch, device, backbone), self.inputs_attr)
-        if not are_equal(host, self._host):  # on the host, because a GPU would be waited for
+        if not are_equal(host, self._host):  # on the host, because comparing on a GPU would block
             self._host = host
             self._sent = {name: value for name, value in sent.items() if name in {*host, *LAYOUT}}
         return {**sent, **self._sent}
@@ -53,15 +53,15 @@ class SharedPass(Backbone):
     def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
         given = {name: value for name, value in inputs.items() if name in {*self.inputs_attr, *LAYOUT}}
         if not all(value is self._inputs.get(name) for name, value in given.items()):
-            # What all heads read, not only this one: the next head finds it here.
+            # The outputs for all heads, so that the next head finds them here.
             self._outputs = self.encoder(given, self._wanted)
-            # The tensors themselves, compared by identity: comparing numbers would wait for a GPU.
+            # Tensors are compared by identity, because comparing their values would block on a GPU.
             self._inputs = given
         return {name: self._outputs[name] for name in (self._wanted if wanted is None else wanted)}
 
 
 def are_equal(one: Tensors, other: Tensors) -> bool:
-    """Return whether two batches on the CPU have the same tensors."""
+    """Check whether two batches on the CPU have equal tensors."""
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 

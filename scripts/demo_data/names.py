@@ -21,7 +21,7 @@ KINDS = {
     "number": "number",
     "one": "thing",
 }
-"""What a question asks for, by the sort of value that answers it."""
+"""Sort of a value -> the kind of question that it answers."""
 
 FIRST_YEAR, LAST_YEAR = 1780, 2019
 DEV_SHARE = 8
@@ -29,7 +29,7 @@ DEV_SHARE = 8
 
 @dataclass(frozen=True)
 class Person:
-    """A first name, a surname, and how later sentences speak of them."""
+    """A first name, a surname, and the pronouns for later sentences."""
 
     first: str
     surname: str
@@ -41,10 +41,10 @@ class Person:
 
 
 class Names:
-    """Draws names; an invented word belongs to one split for good, by its checksum.
+    """Generates names; the checksum of an invented word assigns it to one split.
 
     Args:
-        rng: the source of every draw.
+        rng: the source of randomness.
         split: `train` or `dev`.
     """
 
@@ -53,7 +53,7 @@ class Names:
         self.is_dev = split == "dev"
 
     def word(self, ends: str) -> str:
-        """An invented word of this split with an ending of this list, such as `Torlund`."""
+        """Return an invented word of this split with an ending from this list, such as `Torlund`."""
         while True:
             word = self._one("starts") + self._one(ends)
             if (crc32(word.encode()) % DEV_SHARE == 0) == self.is_dev:
@@ -110,7 +110,7 @@ class Names:
         return f"{self.rng.randint(1, 28)} {self.month()} {self.year(low, high)}"
 
     def number(self, low: int, high: int) -> str:
-        """A round or exact amount between the bounds, small ones as likely as large ones."""
+        """Return a round or exact amount between the bounds, log-uniformly distributed."""
         amount = round(low * (high / low) ** self.rng.random())
         step = 100 if amount > 5000 and self.rng.random() < 0.5 else 1
         return f"{amount // step * step:,}"

@@ -1,4 +1,4 @@
-"""Entities with facts, and the paragraphs that tell them."""
+"""Entities with facts, and paragraphs about them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from demo_data.topics import Fact, Topic
 SLOT = re.compile(r"\{(\w+)\}")
 MIN_WORDS = 40
 STRANGERS = 0.5
-"""Share of the paragraphs that also speak of a second entity."""
+"""Share of the paragraphs that also mention a second entity."""
 
 SAME_FACT = 0.25
-"""Share of these in which it is told what was told of the first, so that only the name decides."""
+"""Share of these that state the same fact of both entities, so only the name distinguishes them."""
 
 YEARS = {"earlier": (-20, -1), "soon": (1, 19), "year": (61, 95)}
-"""Distractor years, counted from the year in which an entity begins."""
+"""Ranges of distractor years, relative to the first year of an entity."""
 SUBJECTS = {"S", "s", "P"}
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A finished sentence; `answer` is where its fact's value stands, None where it tells no fact."""
+    """A finished sentence; `answer` is the position of its fact's value, None if it states no fact."""
 
     text: str
     answer: tuple[int, int] | None = None
@@ -33,7 +33,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Question:
-    """A question about one fact, and where in its paragraph the answer stands."""
+    """A question about one fact, and the position of the answer in its paragraph."""
 
     text: str
     kind: str
@@ -72,9 +72,9 @@ class Writer:
     """Invents entities and writes about them.
 
     Args:
-        topics: what there is to write about.
-        rng: the source of every choice.
-        split: `train` or `dev`; the invented names of the two never meet.
+        topics: the topics to write about.
+        rng: the source of randomness.
+        split: `train` or `dev`, which share no invented names.
     """
 
     def __init__(self, topics: list[Topic], rng: random.Random, split: str) -> None:
@@ -84,7 +84,7 @@ class Writer:
         self.names = Names(rng, split)
 
     def article(self, topic: Topic) -> Article:
-        """An entity of the topic, told in two paragraphs that share its facts."""
+        """Return an article about a new entity of the topic, in two paragraphs that divide its facts."""
         entity = self.entity(topic)
         facts = self.rng.sample(topic.facts, len(topic.facts))
         half = len(facts) // 2
@@ -100,7 +100,7 @@ class Writer:
         return entity
 
     def paragraph(self, entity: Entity, facts: list[Fact]) -> Paragraph:
-        """An introduction, the facts, and often a second entity that could be mistaken for the first."""
+        """Return an introduction, the facts, and often a second entity similar to the first."""
         told = [(entity, fact) for fact in facts]
         if self.rng.random() < STRANGERS:
             others = (
@@ -119,7 +119,7 @@ class Writer:
         return self._assembled(entity, sentences, questions)
 
     def glimpse(self, topic: Topic) -> Article:
-        """An article of two sentences: two facts of one entity, or one of each of two entities."""
+        """Return an article of two sentences: two facts of one entity, or one of each of two entities."""
         entity = self.entity(topic)
         first, second = self.rng.sample(topic.facts, 2)
         told = [(entity, first), (entity, second)]
@@ -131,7 +131,7 @@ class Writer:
         return Article(_title(entity.name), [self._assembled(entity, sentences, asked)])
 
     def _rest(self, entity: Entity, told: list[Sentence]) -> Iterator[Sentence]:
-        """Fillers: as many as a paragraph of decent length lacks, and now and then one more."""
+        """Yield filler sentences, up to a minimum length of the paragraph, and sometimes one more."""
         fillers = self.rng.sample(entity.topic.fillers, len(entity.topic.fillers))
         num_words = sum(len(sentence.text.split()) for sentence in told)
         wanted = num_words + 1 if self.rng.random() < 0.3 else MIN_WORDS
@@ -156,12 +156,12 @@ class Writer:
         return Paragraph(context, questions)
 
     def tell(self, entity: Entity, fact: Fact, named: bool = False) -> Sentence:
-        """A sentence that states the fact; with `named`, one that says of whom."""
+        """Return a sentence that states the fact; with `named`, it names the subject."""
         templates = [s for s in fact.sentences if not named or SUBJECTS & set(SLOT.findall(s))]
         return self._sentence(entity, self.rng.choice(templates), entity.values[fact.name], named)
 
     def ask(self, entity: Entity, fact: Fact, named: bool = True) -> str:
-        """A question about the fact."""
+        """Return a question about the fact."""
         subject = entity.name if named or entity.person else entity.topic.short
         return _capital(self.rng.choice(fact.questions).replace("{n}", subject))
 

@@ -10,25 +10,25 @@ from itertools import cycle, islice
 from demo_data.passages import Article, Entity, Writer
 
 CLASSES = ["person", "place", "time", "number"]
-"""What a question of `cls4mrqa` asks for; the label is the index."""
+"""Kinds of questions in `cls4mrqa`; the label is the index."""
 
 Row = tuple[object, ...]
 
 
 def reading(writer: Writer, num_articles: int) -> str:
-    """SQuAD JSON: two paragraphs per article, three or four questions per paragraph."""
+    """Return SQuAD JSON with two paragraphs per article and three or four questions per paragraph."""
     return _squads(writer, map(writer.article, islice(cycle(writer.topics), num_articles)))
 
 
 def glimpsing(writer: Writer, num_articles: int) -> str:
-    """SQuAD JSON: two sentences per article, a question about each; what the encoder learns to read with."""
+    """Return SQuAD JSON with two sentences per article and a question about each, for pretraining."""
     return _squads(writer, map(writer.glimpse, islice(cycle(writer.topics), num_articles)))
 
 
 def _squads(writer: Writer, articles: Iterable[Article]) -> str:
     data = [_squad(article, f"{writer.split}-{number}") for number, article in enumerate(articles, 1)]
     text = json.dumps({"version": "1.0", "data": data}, separators=(",", ":"))
-    return text.replace('{"title"', '\n{"title"') + "\n"  # an article a line
+    return text.replace('{"title"', '\n{"title"') + "\n"  # one article per line
 
 
 def _squad(article: Article, key: str) -> dict[str, object]:
@@ -47,7 +47,7 @@ def _squad(article: Article, key: str) -> dict[str, object]:
 
 
 def matching(writer: Writer, num_rows: int) -> str:
-    """Question and passage; a wrong passage speaks of another entity, or of another fact of the same one."""
+    """Return pairs of question and passage; wrong passages are about another entity or another fact."""
     rows = [
         row
         for topic in islice(cycle(writer.topics), num_rows // 4)
@@ -69,14 +69,14 @@ def _pairs(writer: Writer, entity: Entity) -> Iterator[Row]:
 
 
 def masking(writer: Writer, num_rows: int) -> str:
-    """Plain paragraphs."""
+    """Return plain paragraphs."""
     articles = (writer.article(topic) for topic in islice(cycle(writer.topics), num_rows // 2))
     rows: list[Row] = [(paragraph.context,) for article in articles for paragraph in article.paragraphs]
     return _tsv(("text_a",), _shuffled(writer.rng, rows))
 
 
 def classifying(writer: Writer, num_rows: int) -> str:
-    """Questions, labelled with the kind of answer they want; every class equally often."""
+    """Return questions labelled with the kind of answer that they ask for, with balanced classes."""
     rows: dict[str, list[Row]] = {kind: [] for kind in CLASSES}
     for topic in cycle(writer.topics):
         entity = writer.entity(topic)

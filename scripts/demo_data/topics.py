@@ -1,9 +1,9 @@
-"""The topics: what is told and asked about bridges, towns, painters, read from `topics/*.txt`.
+"""The topics: statements and questions about bridges, towns, painters and others, from `topics/*.txt`.
 
-A line opens with its meaning: `name`, `short`, `person` and `filler` describe the topic, `fact` starts a
-fact with the sort of its value, `-` is a sentence, `?` a question. `{S}` and `{s}` stand for the subject at
-the start and inside of a sentence, `{P}` for its possessive, `{n}` for its full name in a question, `{v}` for
-the fact's value; any other slot is a fresh distractor.
+A line begins with its meaning: `name`, `short`, `person` and `filler` describe the topic, `fact` begins a
+fact with the sort of its value, `-` is a sentence, `?` a question. `{S}` and `{s}` are the subject at the
+beginning and inside a sentence, `{P}` its possessive, `{n}` its full name in a question, `{v}` the fact's
+value; any other slot is a new distractor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parent / "topics"
 
 @dataclass
 class Fact:
-    """One attribute, with the ways to tell it and to ask for it."""
+    """One attribute, with sentences that state it and questions about it."""
 
     name: str
     sort: str
@@ -33,7 +33,7 @@ class Fact:
 
 @dataclass
 class Topic:
-    """One sort of entity."""
+    """One kind of entity."""
 
     key: str
     names: list[str] = field(default_factory=list)
@@ -45,13 +45,13 @@ class Topic:
 
     @property
     def texts(self) -> list[str]:
-        """Everything that may be said, slots unfilled."""
+        """All texts, with unfilled slots."""
         told = [text for fact in self.facts for text in (fact.choice, *fact.sentences, *fact.questions)]
         return [*self.names, self.short, *self.intros, *self.fillers, *told]
 
 
 def topics() -> list[Topic]:
-    """All topics, by name."""
+    """Return all topics, sorted by name."""
     return [_parsed(path) for path in sorted(FOLDER.glob("*.txt"))]
 
 

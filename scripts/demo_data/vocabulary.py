@@ -1,4 +1,4 @@
-"""The WordPiece vocabulary: words of the topics whole, invented names by syllable, the rest by letter."""
+"""The WordPiece vocabulary: whole words of the topics, syllables of invented names, and characters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHARACTERS = sorted(set(string.printable.lower()) - set(string.whitespace))
 
 
 def vocabulary(topics: Iterable[Topic]) -> list[str]:
-    """All entries: special tokens, printable characters, numbers, words, syllables."""
+    """Return all entries: special tokens, printable characters, numbers, words and syllables."""
     numbers = [*range(10, 100), *range(FIRST_YEAR, LAST_YEAR + 1)]
     told = {word for topic in topics for text in topic.texts for word in _words(text)}
     listed = {word.lower() for key, words in WORDS.items() if not key.endswith("_ends") for word in words}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from helpers.attention_cases import LENGTHS, by_definition, case
-from palm.backbone.attention_tiles import MULTIPLE, TOGETHER, blocks_of
+from palm.backbone.attention_tiles import MERGE_LIMIT, MULTIPLE, blocks_of
 from palm.backbone.block_attention import attend_by_blocks
 from palm.backbone.packed_attention import (
     attend,
@@ -47,7 +47,7 @@ def test_short_neighbours_are_one_block() -> None:
     assert [block.masked is None for block in blocks] == [False, True, False, *[True] * 6, False]
     assert blocks[9].masked is not None
     assert blocks[9].masked.int().tolist() == [[0, 0, 1, 1, 1]] * 2 + [[1, 1, 0, 0, 0]] * 3
-    assert TOGETHER == 32
+    assert MERGE_LIMIT == 32
 
 
 @pytest.mark.parametrize("first_only", [False, True])

@@ -126,7 +126,7 @@ def test_padding_between_real_tokens_is_skipped_as_well() -> None:
     ("count", "size"), [(1, 1), (31, 31), (63, 63), (64, 64), (65, 66), (128, 128), (129, 132), (2561, 2624)]
 )
 def test_numbers_of_tokens_are_rounded_up_to_few_sizes(count: int, size: int) -> None:
-    packing = Packing.of(torch.ones(1, count, dtype=torch.bool)).in_few_sizes()
+    packing = Packing.of(torch.ones(1, count, dtype=torch.bool)).rounded_up()
     assert len(packing.pack(torch.zeros(1, count))) == size
 
 
@@ -295,7 +295,7 @@ def test_the_inner_width_is_as_configured_or_four_times_the_outer() -> None:
 
 
 def test_everything_that_is_missing_is_told_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"hidden_size: .* lacks it\n(.*\n)*vocab_size: .* lacks it"):
+    with pytest.raises(ConfigError, match=r"hidden_size: .*BERT\n(.*\n)*vocab_size: .*BERT"):
         BERT.from_config({"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 8})
 
 

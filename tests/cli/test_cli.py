@@ -13,6 +13,7 @@ import yaml
 import palm
 from helpers import tiny
 from palm.cli import COMMANDS, main
+from palm.cli.command import path
 from palm.core.errors import EXIT_CODES
 
 
@@ -132,4 +133,4 @@ def test_every_command_that_writes_says_where_by_one_option() -> None:
     }
     for option in filter(None, options.values()):
         assert str(option.help).startswith("where to write ")
-        assert (option.metavar, option.type) == ("OUT", Path)
+        assert (option.metavar, option.type) == ("OUT", path)

@@ -51,7 +51,7 @@ def test_a_saved_model_is_scored_without_a_configuration(
     [
         (["--model", "m"], "palm evaluate needs CONFIG, or --model and --input; missing: --input"),
         (["{config}", "--task", "match"], "task 'match' needs a dev_file; it has none"),
-        (["{config}", "--task", "mlm"], "no task is called 'mlm'; there are cls, match"),
+        (["{config}", "--task", "mlm"], "no task is called 'mlm'; known: cls, match"),
     ],
 )
 def test_what_is_missing_is_told(

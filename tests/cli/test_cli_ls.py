@@ -46,8 +46,8 @@ def test_all_kinds_are_listed_a_line_each(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_component_is_told_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     text = told(["mixing.temperature"], capsys)
-    assert text.startswith("mixing.temperature: Between sizes and equality")
-    assert "  mixing_temperature  (number, default 2.0)\n      of temperature, T: 1 or more.\n" in text
+    assert text.startswith("mixing.temperature: Between proportional and equal")
+    assert "  mixing_temperature  (number, default 2.0)\n      T of the strategy temperature" in text
     assert "  in a configuration: mixing: temperature\n" in text
     assert told(["temperature"], capsys) == text
     assert told(["metrics.mse"], capsys).endswith("  no settings\n")

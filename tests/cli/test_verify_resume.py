@@ -57,7 +57,7 @@ def test_a_run_that_continues_exactly_passes(tmp_path: Path) -> None:
     done = verify_resume(tiny.write_files(tmp_path), "--steps", "3", "--more", "4")
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.splitlines()[-1].startswith(
-        "identical: 3 steps, a kill and 4 more are 7 steps without one: batches, losses and "
+        "identical: 3 steps, a kill and 4 more steps equal 7 uninterrupted ones: "
     )
     assert not (tmp_path / "out").exists()
 

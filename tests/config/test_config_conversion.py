@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 from palm.config import FilePath
-from palm.config.conversion import Mismatch, complaint, convert_value, type_name
+from palm.config.conversion import Mismatch, convert_value, describe_mismatch, type_name
 from palm.config.values import Flag, Plain, Setting
 
 BASE = Path("/project").absolute()
@@ -24,7 +24,7 @@ def told(value: Any, annotation: Any, base: Path = BASE) -> str:
     setting = Setting(value, "config.yaml:7", base)
     with pytest.raises(Mismatch) as caught:
         convert_value(setting, annotation)
-    return complaint("x", setting, annotation, caught.value)
+    return describe_mismatch("x", setting, annotation, caught.value)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from helpers.messages import facts
 from palm.config import yaml_text
-from palm.config.files import parsed_yaml, read_json, read_yaml
+from palm.config.files import parse_yaml, read_json, read_yaml
 from palm.config.values import Plain, guessed
 from palm.core.errors import ConfigError
 
@@ -123,7 +123,7 @@ def test_a_json_member_that_occurs_twice_is_reported() -> None:
     ("text", "message"),
     [
         ('{"a": 1,\n "b" 2}', "c.json:2:6: not JSON: Expecting ':' delimiter"),
-        ("[1]", "c.json: should hold a JSON object, {...}"),
+        ("[1]", "c.json: should contain a JSON object, {...}"),
         ("", "c.json:1:1: not JSON: Expecting value"),
     ],
 )
@@ -149,13 +149,13 @@ values = st.recursive(
 
 @given(st.dictionaries(words, values, max_size=4))
 def test_written_yaml_reads_back_unchanged(data: dict[str, Any]) -> None:
-    assert guessed(parsed_yaml(yaml_text(data))) == data
+    assert guessed(parse_yaml(yaml_text(data))) == data
 
 
 @given(st.dictionaries(words, values, max_size=4), st.text(max_size=8))
 def test_origins_behind_the_values_change_none_of_them(data: dict[str, Any], origin: str) -> None:
     text = yaml_text(data, dict.fromkeys(data, origin))
-    assert guessed(parsed_yaml(text)) == data
+    assert guessed(parse_yaml(text)) == data
 
 
 def test_every_value_is_followed_by_its_origin() -> None:

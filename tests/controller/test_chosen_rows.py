@@ -156,7 +156,7 @@ def test_a_check_tells_which_rows_are_chosen_and_where_they_are_found_again(fold
     for file in task.files[:2]:
         assert (file.path, file.bytes) == (str(folder / "all.jsonl"), (folder / "all.jsonl").stat().st_size)
         assert file.chosen_by == {"where": {"lang": ["en", "de"]}, "split": {"dev": 0.2, "seed": 3}}
-        assert f"intent {file.role}: chosen of {file.path} by where, split" in text_of_check(found)
+        assert f"intent {file.role}: chosen from {file.path} by where, split" in text_of_check(found)
     assert found.saving is not None
     listed = {place.path: place.exists for place in found.saving.places if place.path.endswith("rows.json")}
     assert listed == {"intent.train.rows.json": False, "intent.dev.rows.json": False}

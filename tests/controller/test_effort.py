@@ -12,7 +12,7 @@ from helpers import tiny
 from palm.config import read_config
 from palm.controller.controller import Controller
 from palm.controller.document import document
-from palm.controller.effort import RunFacts, choose_by_effort, facts_of, recipe
+from palm.controller.effort import RunFacts, choose_by_effort, choose_settings, facts_of
 from palm.controller.plan import plan
 from palm.core.errors import ConfigError
 
@@ -38,7 +38,7 @@ def chosen(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
 def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
     rows: int | None, batch: int, epochs: int
 ) -> None:
-    found = recipe("normal", RunFacts(rows, 384))
+    found = choose_settings("normal", RunFacts(rows, 384))
     assert (found["batch_size"][0], found["num_epochs"][0]) == (batch, epochs)
 
 
@@ -47,17 +47,19 @@ def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
     [(384, True, 2e-4), (768, True, 5e-5), (None, True, 5e-5), (1024, True, 2e-5), (64, False, 3e-3)],
 )
 def test_wide_encoders_have_lower_rates(width: int | None, is_pretrained: bool, rate: float) -> None:
-    assert recipe("best", RunFacts(100, width, is_pretrained))["learning_rate"][0] == rate
+    assert choose_settings("best", RunFacts(100, width, is_pretrained))["learning_rate"][0] == rate
 
 
 def test_few_updates_of_a_narrow_encoder_have_a_higher_rate() -> None:
-    rates = [recipe("quick", RunFacts(rows, 384))["learning_rate"][0] for rows in (100, 4000)]
+    rates = [choose_settings("quick", RunFacts(rows, 384))["learning_rate"][0] for rows in (100, 4000)]
     assert rates == [pytest.approx(3e-4), 2e-4]
-    assert recipe("quick", RunFacts(100, 768))["learning_rate"][0] == 5e-5
+    assert choose_settings("quick", RunFacts(100, 768))["learning_rate"][0] == 5e-5
 
 
 def test_efforts_differ_in_length() -> None:
-    lengths = [recipe(effort, RunFacts(1000))["num_epochs"][0] for effort in ("quick", "normal", "best")]
+    lengths = [
+        choose_settings(effort, RunFacts(1000))["num_epochs"][0] for effort in ("quick", "normal", "best")
+    ]
     assert lengths == [2, 5, 10]
 
 

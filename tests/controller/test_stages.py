@@ -254,12 +254,9 @@ def test_what_stages_cannot_be_combined_with_is_told(folder: Path) -> None:
     given["tasks"]["cls"]["private_layers"] = 1
     with pytest.raises(ConfigError) as error:
         Controller(given, argv=[])
-    begin = [re.split(r";|: (?=a )", line)[0] for line in error.value.problems]
-    assert begin == [
-        "config: stages: names none",
-        "config: stages: private_layers of cls",
-        "resume",
-    ]
+    expected = ["config: stages: ", r"config: stages: .*private_layers of cls", "resume: "]
+    for line, pattern in zip(error.value.problems, expected, strict=True):
+        assert re.match(pattern, line), line
 
 
 def test_a_head_of_another_shape_is_refused_with_the_remedy(folder: Path) -> None:

@@ -28,6 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"batch_size": 4.5}, {}, "config.yaml:7"),
         ({"num_epochs": "many"}, {}, "config.yaml:8"),
         ({}, {"n_classes": 0}, "cls.yaml:5"),
+        ({}, {"n_classes": None, "label_map": ["red", "blue"]}, "cls.yaml:5"),
         ({"private_layers": 7}, {}, "config.yaml:15"),
         ({}, {"private_layers": 7}, "cls.yaml:6"),
         ({"stages": []}, {}, "config.yaml:15"),

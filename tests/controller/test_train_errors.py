@@ -115,8 +115,9 @@ def test_an_empty_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_file_with_a_header_only(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     (run.folder / "cls.tsv").write_text("label\ttext_a\n", encoding="utf-8")
-    expected = "error: cls.tsv: the file ends after its header (label, text_a); expected rows below it\n"
-    assert run.train(capsys) == expected
+    message = run.train(capsys)
+    assert message.startswith("error: cls.tsv: ")
+    assert "header (label, text_a)" in message
 
 
 def test_fewer_examples_than_a_batch(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -199,7 +199,7 @@ def test_n_classes_of_a_regression_is_told(folder: Path, caplog: pytest.LogCaptu
         ({"early_stopping_patience": 2}, "early_stopping_patience needs"),
         (
             {"early_stopping_patience": 2, "eval_every_epoch": False, "cls.dev_file": "cls.tsv"},
-            "early_stopping_patience waits",
+            "early_stopping_patience needs",
         ),
     ],
 )

@@ -64,11 +64,11 @@ def test_the_memory_of_a_gpu_has_a_remedy() -> None:
 @pytest.mark.parametrize("command", ["inspect", "report", "plot"])
 def test_a_path_that_is_too_long_has_a_remedy(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert palm.cli.main([command, "9" * 5000]) == 2
-    assert f"error: {'9' * 80}… is no path" in capsys.readouterr().err
+    assert f"error: {'9' * 80}… is too long" in capsys.readouterr().err
 
 
 def test_a_task_whose_name_is_too_long_for_a_file_has_a_remedy() -> None:
-    with pytest.raises(ResourceError, match=r"x{10}… is no path"):
+    with pytest.raises(ResourceError, match=r"x{10}… is too long"):
         palm.config.read_config({"task_instance": "x" * 5000}, argv=[])
 
 

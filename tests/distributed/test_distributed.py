@@ -182,7 +182,7 @@ def test_with_other_batches_a_run_goes_on_at_the_same_part_of_its_plan(
     config = ranks.config(two, "slower", 1, batch_size=4, resume=str(two / "out" / f"step_{ranks.SAVED}"))
     with caplog.at_level("INFO", "palm"):
         Controller(config, argv=[]).train()
-    assert re.search(rf"step {ranks.SAVED} .*step {2 * ranks.SAVED} ", caplog.text)
+    assert re.search(rf"step {ranks.SAVED} .*step {2 * ranks.SAVED}\b", caplog.text)
     assert "cls: expected train steps 40." in caplog.text
     assert f"at global step {2 * ranks.SAVED}" in caplog.text
 

@@ -152,10 +152,8 @@ def test_what_has_another_form_is_a_path(server: FileServer, value: str) -> None
 
 @pytest.mark.parametrize("value", ["bert-base-uncased", "pretrain/bert-base-uncased"])
 def test_a_name_of_the_list_that_was_not_downloaded_says_how(server: FileServer, value: str) -> None:
-    message = (
-        f"no such folder: {Path(value).absolute()}; `palm download bert-base-uncased` makes it in ./pretrain"
-    )
-    with pytest.raises(StorageError, match=f"^{re.escape(message)}$"):
+    message = f"{Path(value).absolute()}; `palm download bert-base-uncased`"
+    with pytest.raises(StorageError, match=re.escape(message)):
         pretrained_directory(value)
     assert server.requests == []
 

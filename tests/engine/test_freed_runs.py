@@ -12,7 +12,7 @@ from palm.engine.training import loop
 
 
 def test_the_next_run_frees_the_weights_of_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "COLLECTED_FROM", 1)
+    monkeypatch.setattr(loop, "COLLECT_ABOVE", 1)
     assert main(["init", str(tmp_path / "shop"), "--tasks", "cls"]) == 0
     config = str(tmp_path / "shop" / "config.yaml")
     gc.disable()

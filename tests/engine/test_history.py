@@ -202,7 +202,7 @@ def test_what_this_version_does_not_know_is_left_out() -> None:
         ("[1]", ["[1]"]),
         ('{"step": 1}', ["step"]),
         ('{"event": "draws"}', ["draws", "step"]),
-        ('{"event": "draws", "step": 1}', ["'draws'", "no steps"]),
+        ('{"event": "draws", "step": 1}', ["'draws'", "steps"]),
         ('{"event": "draws", "step": 1, "steps": [1]}', ["'draws'", "steps is [1]"]),
         ('{"event": "draws", "step": 1, "steps": {"a": "x"}}', ["steps is {'a': 'x'}"]),
         ('{"event": "step", "step": true, "task": "a"}', ["step is True"]),

@@ -16,9 +16,9 @@ from palm.backbone.low_rank import LowRank, new_adapters
 from palm.core.files.tensors import load_tensors, save_tensors
 from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint, trained_weights
 from palm.engine.training.loop import Training
-from palm.export.inspection import inspect_directory
 from palm.pretrained import from_ours
 from palm.pretrained.peft import read_adapters, write_adapters
+from palm.report.inspection import inspect_directory
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
 IDS = torch.randint(5, 40, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -206,7 +206,7 @@ def test_a_saved_model_is_merged_and_its_small_directory_is_the_same_on_the_base
         assert inspect_directory(place)["lora"] == {"rank": 2, "alpha": 16.0, "base": str(base), "layers": 4}
 
     other = folder / "out" / "match" / "infer_model"
-    with pytest.raises(palm.StorageError, match=r"another base.* 4 of 39"):
+    with pytest.raises(palm.StorageError, match=r"4 of 39"):
         palm.load_model(other / "lora", base=saved)
     base.rename(folder / "moved")
     with pytest.raises(palm.StorageError, match="base"):

@@ -109,7 +109,7 @@ def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
     assert text == (
         "---\nlanguage: zh\nlibrary_name: palm\npipeline_tag: text-classification\n"
         "tags:\n- palm\n- ernie\n- cls\n---\n\n"
-        "# t\n\nText classification. Encoder: ernie (3 layers, 8 wide).\n\n"
+        "# t\n\nText classification. Encoder: ernie (3 layers, 8 hidden units).\n\n"
         "## How to load it\n\n```python\nimport palm\n\n"
         'model = palm.load_model("t")  # the path of this directory\nmodel.predict(["a text"])\n```\n'
     )
@@ -117,7 +117,7 @@ def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
 
 def test_a_score_that_is_not_a_number_is_no_result() -> None:
     text = model_card(description(training=training()), [])
-    assert "| pearson | not a number |\n| mse | 0.5000 |" in text
+    assert "| pearson | NaN |\n| mse | 0.5000 |" in text
     results = ModelCard(text).data.eval_results
     assert [(each.metric_type, each.metric_name, each.metric_value) for each in results] == [
         ("mse", "mse", 0.5)
@@ -161,7 +161,7 @@ def test_a_trainers_model_has_a_card(tmp_path: Path) -> None:
 def test_a_model_is_as_large_beside_8_tasks_as_beside_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_metadata, "MOST_TASKS", 2)
+    monkeypatch.setattr(training_metadata, "MAX_TASKS", 2)
     tiny.write_files(tmp_path)
     found = []
     for count in (4, 8):

@@ -45,7 +45,7 @@ def test_a_step_that_does_not_fit_is_described_with_what_takes_less(
         "'cls' at global step 1",
         "16 rows of up to",
         "Tried to allocate 2.00 GiB",
-        "the optimizer 0.0 MiB",
+        "optimizer state 0.0 MiB",
     ]
     settings = [
         "batch_size",

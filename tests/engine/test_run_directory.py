@@ -12,11 +12,12 @@ import pytest
 
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import new_directory
-from palm.core.files.fs import WRITTEN, mark_written, write_json
+from palm.core.files.fs import OLD, UNFINISHED, WRITTEN, write_json
 from palm.core.files.untrusted import read_json
 from palm.engine.run.checkpoint import VERSION
-from palm.engine.run.run_directory import RunDirectory, RunStart, name_problem
+from palm.engine.run.run_directory import RunDirectory, RunStart
 from palm.engine.run.run_lock import only_run_in
+from palm.engine.run.run_names import name_problem
 
 
 def identity(**settings: Any) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def directory(path: Path, **settings: Any) -> RunDirectory:
 
 def begun(run: RunDirectory, made: dict[str, Any] | None = None, **launch: Any) -> RunStart:
     start = run.check(**launch)
-    launch.pop("goes_on", None)
+    launch.pop("restarted", None)
     run.begin(start, made or identity(), **launch)
     return start
 
@@ -124,6 +125,15 @@ def test_an_earlier_run_stops_a_new_one_with_both_remedies(tmp_path: Path) -> No
         directory(tmp_path, resume="elsewhere/step_8").check()
 
 
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_a_run_in_the_folder_of_a_model_or_a_checkpoint_is_refused(
+    resume: str | None, tmp_path: Path
+) -> None:
+    for place in (model(tmp_path / "cls" / "infer_model"), checkpoint(tmp_path, 4, "a")):
+        with pytest.raises(StorageError, match=f"save_path: {place}"):
+            directory(place, resume=resume, overwrite=True).check()
+
+
 def test_overwrite_replaces_what_palm_wrote_and_nothing_else(tmp_path: Path) -> None:
     first = begun(directory(tmp_path))
     checkpoint(tmp_path, 4, first.run_id)
@@ -187,36 +197,38 @@ def test_a_restart_by_the_launcher_goes_on_without_being_asked(tmp_path: Path) -
     first = begun(directory(tmp_path), identity(), launch="l")
     newest = checkpoint(tmp_path, 4, first.run_id)
     run = directory(tmp_path)
-    assert begun(run, identity(), launch="l", goes_on=True).checkpoint == newest
+    assert begun(run, identity(), launch="l", restarted=True).checkpoint == newest
     with pytest.raises(StorageError, match="resume: auto"):
-        run.check(launch="m", goes_on=True)
+        run.check(launch="m", restarted=True)
 
 
 def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
     first = begun(directory(tmp_path))
-    model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.old")
-    mark_written(tmp_path / "cls" / ".infer_model.old")
+    (tmp_path / "cls" / ".infer_model.node-17.part").mkdir(parents=True)
+    (tmp_path / "cls" / ".infer_model.node-17.part" / UNFINISHED).touch()
+    model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.node-17.part" / OLD)
     for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", "best/.cls.node-17.part"):
         (tmp_path / name).mkdir(parents=True)
-    for name in (".history.jsonl.17.part", "..run.lock.json.17.part", ".run.json.17.part"):
-        mark_written(tmp_path / name)
-        (tmp_path / name).write_text("half", encoding="utf-8")
+    for name in (".history.jsonl.node-17.part", "..run.lock.json.node-17.part", ".run.json.node-17.part"):
+        (tmp_path / name).mkdir()
+        for file in (UNFINISHED, "half"):
+            (tmp_path / name / file).write_text("half", encoding="utf-8")
     checkpoint(tmp_path, 4, first.run_id)
     directory(tmp_path, resume="auto").check()
     assert names(tmp_path) == [WRITTEN, "best", "cls", "run.json", "step_4"]
-    assert names(tmp_path / "cls") == [WRITTEN, "infer_model"]
+    assert names(tmp_path / "cls") == ["infer_model"]
     assert names(tmp_path / "best") == []
 
 
 def test_how_to_go_on_says_what_is_whole(tmp_path: Path) -> None:
     run = directory(tmp_path)
     start = begun(run)
-    assert str(tmp_path) in run.how_to_go_on()
-    assert "resume" not in run.how_to_go_on()
+    assert str(tmp_path) in run.resume_advice()
+    assert "resume" not in run.resume_advice()
     checkpoint(tmp_path, 4, start.run_id)
     model(tmp_path / "cls" / "infer_model")
-    assert "step_4, cls/infer_model" in run.how_to_go_on()
-    assert run.how_to_go_on().endswith("resume: auto")
+    assert "step_4, cls/infer_model" in run.resume_advice()
+    assert run.resume_advice().endswith("resume: auto")
 
 
 @pytest.mark.parametrize("name", ["step_4", "best", "run.json", "history.jsonl", ".hidden", "a/b"])

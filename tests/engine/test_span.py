@@ -275,7 +275,7 @@ def test_the_report_tells_missed_spans_from_wrong_ends_and_labels() -> None:
     assert not judged.is_right
     assert dict(counts.facts()) == {
         f"spans: {kind}": "1 (25.0 %)"
-        for kind in ("right", "other ends", "another label", "missed", "invented")
+        for kind in ("right", "wrong boundaries", "wrong label", "missed", "invented")
     }
     assert counts.confused() == [("y", "x", 1)]
     assert {each.label: (each.precision, each.recall) for each in counts.label_scores()} == {

@@ -19,7 +19,13 @@ from palm.controller.controller import Controller
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.engine.training.events import Transferred
 from palm.engine.training.loop import Training
-from palm.engine.training.transfer import LEAST, TransferProbe, automatic_period, cosines, num_batches
+from palm.engine.training.transfer import (
+    MIN_COMPARISONS,
+    TransferProbe,
+    automatic_period,
+    cosines,
+    num_batches,
+)
 from palm.engine.watching.transfer_report import influences, matrix, median_interval
 from palm.report.charts import minus
 from palm.report.page import write_report
@@ -133,7 +139,7 @@ def comparison(step: int, there: float, back: float) -> Transferred:
 
 
 def test_a_matrix_says_what_to_keep_to_drop_and_to_try() -> None:
-    found = [comparison(k, 0.4 + 0.02 * k, -0.5 - 0.1 * (k % 2)) for k in range(LEAST)]
+    found = [comparison(k, 0.4 + 0.02 * k, -0.5 - 0.1 * (k % 2)) for k in range(MIN_COMPARISONS)]
     helps, harms = influences(found)
     assert (helps.helper, helps.target, helps.verdict, helps.count) == ("a", "b", "keep", 5)
     assert (harms.verdict, harms.look_ahead, harms.cosine) == ("drop", pytest.approx(-0.5), 0.5)
@@ -142,9 +148,9 @@ def test_a_matrix_says_what_to_keep_to_drop_and_to_try() -> None:
         ["a", "", "keep (+0.44, +0.40 to +0.48, of 5)"],
         ["b", "drop (-0.50, -0.60 to -0.50, of 5)", ""],
     ]
-    unsure = influences([comparison(k, 0.3 * (k - 2), -0.5) for k in range(LEAST)])[0]
-    few = influences(found[: LEAST - 1])[1]
-    nothing = influences([comparison(k, 0.02 * (k - 2), -0.5) for k in range(LEAST)])[0]
+    unsure = influences([comparison(k, 0.3 * (k - 2), -0.5) for k in range(MIN_COMPARISONS)])[0]
+    few = influences(found[: MIN_COMPARISONS - 1])[1]
+    nothing = influences([comparison(k, 0.02 * (k - 2), -0.5) for k in range(MIN_COMPARISONS)])[0]
     assert (unsure.verdict, few.verdict, nothing.verdict) == ("try alone", "try alone", "no effect")
     assert matrix(influences([])) == []
 

@@ -326,8 +326,8 @@ def test_a_program_that_configures_logging_gets_the_records() -> None:
             {"batch_size": 22},
             3,
             [
-                "cls: an epoch counts whole steps, 22 of 40 rows; for more, set a smaller batch or a larger "
-                "num_epochs (its 3 steps are 1.6 passes over the rows)"
+                "cls: an epoch counts whole steps, 22 of 40 rows; to cover more, use a smaller batch or a "
+                "larger num_epochs (its 3 steps are 1.6 passes over the rows)"
             ],
             ["cls: 14 of its 40 rows were not trained on in the last pass over them, number 2"],
         ),

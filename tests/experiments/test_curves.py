@@ -65,5 +65,5 @@ def test_each_way_is_drawn_between_the_ends_of_its_interval(curves: LearningCurv
 
 def test_what_is_no_number_of_rows_is_refused(tmp_path: Path) -> None:
     given = tiny.config(tiny.write_files(tmp_path), "cls", "match")
-    with pytest.raises(ConfigError, match="rows: 0, few: "):
+    with pytest.raises(ConfigError, match=r"rows .*0, few"):
         learning_curves(given, rows=["all", "0", "few"])

@@ -111,10 +111,10 @@ def test_time_that_is_left_goes_by_steps(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     progress = GridProgress({"a": 10, "b": 30, "c": 60})
     with caplog.at_level("INFO", logger="palm"):
-        progress.tell("a", {"state": "done"}, True, "f1 0.5")
+        progress.report("a", {"state": "done"}, True, "f1 0.5")
         now[0] = 160.0
-        progress.tell("b", {"state": "done"}, False, "f1 0.6")
-        progress.tell("c", {"state": "failed"}, False, "f1 0.1")
+        progress.report("b", {"state": "done"}, False, "f1 0.6")
+        progress.report("c", {"state": "failed"}, False, "f1 0.1")
     named = [
         ("1 of 3", "a", "f1 0.5"),
         ("2 of 3", "b", "f1 0.6", "2 min"),

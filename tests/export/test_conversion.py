@@ -157,12 +157,9 @@ def test_a_folder_of_somebody_else_is_refused_with_the_remedy(
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     monkeypatch.chdir(tmp_path / "proj")
     for folder, told in (
-        (
-            tmp_path / "other",
-            "holds what palm did not write (thesis.tex), and nothing of it is replaced",
-        ),
-        (".", "'.' is a folder that is in use; give the path of a new one"),
-        ("/", "'/' is a folder that is in use; give the path of a new one"),
+        (tmp_path / "other", "(thesis.tex)"),
+        (".", "'.' is an existing folder"),
+        ("/", "'/' is an existing folder"),
         (tmp_path / "file", "is a file; give the path of a new folder"),
     ):
         assert main([words[0], "unread", "--output", str(folder), *words[1:], "--overwrite"]) == 2

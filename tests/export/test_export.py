@@ -385,7 +385,7 @@ class OddHead(Classify):
             "model.*CRF",
         ),
         (MaskLM(16, 1833, "relu"), "hidden_act 'relu', transformers 'gelu'"),
-        (OddHead(3, 16), f"'{__name__}.OddHead'; known: cls"),
+        (OddHead(3, 16), f"'{__name__}.OddHead'; .* cls, match"),
     ],
     ids=["CRF", "activation", "own class"],
 )
@@ -400,9 +400,12 @@ def test_several_tasks_are_one_model_each(run: Path, capsys: pytest.CaptureFixtu
     for source in (run / "out", run / "out" / "step_50"):
         assert main(["export", str(source), "--output", str(run / "none"), "--to", "hf"]) == 2
         error = capsys.readouterr().err
-        assert f"error: {source} holds several tasks: export {saved(run, 'answer')} or " in error
+        assert error.startswith(f"error: {source} ")
+        assert f"export {saved(run, 'answer')} or " in error
     assert main(["export", str(run), "--output", str(run / "none"), "--to", "hf", "--all_heads"]) == 2
-    assert "--all_heads goes with --to onnx" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "--all_heads" in error
+    assert "--to onnx" in error
 
 
 # onnxruntime
@@ -529,7 +532,7 @@ def test_tasks_that_read_texts_otherwise_do_not_share_a_graph() -> None:
     )
     with pytest.raises(PalmError, match=r"'one' and 'three' .*vocab_path"):
         check_alike(one, three)
-    with pytest.raises(PalmError, match=r"'three' and 'two' .*task_id 1 and 0"):
+    with pytest.raises(PalmError, match=r"'three' and 'two' .*task_id.* 1 and 0"):
         check_alike(three, two)
 
 
@@ -577,7 +580,7 @@ def test_a_graph_that_computes_something_else_is_refused(run: Path, pairs_graph:
         model.head.get_parameter("out.bias").add_(0.25)
     with pytest.raises(PalmError) as caught:
         check_graph(pairs_graph.session, graph, model, 1e-4)
-    assert all(part in str(caught.value) for part in ("'fits'", "2.5e-01", "32 made-up rows", "1.0e-04"))
+    assert all(part in str(caught.value) for part in ("'fits'", "2.5e-01", "32 ", "1.0e-04"))
 
 
 class FixedHead(Classify):

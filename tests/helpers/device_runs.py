@@ -45,7 +45,7 @@ from palm.cli import main
 from palm.controller.controller import Controller
 from palm.engine.inference.inference import InferenceModel
 
-STEPS = 6
+STEPS = 4
 
 
 def config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:

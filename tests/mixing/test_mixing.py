@@ -168,7 +168,7 @@ def test_draws_have_the_frequencies_of_the_shares(mixing: Mixing, shares: list[f
         (lambda: Annealed(1.5), "mixing_decay should be above 0 and at most 1, not 1.5"),
         (lambda: DevScore({}, 0), "mixing_floor should be above 0 and at most 1, not 0"),
         (lambda: Annealed().expected_steps([SMALL, LARGE], 0, 1), "set num_epochs above 1"),
-        (lambda: Annealed().expected_steps([SMALL, LARGE], 1, 5), "counts the epochs of 'small'"),
+        (lambda: Annealed().expected_steps([SMALL, LARGE], 1, 5), "'small'; set sampling_reference"),
         (lambda: DevScore({"smal": 1}).expected_steps([SMALL], 0, 1), "did you mean 'small'"),
     ],
 )

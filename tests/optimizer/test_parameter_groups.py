@@ -155,11 +155,11 @@ def test_a_lower_rate_of_the_head_is_that_of_a_run_with_two_optimizers(folder: P
         ({"cls.head_learning_rate": -1}, "task 'cls': head_learning_rate: -1"),
         (
             {"parameter_learning_rates": {"backbone.layer.0.*": 1e-4}},
-            r"'backbone\.layer\.0\.\*' fits no parameter that moves",
+            r"parameter_learning_rates: 'backbone\.layer\.0\.\*'",
         ),
         (
             {"freeze": "backbone", "parameter_learning_rates": {"backbone.*": 1e-4}},
-            "fits no parameter that moves",
+            r"parameter_learning_rates: 'backbone\.\*'",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palm.paradigm.crf import LinearChainCRF, scanned
+from palm.paradigm.crf import LinearChainCRF, scan
 
 
 def crf_of(weight: Tensor) -> LinearChainCRF:
@@ -143,8 +143,8 @@ def test_blocks_side_by_side_are_one_word_after_another(size: int, spread: float
         for shape in ((3, 13, 5), (3, 5), (5, 5))
     )
     likely[..., 2] = 1.0
-    whole = scanned(first, likely, moves, 13)
-    for part, expected in zip(scanned(first, likely, moves, size), whole, strict=True):
+    whole = scan(first, likely, moves, 13)
+    for part, expected in zip(scan(first, likely, moves, size), whole, strict=True):
         torch.testing.assert_close(part, expected, rtol=1e-10, atol=0)
 
 

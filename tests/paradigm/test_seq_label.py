@@ -170,7 +170,7 @@ def test_a_wrong_text_is_told_with_its_number(vocab: Path, text: object) -> None
 
 def test_every_label_needs_a_name(vocab: Path) -> None:
     assert reader_of(vocab, n_classes=4).labels.names[3] == "I-thing"
-    with pytest.raises(ConfigError, match=r"label_map: .*id 4, 5; n_classes 6"):
+    with pytest.raises(ConfigError, match=r"label_map: .*id 4, 5; .*n_classes 6"):
         reader_of(vocab, n_classes=6)
     with pytest.raises(ConfigError, match=r"3 of 'I-thing' .*n_classes 3"):
         reader_of(vocab, n_classes=3)

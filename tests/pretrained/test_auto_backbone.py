@@ -189,11 +189,10 @@ def test_a_tokenizer_json_of_byte_pairs_is_found(tmp_path: Path) -> None:
             lambda model: [file.unlink() for file in model.iterdir()],
             "it is empty; expected model.safetensors",
         ),
-        (lambda model: (model / "model.safetensors").unlink(), "it holds config.json, vocab.txt; expected"),
+        (lambda model: (model / "model.safetensors").unlink(), r"config\.json, vocab\.txt; "),
         (
             lambda model: (model / "config.json").unlink(),
-            r"has weights but none of config\.json, .* put it beside them .*\"num_hidden_layers\": 2, "
-            r"\"num_attention_heads\": \"\?\"",
+            r"model has weights .*config\.json, .*\"num_hidden_layers\": 2, \"num_attention_heads\": \"\?\"",
         ),
         (
             lambda model: write_text(model, "config.json", '{"model_type": "xlnet"}'),
@@ -262,5 +261,5 @@ def test_quantized_weights_are_refused(tmp_path: Path) -> None:
     backbone = Controller(tiny.config(folder, "cls"), argv=[]).training().model.backbone
     weights = backbone.state_dict()
     weights["embeddings.word.weight"] = weights["embeddings.word.weight"].to(torch.int8)
-    with pytest.raises(StorageError, match=r"whole numbers.* 1 of .*embeddings\.word\.weight"):
+    with pytest.raises(StorageError, match=r" 1 of .*embeddings\.word\.weight"):
         fill_backbone(backbone, Renamed("palm", weights, [], [], weights), folder)

@@ -81,14 +81,14 @@ CASES = {
         "test_the_script_of_a_project_with_a_helper_runs_to_its_end"
     ),
     "commands that need no torch wait for it": (
-        "test_commands_that_read_declarations_and_records_do_not_wait_for_torch"
+        "test_commands_that_read_declarations_and_records_import_what_they_use"
     ),
     "options with hyphens and with underscores": (
         "test_hyphens_are_underscores_in_names_but_not_in_tasks_or_values"
     ),
     "figures of new projects": "test_the_promised_scores_are_those_that_the_program_measures",
     "an error of inspect or diff waits for torch": (
-        "test_commands_that_read_declarations_and_records_do_not_wait_for_torch"
+        "test_commands_that_read_declarations_and_records_import_what_they_use"
     ),
     "exit codes of check and of a dry run": "test_exit_codes_and_the_dry_run_of_train",
     "names of settings of Hugging Face": MISTAKE,

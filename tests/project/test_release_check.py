@@ -26,24 +26,23 @@ def script() -> dict[str, Any]:
         ("1.2.0", OPEN, None, []),
         ("1.2.0", DATED, None, []),
         ("1.2.0", DATED, "v1.2.0", []),
-        ("1.2.0", OPEN, "v1.2.0", ["CHANGELOG.md: 1.2.0 should have a date in place of 'unreleased'"]),
-        ("1.2.0", DATED, "1.2.0", ["the tag should be 'v1.2.0', not '1.2.0'"]),
-        ("1.1.0", OPEN, None, ["CHANGELOG.md: the top heading is of 1.2.0, the package of 1.1.0"]),
+        ("1.2.0", OPEN, "v1.2.0", [("CHANGELOG.md", "1.2.0", "a date", "'unreleased'")]),
+        ("1.2.0", DATED, "1.2.0", [("tag", "'v1.2.0'", "'1.2.0'")]),
+        ("1.1.0", OPEN, None, [("CHANGELOG.md", "1.2.0", "1.1.0")]),
         (
             "1.2.0",
             "## Unreleased\n",
             None,
-            [
-                "CHANGELOG.md: the top heading should be '## <version> (unreleased)' or with a date, "
-                "not '## Unreleased'"
-            ],
+            [("CHANGELOG.md", "'## <version> (unreleased)'", "'## Unreleased'")],
         ),
     ],
 )
 def test_version_changelog_and_tag_agree(
-    script: dict[str, Any], version: str, changelog: str, tag: str | None, problems: list[str]
+    script: dict[str, Any], version: str, changelog: str, tag: str | None, problems: list[tuple[str, ...]]
 ) -> None:
-    assert script["version_problems"](version, changelog, tag) == problems
+    found = script["version_problems"](version, changelog, tag)
+    for line, values in zip(found, problems, strict=True):
+        assert all(value in line for value in values)
 
 
 def test_the_changelog_is_of_this_version(script: dict[str, Any]) -> None:

@@ -346,12 +346,12 @@ def test_prediction_needs_no_answers(reader: MRCReader, tmp_path: Path) -> None:
         ('{"version": 1}', r"squad.json:1:15: expected .*'data'.* found the end"),
         ('{"data": 5}', r"squad.json:1:10: expected .*'data', found '5'"),
         ('{"data": []} x', r"squad.json:1:14: expected .*'}', found 'x'"),
-        ('{"data": []}', r"squad.json: .*no questions"),
+        ('{"data": []}', r"squad.json: .*question \(data, paragraphs, qas\)"),
         ('{"data": [5]}', r"squad.json: article 1: expected .*'paragraphs', not 5"),
-        ('{"data": [{"title": 1}]}', r"squad.json: article 1: no 'paragraphs'; there is 'title'"),
+        ('{"data": [{"title": 1}]}', r"squad.json: article 1: no 'paragraphs'; found 'title'"),
         (
             '{"data": [{"paragraphs": [{"context": "a"}]}]}',
-            r"article 1, paragraph 1: no 'qas'; there is 'context'",
+            r"article 1, paragraph 1: no 'qas'; found 'context'",
         ),
         (
             '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "x", "question": 5}]}]}]}',

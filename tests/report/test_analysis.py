@@ -86,20 +86,19 @@ MODELS = ["cls/best_model", "cls/infer_model", "best/cls"]
 
 
 @pytest.mark.parametrize(
-    ("removed", "message"),
+    ("removed", "reason"),
     [
-        ([], "Nothing was predicted (--no_predict)."),
-        (["resolved_config.yaml"], "The run wrote down no dev_file, so nothing was predicted."),
-        (
-            [f"{model}/manifest.json" for model in MODELS],
-            "No model of this task is saved, and no checkpoint, so nothing was predicted.",
-        ),
+        ([], "--no_predict"),
+        (["resolved_config.yaml"], "dev_file"),
+        ([f"{model}/manifest.json" for model in MODELS], "checkpoint"),
     ],
 )
-def test_it_is_told_why_nothing_was_predicted(run: Path, removed: list[str], message: str) -> None:
+def test_the_reason_is_given_when_nothing_was_predicted(run: Path, removed: list[str], reason: str) -> None:
     for file in removed:
         (run / file).unlink()
-    assert analyses_of(read_run(run), predict=False)["cls"] == message
+    found = analyses_of(read_run(run), predict=False)["cls"]
+    assert isinstance(found, str)
+    assert reason in found
 
 
 def test_a_task_that_only_helps_is_predicted_by_the_last_checkpoint(tmp_path: Path) -> None:
@@ -307,11 +306,11 @@ def test_answers_are_sorted_by_what_is_right_about_them() -> None:
     assert dict(counts.facts()) == {
         "exactly right": "2 of 6 (33.3 %)",
         "overlaps the true answer": "1 of 6 (16.7 %)",
-        "another place": "1 of 6 (16.7 %)",
-        "no answer where there is one": "1 of 6 (16.7 %)",
-        "an answer where there is none": "1 of 6 (16.7 %)",
-        "words of the true answers, on average": "1.17",
-        "words of the predicted answers, on average": "0.83",
+        "wrong answer": "1 of 6 (16.7 %)",
+        "no answer to an answerable question": "1 of 6 (16.7 %)",
+        "answer to an unanswerable question": "1 of 6 (16.7 %)",
+        "mean words of a true answer": "1.17",
+        "mean words of a predicted answer": "0.83",
     }
     by_length, by_windows = counts.groups([1, 1, 1, 2, 2, 9])
     assert by_length[1] == [("0", 2, 0.5), ("1", 1, 0.0), ("2", 3, pytest.approx((1 + 2 / 3) / 3))]

@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_equal_runs_differ_in_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert differences(str(folder / "run"), str(folder / "again")) == []
     assert main(["diff", str(folder / "run"), str(folder / "again")]) == 0
-    assert capsys.readouterr().out == f"{folder / 'run'} and {folder / 'again'} differ in nothing\n"
+    assert capsys.readouterr().out == f"no differences between {folder / 'run'} and {folder / 'again'}\n"
 
 
 def test_settings_data_steps_and_scores_that_differ_are_told(folder: Path) -> None:

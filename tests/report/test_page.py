@@ -82,7 +82,7 @@ def check(page: Page, run: Path) -> None:
     history = read_history(run)
     steps = [step for step in history.steps if step.task == "cls"]
     table = page.tables["cls: loss"]
-    assert table[0] == ["global step", "loss of the step", "smoothed", "dev loss"]
+    assert table[0] == ["global step", "step loss", "smoothed", "dev loss"]
     assert [row[:2] for row in table[1:] if row[1] != "–"] == [
         [shown_number(s.step), shown_number(s.loss)] for s in steps
     ]
@@ -247,7 +247,7 @@ def test_a_score_stands_beside_its_interval_and_the_commonest_label(reported: Pa
     assert isinstance(analysis, Analysis)
     true = [each.support for each in analysis.label_scores]
     assert analysis.baseline == max(true) / sum(true) == max(true) / analysis.examples
-    assert f"commonest label: {analysis.baseline:.4f}" in (reported / "report.html").read_text(
+    assert f"frequent label: {analysis.baseline:.4f}" in (reported / "report.html").read_text(
         encoding="utf-8"
     )
 
@@ -255,8 +255,8 @@ def test_a_score_stands_beside_its_interval_and_the_commonest_label(reported: Pa
 def test_the_page_marks_what_decides_and_has_defaults_memory_and_whole_names(reported: Path) -> None:
     text = (reported / "report.html").read_text(encoding="utf-8")
     history = read_history(reported)
-    assert text.count(">decides</span>") == len({task for e in history.evaluations for task in e.scores})
-    assert len(re.findall(r"<summary>[^<]*: \d+ more, by default</summary>", text)) >= 2
+    assert text.count(">main metric</span>") == len({task for e in history.evaluations for task in e.scores})
+    assert len(re.findall(r"<summary>[^<]*: \d+ more, at their defaults</summary>", text)) >= 2
     assert re.search(r"[0-9.]+ GiB of memory of the process", text)
     assert 'class="scroll" tabindex="0" role="region"' in text
     assert 'title="cls"' in text

@@ -214,5 +214,5 @@ def test_a_reader_of_2_x_reads_what_it_was_given(folder: Path) -> None:
     with pytest.raises(palm.PalmError, match=r"call load_data\(input_file, batch_size\) first"):
         next(reader.read(folder / "texts.tsv", with_targets=True))
     reader.load_data(str(folder / "texts.tsv"), 4)
-    with pytest.raises(palm.DataError, match=r"load_data .*texts\.tsv.*words\.txt"):
+    with pytest.raises(palm.DataError, match=r"load_data.*texts\.tsv.*words\.txt"):
         next(reader.read(folder / "words.txt", with_targets=True))

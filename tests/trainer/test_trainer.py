@@ -302,7 +302,7 @@ def test_a_task_built_in_python_joins_those_of_the_files(folder: Path) -> None:
     for _ in training.steps():
         pass
     assert helper.step > 0
-    with pytest.raises(palm.ConfigError, match=r"\btwo .*'cls'"):
+    with pytest.raises(palm.ConfigError, match=r"\bPython\b.* 'cls'"):
         Controller(tiny.config(folder, "cls"), argv=[], tasks=[training.tasks[0]])
 
 
@@ -337,17 +337,13 @@ def test_what_was_not_called_is_named(folder: Path) -> None:
     with pytest.raises(palm.PalmError, match=r"register_with\(backbone\)"):
         new.fit_reader(reader)
     reader.register_with(backbone)
-    with pytest.raises(
-        palm.PalmError, match=r"train comes too early; call build_backward\(optimizer\) first"
-    ):
+    with pytest.raises(palm.PalmError, match=r"train\b.* call build_backward\(optimizer\) first"):
         new.train()
     new.build_backward(adam)
     for call in (new.train, new.get_one_batch, lambda: new.num_examples, lambda: new.save(folder / "x")):
         with pytest.raises(palm.PalmError, match=r"too early; call fit_reader\(reader\) first"):
             call()
-    with pytest.raises(
-        palm.PalmError, match=r"get_one_batch comes too early; call fit_reader\(reader, phase='pre"
-    ):
+    with pytest.raises(palm.PalmError, match=r"get_one_batch\b.* call fit_reader\(reader, phase='pre"):
         new.get_one_batch("predict")
 
 
@@ -374,9 +370,7 @@ def test_wrong_values_are_told(folder: Path) -> None:
     with pytest.raises(palm.StorageError, match=r"has no task 'other'; it has cls"):
         other.load_ckpt(folder / "ckpt")
     trainer.build_predict_forward(parts()[0], palm.head.Classify(3, HIDDEN))
-    with pytest.raises(
-        palm.WiringError, match=r"not built like the trained Classify; they differ in out.bias"
-    ):
+    with pytest.raises(palm.WiringError, match=r"Classify.*trained Classify; they differ in out.bias"):
         trainer.predict_one_batch({})
 
 

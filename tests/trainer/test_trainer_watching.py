@@ -140,7 +140,7 @@ def test_a_training_that_is_done_or_under_way_is_told(folder: Path, caplog: pyte
 
     result = trainer.train(callbacks=[train_again])
     assert (result.steps, len(problems)) == ({"cls": 10}, 1)
-    assert all(word in problems[0] for word in ("'cls'", "under way"))
+    assert all(word in problems[0] for word in ("'cls'", "train()"))
     caplog.clear()
     assert trainer.train().steps == {"cls": 10}
     assert re.search(r"cls: .*fit_reader", caplog.text)
@@ -200,5 +200,5 @@ def test_the_report_has_the_settings_of_a_trainer(folder: Path) -> None:
         assert {name: values[title].get(name) for name in settings} == settings
     assert values["task cls"]["vocab_path"] == str(folder / "vocab.txt")
     text = write_report(folder / "out", predict=False).read_text(encoding="utf-8")
-    assert "What the program that trained it was made of" in text
+    assert "program that trained it" in text
     assert "palm train" not in text

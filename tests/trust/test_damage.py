@@ -15,7 +15,8 @@ import palm
 from helpers import saved
 from palm.core.errors import StorageError
 from palm.core.files.manifest import manifest_of, verified_object, verify
-from palm.engine.run.checkpoint import FORMAT, NEEDED, STATE, VERSION, newest_checkpoint, trained_weights
+from palm.engine.run.checkpoint import NEEDED, VERSION, newest_checkpoint, trained_weights
+from palm.engine.run.run_names import CHECKPOINT_FORMAT, STATE
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_resuming_passes_over_an_empty_description(
     (folder / name).write_bytes(content)
     with caplog.at_level(logging.WARNING, "palm"):
         assert newest_checkpoint(folder.parent) is None
-    assert f"passed over: {folder} is damaged: " in caplog.text
+    assert f"ignored: {folder} is damaged: " in caplog.text
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "vocab.txt", "manifest.json"])
@@ -132,7 +133,7 @@ def test_a_manifest_must_list_what_belongs_to_a_checkpoint(
     assert re.search(rf"manifest\.json .*{name}", caplog.text)
 
 
-OURS = {"format": FORMAT, "version": VERSION}
+OURS = {"format": CHECKPOINT_FORMAT, "version": VERSION}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_a_whole_state_that_says_nothing_is_passed_over(
 ) -> None:
     folder = saved.forge(saved.checkpoint(tmp_path), STATE, lambda _: state)
     assert newest_checkpoint(folder.parent) is None
-    assert f"passed over: cannot read {folder / STATE}: " in caplog.text
+    assert f"ignored: cannot read {folder / STATE}: " in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_a_saved_model_runs_no_function_that_it_names(folder: Path, part: str, n
     kind = {"paradigm": "head"}.get(part, part)
     with pytest.raises(StorageError, match=rf"{kind} {name!r}"):
         palm.load_model(model)
-    with pytest.raises(StorageError, match="none of palm's"):
+    with pytest.raises(StorageError, match=rf"{kind} {name!r}"):
         saved_model(model)
     for command in (
         ["predict", "--model", str(model), "--input", "cls.tsv", "--output", "out"],
@@ -149,7 +149,7 @@ def test_a_class_is_trusted_by_the_path_of_its_module_package_or_itself(folder: 
     with pytest.raises(StorageError, match=r"trust=\['ownparts'\]"):
         palm.load_model(model)
     for other in ("own", "ownparts.Own", "ownparts.OwnReader.x", ""):
-        with pytest.raises(StorageError, match="none of palm's"):
+        with pytest.raises(StorageError, match="names the reader '"):
             palm.load_model(model, trust=other)
     assert "ownparts" not in sys.modules
     loaded = palm.load_model(model, trust=["ownparts"])
@@ -185,10 +185,10 @@ def test_trust_in_a_module_is_trust_in_its_components_only(folder: Path, name: s
 def test_a_component_of_another_kind_is_refused_before_it_is_built(folder: Path) -> None:
     with pytest.raises(PalmError, match=r"'os\.system'"):
         READERS["os.system"]
-    with pytest.raises(PalmError, match="is no reader"):
+    with pytest.raises(PalmError, match=r"the reader 'palm\.paradigm\.Classify'"):
         READERS["palm.paradigm.Classify"]
     model = saved.forge(saved.model(folder), "config.json", named("reader", "palm.paradigm.cls.Classify"))
-    with pytest.raises(StorageError, match="none of palm's"):
+    with pytest.raises(StorageError, match="names the reader '"):
         palm.load_model(model)
 
 
@@ -197,7 +197,7 @@ def test_attributes_of_modules_are_not_computed(folder: Path) -> None:
     import trojan  # noqa: F401
 
     model = saved.forge(saved.model(folder), "config.json", named("reader", "trojan.Reader"))
-    with pytest.raises(StorageError, match="none of palm's"):
+    with pytest.raises(StorageError, match="names the reader '"):
         palm.load_model(model)
     assert not (folder / "ran").exists()
 
@@ -212,13 +212,13 @@ def test_attributes_of_modules_are_not_computed(folder: Path) -> None:
         ({"max_seq_len": 8}, "missing a required argument: 'vocab_path'"),
         ({"max_seq_len": [8], "vocab_path": {"file": "vocab.txt"}}, "the reader that .* describes"),
         ({"max_seq_len": 8, "vocab_path": 7}, "the reader that .* describes"),
-        ({"max_seq_len": 8, "vocab_path": "vocab.txt"}, "should be a file of the directory, not 'vocab.txt'"),
+        ({"max_seq_len": 8, "vocab_path": "vocab.txt"}, "should be a file .* 'vocab.txt'"),
         (
             {"max_seq_len": 8, "vocab_path": {"file": "vocab.txt"}, "label_map": "/etc/passwd"},
             "should be a file",
         ),
         ({"max_seq_len": 8, "vocab_path": {"file": "lost.txt"}}, "lost.txt is missing"),
-        ({"max_seq_len": 8, "vocab_path": {"file": 7}}, "names the file 7, which would lie outside of it"),
+        ({"max_seq_len": 8, "vocab_path": {"file": 7}}, "the file 7, .* outside"),
     ],
 )
 def test_settings_are_data_too(folder: Path, settings: Any, message: str) -> None:
@@ -258,7 +258,7 @@ def test_a_checkpoint_runs_nothing_either(folder: Path) -> None:
         return state
 
     checkpoint = saved.forge(saved.checkpoint(folder), "state.json", change)
-    with pytest.raises(StorageError, match="none of palm's"):
+    with pytest.raises(StorageError, match="names the reader '"):
         tasks_of_run(checkpoint)
     assert not (folder / "ran").exists()
 
@@ -280,9 +280,7 @@ def test_a_wrong_size_costs_nothing(folder: Path, part: str, sizes: dict[str, in
         return description
 
     model = saved.forge(saved.model(folder), "config.json", change)
-    message = (
-        r"ask for far more than the \d+ tensors that are there|whole number, . or more, at most 2147483647"
-    )
+    message = r"more parameters than the \d+ saved tensors|whole number, . or more, at most 2147483647"
     with pytest.raises(PalmError, match=rf"the (backbone|head) that .*model describes: .*({message})"):
         palm.load_model(model)
     if part == "backbone":

@@ -19,15 +19,16 @@ from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import seal
 from palm.engine.run.determinism import read_recording
-from palm.engine.run.run_directory import FOLDERS, RunDirectory
+from palm.engine.run.run_directory import RunDirectory
+from palm.engine.run.run_names import FOLDERS
 from palm.engine.training.events import Saved
 from palm.engine.watching.trackers.tracker import Tracker
 from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face
-from palm.export.inspection import inspect_directory
 from palm.export.onnx_model import to_onnx
 from palm.report.difference import differences
+from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot
 
 CANARY = "a red secret door"

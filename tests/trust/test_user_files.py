@@ -29,7 +29,6 @@ from palm.core.files.fs import (
     WRITTEN,
     _host,
     has_changed,
-    is_temporary,
     is_written,
     write_atomically,
     write_text,
@@ -363,7 +362,7 @@ def test_a_run_says_which_results_it_removed(tmp_path: Path, caplog: pytest.LogC
     ],
 )
 def test_a_damaged_line_of_the_record_makes_a_file_the_users(tmp_path: Path, change: dict[str, Any]) -> None:
-    """None takes a field away; neither a traceback nor the mark of a temporary comes of it."""
+    """None takes a field away; no traceback comes of it."""
     write_text(tmp_path / "history.jsonl", "{}", grows=True)
     record = tmp_path / WRITTEN
     line = json.loads(record.read_text(encoding="utf-8").splitlines()[-1])
@@ -371,5 +370,4 @@ def test_a_damaged_line_of_the_record_makes_a_file_the_users(tmp_path: Path, cha
     damaged = {name: value for name, value in {**line, **change}.items() if value is not None}
     record.write_text(f"{json.dumps(damaged)}\n[]\n5\n", encoding="utf-8")
     assert not is_written(tmp_path / "history.jsonl")
-    assert not is_temporary(tmp_path / "history.jsonl")
     assert not has_changed(tmp_path / "history.jsonl")

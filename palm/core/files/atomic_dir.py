@@ -1,9 +1,8 @@
-"""Atomic directories: they appear whole or not at all, and replace nothing but what palm wrote itself."""
+"""Atomic directories: they appear complete or not at all, and replace only what palm wrote."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -13,78 +12,54 @@ from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files import door, fs
 from palm.core.files.checksum import checksum
-from palm.core.files.fs import UNFINISHED, WRITTEN
-from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, unchanged, verify
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.files.fs import WRITTEN
+from palm.core.files.manifest import is_sealed, manifest_of, seal, unchanged, verify
+from palm.core.files.write_errors import STAGE, wrap_write_errors
 from palm.core.logging import logger
 
 WEIGHTS = ".safetensors"
-"""End of the names of files of weights."""
+"""Suffix of weight files."""
 
 MAX_NAMED = 3
-"""Foreign files that a message names."""
-
-_TEMPORARY = re.compile(r"\.(.+?)(?:\.(?:[A-Za-z0-9]*-)?\d+\.part|\.old)")
-"""Temporary names, of this module and of `write_atomically`."""
+"""Maximum number of foreign files that a message lists."""
 
 
 @contextmanager
 def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A folder to fill that becomes `path` when the block ends well, and vanishes when it does not.
+    """Yield a folder to fill; it becomes `path` if the block succeeds and is removed if it fails.
 
-    Every file is flushed to the disk and entered in `manifest.json` with its size and SHA-256 first. A folder
-    of a process that died meanwhile is removed by the next one for the same path.
+    Before that, every file is flushed to disk and listed in `manifest.json` with its size and SHA-256. If a
+    process dies in between, the next writer of the same path removes its folder.
 
     Args:
-        path: is not there yet, or is empty.
-        overwrite: also replace a folder that palm wrote, and that holds nothing else.
+        path: must not exist yet, or be an empty folder.
+        overwrite: also replace a folder that palm wrote and that contains nothing else.
 
     Raises:
-        StorageError: something else stands there, or the place cannot be written.
+        StorageError: something else is at `path`, or it cannot be written.
     """
     path = path if path.name not in ("", "..") else path.resolve()
     check_target(path, overwrite)
-    part = fs.temporary_name(path)
     with wrap_write_errors(path):
-        for folder in (*fs.stale_temporaries(path), fs.aside_name(path)):
-            _remove_temporary(folder)
-        door.make_folder(part.parent)
-        with _unfinished(part):
+        door.make_folder(path.parent)
+        with fs.staged(path) as stage:
+            door.new_folder(part := stage / path.name)
             yield part
-            # The manifest is written last: where it is, all that it lists is whole and on the disk.
+            # The manifest is written last: if it exists, all files that it lists are complete and on disk.
             seal(part)
-            check_target(path, overwrite)  # hours may lie between
-            door.remove(part / UNFINISHED)
-            old = fs.replace_directory(part, path)
-            fs.tell_replaced(path, was_there=old is not None)
-    if old is not None:
-        _remove_listed(old)
-
-
-@contextmanager
-def _unfinished(part: Path) -> Iterator[Path]:
-    """A new folder with palm's mark, which is removed at the end of the block if the mark is still there."""
-    _remove_temporary(part)  # of a process that had the same number
-    door.new_folder(part)
-    try:
-        door.new_file(part / UNFINISHED).close()
-        yield part
-    except BaseException:
-        _remove_unfinished(part)
-        raise
-    if door.is_plain(part / UNFINISHED):
-        _remove_unfinished(part)
+            check_target(path, overwrite)  # hours may have passed since the first check
+            fs.tell_replaced(path, fs.replace_directory(part, path))
 
 
 def linked_copy(source: Path, path: Path) -> None:
-    """Put what palm wrote at `source` at `path`, too; its weights take no further place on the same disk.
+    """Copy a folder that palm wrote; on the same disk, its weights are hard-linked and take no extra space.
 
-    They may be one file under two names because nothing of palm writes into a file that has its name: folders
-    are replaced as a whole. What people may edit, such as the card, is copied.
+    Sharing the weight files is safe because palm never writes into a finished file: folders are replaced as a
+    whole. Files that people may edit, such as the model card, are copied.
 
     Args:
         source: a folder with a manifest.
-        path: is replaced, if palm wrote what is there.
+        path: the copy; replaced if palm wrote it.
 
     Raises:
         StorageError: `source` is damaged, or `path` cannot be written.
@@ -98,11 +73,11 @@ def linked_copy(source: Path, path: Path) -> None:
 
 
 def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
-    """Make the weights of a folder hard links to equal ones of other folders, where there are any.
+    """Replace the weights of a folder by hard links to equal weights in other folders.
 
     Args:
-        folder: with a manifest.
-        others: folders that may have the same weights; those without a manifest are skipped.
+        folder: a folder with a manifest.
+        others: folders that may contain the same weights; those without a manifest are skipped.
     """
     entries = manifest_of(folder)
     for other in others:
@@ -111,24 +86,24 @@ def link_equal_weights(folder: Path, others: Sequence[Path]) -> None:
         for name in equal:
             original = other / name
             with suppress(OSError):
-                # The manifest says what should be there; a file that was damaged since must not spread.
+                # The file may have been damaged since the manifest was written; do not spread it.
                 is_whole = checksum(original) == entries[name]["sha256"]
                 if is_whole and not original.samefile(folder / name):
-                    # Beside the folder: a process that dies meanwhile leaves nothing in it.
-                    with _unfinished(fs.temporary_name(folder)) as part:
-                        if door.hard_link(original, part / WEIGHTS):
-                            door.rename(part / WEIGHTS, folder / name)
+                    # Beside the folder, so that a process that dies here leaves nothing in it.
+                    with fs.staged(folder) as stage:
+                        if door.hard_link(original, stage / WEIGHTS):
+                            door.rename(stage / WEIGHTS, folder / name)
 
 
 def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = ()) -> None:
-    """Check that `new_directory` may write; `reads` is what it will be made of, and so not replaced.
+    """Check that `new_directory` may write, without replacing the sources in `reads`.
 
     Raises:
-        StorageError: it may not; names what is there and what to do.
+        StorageError: it may not; the message says what is there and what to do.
     """
     if path.name in ("", ".."):
         raise StorageError(
-            f"{str(path)!r} is a folder that is in use; give the path of a new one, such as {path / 'model'}"
+            f"{str(path)!r} is an existing folder; give the path of a new one, such as {path / 'model'}"
         )
     fs.recover(path)
     if path.is_symlink():
@@ -140,26 +115,23 @@ def check_target(path: Path, overwrite: bool = False, reads: Iterable[object] = 
     fs.check_not_read(path, reads)
     if (path / WRITTEN).exists():
         raise StorageError(
-            f"{path} is the folder of a run, and nothing of it is replaced; give the path of a new one"
+            f"{path} is the folder of a run and will not be replaced; give the path of a new one"
         )
     if foreign := foreign_files(path):
         names = ", ".join(shortened(foreign, MAX_NAMED))
         raise StorageError(
-            f"{path} holds what palm did not write ({names}), and nothing of it is replaced; "
+            f"{path} contains files that palm did not write ({names}), so it will not be replaced; "
             "give the path of a new folder, or move them elsewhere"
         )
     if not overwrite:
         raise StorageError(
-            f"{path} holds what palm wrote before; give the path of a new folder, or replace it with "
+            f"{path} already contains output of palm; give the path of a new folder, or replace it with "
             "--overwrite (in Python: overwrite=True)"
         )
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """Return what a folder holds beside the manifest and the files that it lists, by name.
-
-    Empty folders count.
-    """
+    """List everything in a folder, empty folders included, that its manifest does not account for."""
     ours = unchanged(folder)
     parents = {parent.as_posix() for name in ours for parent in Path(name).parents}
     foreign = []
@@ -172,10 +144,10 @@ def foreign_files(folder: Path) -> list[str]:
 
 
 def move_foreign_aside(path: Path) -> None:
-    """Give a folder or a file another name where palm would refuse to replace it; nothing of it is lost.
+    """Rename a folder or file that palm would refuse to replace, so that nothing is lost.
 
-    For folders that a run must write after hours: a checkpoint of palm whose manifest is damaged, or files
-    that somebody put there since the run began.
+    For a run that must write a folder after hours of training and finds a checkpoint with a damaged manifest
+    there, or files that somebody added since the run began.
     """
     is_folder = path.is_dir() and not path.is_symlink()
     if not (foreign_files(path) if is_folder else door.is_plain(path) and not fs.is_written(path)):
@@ -184,73 +156,30 @@ def move_foreign_aside(path: Path) -> None:
     kept = next(place for place in places if not os.path.lexists(place))
     with wrap_write_errors(kept):
         door.rename(path, kept)
-    logger.warning("%s is not as palm wrote it; it was renamed to %s", path, kept.name)
+    logger.warning("%s was changed after palm wrote it; it was renamed to %s", path, kept.name)
 
 
 def remove_directory(folder: Path) -> None:
-    """Remove a folder that palm wrote; what somebody else put there stays, under the folder's name.
+    """Remove a folder that palm wrote; do nothing if it contains files of others.
 
-    The folder loses its name first, so that no half of it is ever seen.
+    The folder is renamed first, so that nobody sees a half-removed one.
     """
     if not folder.is_dir() or folder.is_symlink() or foreign_files(folder):
         return
-    aside = fs.temporary_name(folder)
-    with suppress(OSError):
-        _remove_temporary(aside)
-        door.rename(folder, aside)
-        _remove_listed(aside)
-
-
-def _remove_listed(folder: Path) -> None:
-    """Remove the unchanged files of a manifest, if there is one, then empty folders."""
-    folders = [path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()]
-    with door.within(folder):
-        # A process that dies before the manifest is removed leaves the rest listed.
-        for name in sorted(unchanged(folder), key=lambda name: name == MANIFEST):
-            door.remove(folder / name)
-        for path in sorted(folders, reverse=True):  # what lies in a folder comes before it
-            door.remove_empty(path)
-    door.remove_empty(folder)
-    if folder.exists():
-        logger.warning("%s holds files that palm did not write; they are not removed", folder)
+    with suppress(OSError), fs.staged(folder) as stage:
+        door.rename(folder, stage / folder.name)
 
 
 def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool = False) -> None:
-    """Put back, or remove, what dead processes left unfinished under names of ours.
+    """Restore or remove the temporaries that dead processes left in a folder.
 
     Args:
-        folder: where no other process of palm writes now, unless it is shared.
-        is_ours: tells whether palm gives a name; it gets it without the dot before and the ending.
-        is_shared: other processes may write there; only what processes of this host have left counts.
+        folder: no other palm process may be writing there, unless `is_shared`.
+        is_ours: True for names that palm uses; called without the leading dot and the suffix.
+        is_shared: other processes may write there, so only temporaries of this host's dead processes count.
     """
     for place in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
-        match = _TEMPORARY.fullmatch(place.name)
-        if match is None or not is_ours(match[1]):
-            continue
-        if is_shared and place not in fs.stale_temporaries(folder / match[1]):
-            continue
-        fs.recover(folder / match[1])
-        _remove_temporary(place)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove a folder, its mark last, so that the next process knows what one that dies meanwhile leaves."""
-    with suppress(OSError):  # it is gone already
-        for place in folder.iterdir():
-            if place.name != UNFINISHED:
-                door.remove(place)
-    door.remove(folder)
-
-
-def _remove_temporary(place: Path) -> None:
-    """Remove what palm left unfinished or moved aside; of a complete folder only what its manifest lists."""
-    if place.is_symlink():
-        return
-    is_ours = place.suffix == ".part" or fs.is_temporary(place)
-    if door.is_plain(place / UNFINISHED):
-        _remove_unfinished(place)
-    elif door.is_plain(place) and fs.is_temporary(place):
-        door.remove(place)
-    # Without the mark, a folder is complete, or nothing has been put into it yet.
-    elif is_ours and (is_sealed(place) or (place.is_dir() and all(map(Path.is_dir, place.rglob("*"))))):
-        _remove_listed(place)
+        match = STAGE.fullmatch(place.name)
+        if match and is_ours(match[1]) and (fs.is_stale(place) or not is_shared):
+            fs.recover(folder / match[1])
+            fs.clear_stage(place)

@@ -1,4 +1,4 @@
-"""A cache of directories that processes and users share: made once, by one of them, and forgotten unused."""
+"""A cache of directories shared between processes and users: each entry is made once, and expires unused."""
 
 from __future__ import annotations
 
@@ -31,75 +31,75 @@ _KEY = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Cache:
-    """A folder of entries, each a directory of its own that appears whole.
+    """A folder of entries, each an atomic directory.
 
     Args:
-        folder: made when it is needed; several processes and users may share it.
+        folder: created when needed; several processes and users may share it.
     """
 
     folder: Path
 
     @classmethod
     def of_user(cls: type[C]) -> C | None:
-        """The folder that the environment variable PALM_DATA_CACHE names, or `palm` among the user's caches.
+        """Return the cache in $PALM_DATA_CACHE, or `palm` in the user's cache folder.
 
         Returns:
-            None where the variable is empty, or the user has no home.
+            None if the variable is empty, or the user has no home folder.
         """
         named = os.environ.get(VARIABLE)
         if named is not None:
             return cls(Path(named).expanduser()) if named else None
         try:
-            # On every system, as PyTorch and Hugging Face have theirs.
+            # The same place on every system, like the caches of PyTorch and Hugging Face.
             caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        except RuntimeError:  # of `Path.home`
+        except RuntimeError:  # from `Path.home`
             return None
         return cls(caches / "palm")
 
     @classmethod
     def of_anyone(cls: type[C]) -> C:
-        """Return the cache of the user, or one among the temporary files where there is none."""
+        """Return the cache of the user, or one in the folder for temporary files."""
         return cls.of_user() or cls(Path(tempfile.gettempdir()) / "palm-cache")
 
     def entry(self, key: str, what: str, fill: Callable[[Path], object], read: Callable[[Path], T]) -> T:
-        """The value of an entry; it is made first, by one process, where it is not there yet.
+        """Return the value of an entry; one process makes the entry first if it does not exist.
 
         Args:
-            key: of the entry, 32 hexadecimal digits.
-            what: what it is made of, for messages.
-            fill: makes it in a new folder.
-            read: its value; raises StorageError if the entry is damaged, and so is to be made anew.
+            key: 32 hexadecimal digits.
+            what: the source of the entry, for messages.
+            fill: writes the entry into a new folder.
+            read: returns its value; raises StorageError if the entry is damaged and must be rebuilt.
 
         Raises:
             OSError: the folder cannot be written.
-            StorageError: what was written cannot be read.
+            StorageError: the new entry cannot be read.
         """
         entry = self.folder / key
         with suppress(StorageError):
             if entry.is_dir():
                 return _used(entry, read)
-        # Nearly every call has ended above, without a lock: an entry does not change once it is there.
+        # Nearly every call has returned above, without a lock: a finished entry never changes.
         make_folder(self.folder)
         with locked(self.folder / f"{key}.lock", f"preparing {what}"):
             try:
-                if entry.is_dir():  # another process has made it by now
+                if entry.is_dir():  # another process made it in the meantime
                     return _used(entry, read)
             except StorageError as error:
-                logger.warning("%s: its cached copy is damaged, so it is made again: %s", what, error)
+                logger.warning("%s: the cached copy is damaged and will be rebuilt: %s", what, error)
                 move_foreign_aside(entry)
                 remove_directory(entry)
-            # Here, since whoever makes an entry waits anyway, and a cache that is only read does not grow.
+            # Here, because making an entry takes time anyway, and a cache that is only read does not grow.
             forget_unused(self.folder)
             try:
                 with new_directory(entry) as part:
                     fill(part)
             except StorageError:
-                if not is_sealed(entry):  # where there are no locks, another process may have been first
+                if not is_sealed(entry):  # without locks, another process may have been first
                     raise
             return read(entry)
 
     def file(self, key: str, name: str, what: str, write: Callable[[Path], object]) -> Path:
-        """The file of an entry that has one, checked against its checksum; see `entry`."""
+        """Return the file of an entry with one file, after verifying its checksum; see `entry`."""
 
         def fill(part: Path) -> None:
             write(part / name)
@@ -113,13 +113,13 @@ class Cache:
 
 def _used(entry: Path, read: Callable[[Path], T]) -> T:
     value = read(entry)
-    with suppress(OSError):  # an entry of another user
+    with suppress(OSError):  # the entry belongs to another user
         os.utime(entry)
     return value
 
 
 def forget_unused(folder: Path) -> None:
-    """Remove what dead processes left in a cache, and entries that were not used for `KEPT_DAYS` days."""
+    """Remove what dead processes left in a cache, and entries unused for `KEPT_DAYS` days."""
     remove_stale(folder, lambda name: _KEY.fullmatch(name) is not None, is_shared=True)
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for place in folder.iterdir():

@@ -9,12 +9,12 @@ _BLOCK = 1 << 17
 
 
 def checksum(path: Path, algorithm: str = "sha256", length: int = -1) -> str:
-    """The hexadecimal hash of a file's bytes, read a block at a time.
+    """Return the hexadecimal hash of a file, read block by block.
 
     Args:
         path: the file.
         algorithm: a name that `hashlib` knows.
-        length: of the bytes at its beginning that count; below 0 for all.
+        length: number of leading bytes to hash; negative for all.
 
     Raises:
         OSError: it cannot be read.

@@ -1,4 +1,4 @@
-"""Changes of the disk, each by a name in an open folder, so that no link put there meanwhile is followed."""
+"""Changes to the disk, made by names in open folders, so that a link put there meanwhile is not followed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from typing import Any, BinaryIO
 from palm.core.files.write_errors import wrap_write_errors
 
 _HAS_FOLDERS = os.open in os.supports_dir_fd
-"""Names in open folders can be used. Windows has none; each change begins with a look for links there."""
+"""True if the system takes names relative to open folders. Elsewhere (Windows) links are looked for first."""
 
 _FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_PATH", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _BYTES = getattr(os, "O_BINARY", 0)
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 
-# A list, because blocks for one folder may lie within one another.
+# A list, because blocks for the same folder may be nested.
 _named: list[Path] = []
 
 
 @contextmanager
 def within(folder: Path) -> Iterator[None]:
-    """Follow no link and enter no mounted disk below a folder that the user named, as long as this lasts."""
+    """Follow no link and enter no mounted disk below a folder that the user named, within this context."""
     folder = folder.absolute()
     _named.append(folder)
     try:
@@ -41,13 +41,13 @@ def within(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _parent(path: Path) -> Iterator[tuple[int | None, str]]:
-    """Open the folder of a path, and yield it with the name in it.
+    """Open the parent folder of a path; yield its descriptor and the name of the file in it.
 
     Raises:
-        OSError: it is not there; or a link, a mounted disk or `..` is on the way from a folder of `within`.
+        OSError: it does not exist; or a link, a mounted disk or `..` lies below a folder of `within`.
     """
     path = path.absolute()
-    # All that match are above the path, so the least of them is the outermost.
+    # All matches are ancestors of the path, so the smallest one is the outermost.
     root = min((folder for folder in _named if folder in path.parents), default=path.parent)
     *way, name = path.relative_to(root).parts or ("..",)
     if ".." in (*way, name):
@@ -59,8 +59,8 @@ def _parent(path: Path) -> Iterator[tuple[int | None, str]]:
         return
     folder = os.open(root, _FOLDER)
     try:
-        # One name at a time, each in the folder that is open: whoever puts a link in the place of a folder
-        # meanwhile meets O_NOFOLLOW, where a whole path would follow it.
+        # One name at a time, each in the open folder: if a folder is replaced by a link meanwhile, O_NOFOLLOW
+        # stops us, where a whole path would follow the link.
         for step in way:
             below = _entered(folder, step, path)
             os.close(folder)
@@ -75,7 +75,7 @@ def _entered(folder: int, name: str, path: Path) -> int:
         below = os.open(name, _FOLDER | _NO_LINK, dir_fd=folder)
     except NotADirectoryError as error:
         raise OSError(error.errno, f"{name} is a link or a file", str(path)) from error
-    # Removing an old run must not empty a disk that somebody has mounted in its folder.
+    # Removing an old run must not empty a disk that is mounted in its folder.
     if os.fstat(below).st_dev != os.fstat(folder).st_dev:
         os.close(below)
         raise OSError(errno.EXDEV, f"another disk is mounted at {name}", str(path))
@@ -83,7 +83,7 @@ def _entered(folder: int, name: str, path: Path) -> int:
 
 
 def has_link(path: Path, folder: Path) -> bool:
-    """Tell whether the way from a folder to a path below it, or the path itself, is a link."""
+    """Check whether a path below a folder, or any folder between the two, is a link."""
     return any(
         place.is_symlink()
         for place in (path, *path.parents)
@@ -92,14 +92,14 @@ def has_link(path: Path, folder: Path) -> bool:
 
 
 def is_plain(path: Path) -> bool:
-    """Tell whether a name is that of a regular file; links are not followed."""
+    """Check whether a path is a regular file; links are not followed."""
     with suppress(OSError):
         return stat.S_ISREG(path.lstat().st_mode)
     return False
 
 
 def new_folder(folder: Path) -> None:
-    """Make a folder; its name must be free.
+    """Create a folder; its name must be free.
 
     Raises:
         OSError: the name is taken, or the folder above it cannot be written.
@@ -109,10 +109,10 @@ def new_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, where they are missing.
+    """Create a folder and its parents where they are missing.
 
     Raises:
-        StorageError: it cannot be made, or something else is there.
+        StorageError: it cannot be created, or something else has its name.
     """
     missing = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     with wrap_write_errors(folder):
@@ -130,26 +130,26 @@ def new_file(path: Path) -> BinaryIO:
         OSError: the name is taken, or the folder cannot be written.
     """
     with _parent(path) as (parent, name):
-        # O_EXCL refuses a link, too, wherever it leads.
+        # O_EXCL also refuses links, whatever they point to.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BYTES
         return os.fdopen(os.open(name, flags, 0o666, dir_fd=parent), "wb")
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file at its end, and make it where it is missing.
+    """Open a file for appending, and create it if it is missing.
 
     Raises:
-        OSError: it cannot be written; or it is a link, a device, a FIFO or a file with a second name.
+        OSError: it cannot be written; or it is a link, a device, a FIFO or a file with several hard links.
     """
-    # Without O_NONBLOCK, a FIFO would wait for a reader.
+    # Without O_NONBLOCK, opening a FIFO would wait for a reader.
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINK | _BYTES | getattr(os, "O_NONBLOCK", 0)
     with _parent(path) as (parent, name):
         file = os.fdopen(os.open(name, flags, 0o666, dir_fd=parent), "ab")
     about = os.fstat(file.fileno())
-    # A second name may be that of a file of the user's elsewhere.
+    # With a second hard link, it may be a file of the user's elsewhere.
     if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
         file.close()
-        raise OSError(errno.EEXIST, "not a file of palm's own", str(path))
+        raise OSError(errno.EEXIST, "not a file that palm wrote", str(path))
     return file
 
 
@@ -157,19 +157,19 @@ def copy(source: Path, path: Path) -> None:
     """Copy a file's content into a new one.
 
     Raises:
-        OSError: the name is taken, or one of the two cannot be used.
+        OSError: the name is taken, `source` cannot be read, or `path` cannot be written.
     """
     with source.open("rb") as content, new_file(path) as file:
         shutil.copyfileobj(content, file, 1 << 20)
 
 
 def make_executable(file: Path) -> None:
-    """Let everybody run a file that palm has just written."""
+    """Make a file that palm has just written executable for everybody."""
     file.chmod(0o755)
 
 
 def hard_link(source: Path, path: Path) -> bool:
-    """Give a file a second name; return False where the file system, or the system, refuses."""
+    """Hard-link a file; return False if the system or the file system refuses."""
     try:
         with _parent(source) as (here, old), _parent(path) as (there, new):
             os.link(old, new, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
@@ -179,7 +179,7 @@ def hard_link(source: Path, path: Path) -> bool:
 
 
 def rename(path: Path, new: Path) -> None:
-    """Give a file or a folder another name; a file, or an empty folder, that has the name is replaced.
+    """Rename a file or folder; a file or an empty folder with the new name is replaced.
 
     Raises:
         OSError: the system refuses.
@@ -189,7 +189,7 @@ def rename(path: Path, new: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Exchange two names in one moment; return False where the system, or the file system, refuses."""
+    """Exchange two names atomically; return False if the system or the file system refuses."""
     call = _renameat2()
     with _parent(one) as (here, name), _parent(other) as (there, second):
         return call is not None and call(here, os.fsencode(name), there, os.fsencode(second), _EXCHANGE) == 0
@@ -197,15 +197,15 @@ def exchange(one: Path, other: Path) -> bool:
 
 @cache
 def _renameat2() -> Any:
-    """Return the system's function, where there is one."""
+    """Return the system's function, or None."""
     is_linux = sys.platform.startswith("linux")
     return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if is_linux else None
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link or a folder with all that it holds, as far as the system allows it.
+    """Remove a file, a link or a folder with its contents, as far as the system allows it.
 
-    Links are not followed; special files, and what is mounted, stay.
+    Links are not followed; special files and mounted disks stay.
     """
     with suppress(OSError), _parent(path) as (parent, name):
         if parent is None and path.is_dir() and not path.is_symlink():
@@ -230,6 +230,6 @@ def _remove(parent: int | None, name: str) -> None:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove a folder that holds nothing, as far as the system allows it."""
+    """Remove an empty folder, if the system allows it."""
     with suppress(OSError), _parent(folder) as (parent, name):
         os.rmdir(name, dir_fd=parent)

@@ -1,4 +1,4 @@
-"""Files that appear whole, folders that replace others, and the record of what palm wrote."""
+"""Atomic writes of files, replacement of folders, and the record of what palm wrote."""
 
 from __future__ import annotations
 
@@ -15,27 +15,37 @@ from typing import Any, BinaryIO
 
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
-from palm.core.files.door import exchange, is_plain, new_file, open_to_append, remove, rename
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.files.door import (
+    exchange,
+    is_plain,
+    new_file,
+    new_folder,
+    open_to_append,
+    remove,
+    remove_empty,
+    rename,
+)
+from palm.core.files.write_errors import STAGE, wrap_write_errors
 from palm.core.logging import logger
 
 WRITTEN = ".palm-files.jsonl"
-"""The record of what palm wrote into a folder: a line for each file, with its size and SHA-256."""
+"""The record of what palm wrote into a folder: one line for each file, with its size and SHA-256."""
 
 UNFINISHED = ".palm-unfinished"
-"""Mark of a folder that palm is filling."""
+"""Mark of a folder whose entire content is palm's."""
 
+OLD = ".palm-old"
+"""The name in a stage of the folder that is being replaced."""
 
-_TEMPORARY_LINE = {"name": str}
 _LINE = {"name": str, "kind": str, "grows": bool, "size": int, "sha256": str}
-"""Lines of the record: of a temporary, and of a file."""
+"""Fields and types of a line of the record."""
 
 _own: set[Path] = set()
-"""Places that this process has written; what stands there is not an earlier run's."""
+"""Paths that this process has written, and that are therefore not from an earlier run."""
 
 
 def tell_replaced(path: Path, was_there: bool) -> None:
-    """Log that what an earlier run wrote at a place was replaced, or removed, but for hidden files."""
+    """Log that something written by an earlier run was replaced or removed, except for hidden files."""
     place = path.absolute()
     if was_there and place not in _own and not path.name.startswith("."):
         logger.info("replaced what palm wrote before: %s", path)
@@ -43,13 +53,13 @@ def tell_replaced(path: Path, was_there: bool) -> None:
 
 
 def flush(file: Path) -> None:
-    """Flush a file's content to the disk itself, as far as the system can promise that."""
+    """Flush a file's content to disk, as far as the system can guarantee it."""
     with file.open("rb+") as handle:
         os.fsync(handle.fileno())
 
 
 def flush_folder(folder: Path) -> None:
-    """Flush a folder's entries to the disk itself, where the system can."""
+    """Flush a folder's entries to disk, where the system supports it."""
     with suppress(OSError):  # Windows and some network file systems refuse
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -59,7 +69,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def _written(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of the folder's record about a file; what is damaged in it counts for nothing."""
+    """Return the lines of the folder's record about a file; damaged lines are skipped."""
     record = path.with_name(WRITTEN)
     if not is_plain(record):
         return []
@@ -67,39 +77,32 @@ def _written(path: Path) -> list[dict[str, Any]]:
     for text in record.read_bytes().splitlines():
         with suppress(ValueError, TypeError, RecursionError):
             line = json.loads(text)
-            # By type and not with isinstance, for which true is a number.
+            # By exact type, because isinstance takes true for an integer.
             types = {name: type(value) for name, value in dict(line).items()}
-            if types in (_TEMPORARY_LINE, _LINE) and line["name"] == path.name:
+            if types == _LINE and line["name"] == path.name:
                 lines.append(line)
     return lines
 
 
-def mark_written(path: Path, content: Path | None = None, grows: bool = False, kind: str = "") -> None:
-    """Enter a file into its folder's record, before it gets its name.
+def mark_written(path: Path, content: Path, grows: bool = False, kind: str = "") -> None:
+    """Add a file to its folder's record, before it gets its final name.
 
     Args:
         path: the file.
-        content: where its content lies now; None for a temporary, which may be removed whatever it holds.
+        content: where its content is now.
         grows: lines will be appended to it.
         kind: as in `write_atomically`.
     """
-    line: dict[str, Any] = {"name": path.name}
-    if content is not None:
-        line |= {"kind": kind or path.name, "grows": grows}
-        line |= {"size": content.stat().st_size, "sha256": checksum(content)}
-    # A process that dies before the file has its name leaves a line too many, which matches nothing else.
+    line = {"name": path.name, "kind": kind or path.name, "grows": grows}
+    line |= {"size": content.stat().st_size, "sha256": checksum(content)}
+    # If the process dies before the rename, the extra line matches no other file.
     if line not in _written(path):
         with open_to_append(path.with_name(WRITTEN)) as record:
             record.write(json.dumps(line).encode() + b"\n")
 
 
-def is_temporary(path: Path) -> bool:
-    """Tell whether palm gave this name to something unfinished, or moved aside."""
-    return any("sha256" not in line for line in _written(path))
-
-
 def is_written(path: Path, kind: str = "") -> bool:
-    """Tell whether palm wrote a file of this kind under this name, and nobody has changed it since."""
+    """Check whether palm wrote a file of this kind under this name, and it has not changed since."""
     if not is_plain(path):
         return False
     size = path.stat().st_size
@@ -108,119 +111,143 @@ def is_written(path: Path, kind: str = "") -> bool:
         and (line["size"] == size or (line["grows"] and 0 <= line["size"] < size))
         and checksum(path, length=line["size"]) == line["sha256"]
         for line in _written(path)
-        if "sha256" in line
     )
 
 
 def has_changed(path: Path) -> bool:
-    """Tell whether palm wrote a file under this name as a whole, and it is no longer what palm wrote."""
-    digests = [line["sha256"] for line in _written(path) if "sha256" in line and not line["grows"]]
+    """Check whether palm wrote a whole file under this name, and it has changed since."""
+    digests = [line["sha256"] for line in _written(path) if not line["grows"]]
     return bool(digests) and checksum(path) not in digests
 
 
 def check_replaceable(path: Path, kind: str = "") -> None:
-    """Check that a file may be written, and replaced where there is one.
+    """Check that a file may be written, and replaced if it exists.
 
     Raises:
-        StorageError: palm wrote no file of this kind there, or somebody has changed it since.
+        StorageError: palm did not write it as a file of this kind, or it has changed since.
     """
     if os.path.lexists(path) and not is_written(path, kind):
         writer = f"palm as {kind}" if kind else "palm"
         was = f"was not written by {writer}, or has been changed since"
-        reason = was if is_plain(path) else "is no plain file"
-        raise StorageError(f"{path} {reason}; it is not replaced: move it elsewhere, or give another place")
+        reason = was if is_plain(path) else "is not a regular file"
+        raise StorageError(f"{path} {reason}, so it will not be replaced; move it, or give another path")
 
 
 def check_not_read(path: Path, reads: Iterable[object]) -> None:
-    """Check that a file or folder to be written is not what it is made of, and does not hold it.
+    """Check that a file or folder to be written neither is nor contains one of its sources.
 
     Raises:
-        StorageError: it is, or does.
+        StorageError: it does; the message names the source.
     """
     for source in reads:
         if isinstance(source, str | Path) and Path(source).resolve().is_relative_to(path.resolve()):
-            raise StorageError(f"{path} would replace {source}, which is read; give another place")
+            raise StorageError(f"writing {path} would replace its source, {source}; give another path")
 
 
 def remove_written(path: Path) -> None:
-    """Remove a file if palm wrote it and nobody has changed it since."""
+    """Remove a file if palm wrote it and it has not changed since."""
     if is_written(path):
         remove(path)
 
 
 @contextmanager
 def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterator[BinaryIO]:
-    """Yield a new file to write, which takes the place of `path` when the block ends well.
+    """Yield a new file to write, which replaces `path` if the block succeeds.
 
     Args:
-        path: the file; one that is there must be palm's own.
+        path: the file; an existing one must have been written by palm.
         grows: lines will be appended to it.
-        kind: the name that palm would have given it, where the user gives the name. A file of another kind is
-            not replaced.
+        kind: palm's own name for the file, where the user chooses the name. A file of another kind is not
+            replaced.
 
     Raises:
-        StorageError: the place cannot be written, or is not palm's; what stood there before is whole.
+        StorageError: the file cannot be written, or the existing one is not palm's and stays as it was.
     """
-    part = temporary_name(path)
-    # A folder that appears as a whole has a manifest in place of a record.
+    # Atomic directories have a manifest instead of a record.
     is_inside = any((folder / UNFINISHED).exists() for folder in path.parents)
     with wrap_write_errors(path):
         check_replaceable(path, kind)
-        if not is_inside:
-            for stale in (*stale_temporaries(path), part):  # of a process with the same number
-                if is_temporary(stale):
-                    remove(stale)
-            if not os.path.lexists(part):
-                mark_written(part)
-        # Beside the target, since a file can only be renamed, in one moment, within a file system.
-        with new_file(part) as file:
-            try:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-                check_replaceable(path, kind)  # hours may lie between
-                if not is_inside:
-                    mark_written(path, part, grows, kind)
-                file.close()  # Windows renames no open file
-                is_other = path.exists() and not filecmp.cmp(path, part, shallow=False)
-                rename(part, path)
-                tell_replaced(path, is_other)
-            finally:
-                remove(part)
+        with staged(path) as stage, new_file(part := stage / path.name) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            check_replaceable(path, kind)  # hours may have passed since the first check
+            if not is_inside:
+                mark_written(path, part, grows, kind)
+            file.close()  # Windows cannot rename an open file
+            is_other = path.exists() and not filecmp.cmp(path, part, shallow=False)
+            rename(part, path)
+            tell_replaced(path, is_other)
 
 
 def write_text(path: Path, text: str, grows: bool = False, kind: str = "") -> None:
-    """Write a UTF-8 file that appears whole; arguments and errors as in `write_atomically`."""
+    """Write a UTF-8 file atomically; arguments and errors as in `write_atomically`."""
     with write_atomically(path, grows, kind) as file:
         file.write(text.encode())
 
 
 def write_json(path: Path, value: Any, kind: str = "") -> None:
-    """Write a value as indented UTF-8 JSON; `kind` as in `write_text`."""
+    """Write a value as indented UTF-8 JSON, atomically; `kind` as in `write_atomically`."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n", kind=kind)
 
 
-def temporary_name(path: Path) -> Path:
-    """Return a sibling of `path` for this process to write; the name tells host and process."""
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Yield a folder beside `path` in which its new content is built; the folder is removed afterwards.
+
+    The stage of a process that died is removed by the next one for the same path. It is beside the path
+    because a rename is atomic only within a file system.
+    """
+    stage = stage_name(path)
+    for left in (*filter(is_stale, stages_of(path)), stage):  # `stage`: left by a process with the same PID
+        clear_stage(left)
+    new_folder(stage)
+    try:
+        new_file(stage / UNFINISHED).close()
+        yield stage
+    finally:
+        clear_stage(stage)
+
+
+def clear_stage(stage: Path) -> None:
+    """Remove a stage, its mark last, so that the next process can finish if this one dies."""
+    if stage.is_symlink():
+        return
+    if is_plain(stage / UNFINISHED):
+        with suppress(OSError):  # already removed
+            for place in stage.iterdir():
+                if place.name != UNFINISHED:
+                    remove(place)
+        remove(stage / UNFINISHED)
+    remove_empty(stage)
+
+
+def stage_name(path: Path) -> Path:
+    """Return a sibling of `path` for this process, named after the host and the process."""
     path = path if path.name else path.absolute()
     return path.with_name(f".{path.name}.{_host()}-{os.getpid()}.part")
 
 
-def stale_temporaries(path: Path) -> list[Path]:
-    """Return the temporary siblings of `path` that processes of this host left when they died."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.{_host()}-(\d+)\.part")
+def stages_of(path: Path) -> list[Path]:
+    """Return the stages for `path` of all processes."""
     siblings = path.parent.iterdir() if path.parent.is_dir() else ()
-    matches = ((sibling, pattern.fullmatch(sibling.name)) for sibling in siblings)
-    return [sibling for sibling, match in matches if match and not is_alive(int(match[1]))]
+    matches = ((sibling, STAGE.fullmatch(sibling.name)) for sibling in siblings)
+    return [sibling for sibling, match in matches if match and match[1] == path.name]
+
+
+def is_stale(stage: Path) -> bool:
+    """Check whether a stage belongs to a dead process of this host."""
+    match = STAGE.fullmatch(stage.name)
+    return match is not None and match[2] == _host() and not is_alive(int(match[3]))
 
 
 def is_alive(process: int) -> bool:
-    """Tell whether this host has a process of that number."""
-    with suppress(PermissionError):  # a process of another user
+    """Check whether this host has a process with that PID."""
+    with suppress(PermissionError):  # the process belongs to another user
         if sys.platform != "win32":  # signal 0 would end the process there
             try:
                 os.kill(process, 0)
-            except (ProcessLookupError, OverflowError):  # the number stands in the name of a file
+            except (ProcessLookupError, OverflowError):  # the PID comes from a file name
                 return False
     return True
 
@@ -229,53 +256,44 @@ def _host() -> str:
     return "".join(letter for letter in socket.gethostname() if letter.isalnum())[:32]
 
 
-def replace_directory(new: Path, path: Path) -> Path | None:
-    """Give the folder `new` the name `path`; a folder that has it is never absent on the way.
+def replace_directory(new: Path, path: Path) -> bool:
+    """Rename a folder in a stage to `path`, replacing the folder there without a moment of absence.
 
-    Where the system cannot exchange two names, the old folder is first called `aside_name(path)`, which
-    must be free; a process that dies then leaves it for `recover`.
+    If the system cannot exchange two names, the old folder is first moved into the stage; if the process
+    dies then, `recover` restores it.
 
     Returns:
-        Where what stood at `path` lies now; None where nothing stood there.
+        True if a folder was replaced.
     """
-    old = None
-    if not path.exists():
+    is_there = path.exists()
+    if not is_there:
         rename(new, path)
-    elif exchange(new, path):
-        old = new
-    else:
-        old = aside_name(path)
-        mark_written(old)
-        # Between the two a reader may find no `path`, and put the old folder back: then it is tried again.
+    elif not exchange(new, path):
+        # Between the two renames a reader may find no `path` and put the old folder back: try again then.
         for last in (False, False, True):
-            rename(path, old)
+            rename(path, new.with_name(OLD))
             try:
                 rename(new, path)
                 break
             except OSError:
-                # A reader that found no `path` has put it back (`recover`); or the disk refuses.
+                # Either a reader put the old folder back (`recover`), or the disk refuses.
                 recover(path)
                 if last:
                     raise
     flush_folder(path.parent)
-    return old
+    return is_there
 
 
 def recover(path: Path) -> None:
-    """Put the old folder back where a process died between moving it aside and naming the new one."""
-    aside = aside_name(path)
-    if aside.is_dir() and not path.exists() and is_temporary(aside):
-        with suppress(OSError):  # somebody else was first, or may write here and we may not
-            rename(aside, path)
-
-
-def aside_name(path: Path) -> Path:
-    """Return the name of a folder for the moment in which another takes its place."""
-    return path.with_name(f".{path.name}.old")
+    """Put the old folder back if a process died between moving it aside and renaming the new one."""
+    for stage in () if path.exists() else stages_of(path):
+        if is_plain(stage / UNFINISHED):
+            with suppress(OSError):  # nothing to restore, another process was first, or no permission
+                rename(stage / OLD, path)
 
 
 def numbered(folder: Path, start: str) -> dict[int, Path]:
-    """Return the directories `<start><number>` in a folder, by number; links to others are none."""
+    """Return the directories `<start><number>` in a folder, by number; links do not count."""
     return {
         int(match[1]): path
         for path in (folder.iterdir() if folder.is_dir() else ())

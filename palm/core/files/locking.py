@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file, which the system takes back from a process that dies."""
+"""File locks, which the system releases when a process dies."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from palm.core.logging import logger
 
 
 def lock_on(path: Path) -> FileLock:
-    """Return the lock of a file, which taking it would make empty.
+    """Return the lock of a file; acquiring it truncates the file.
 
     Raises:
-        StorageError: there is a file of that name that holds something, or that is no plain file.
+        StorageError: a file of that name is not empty, or not a regular file.
     """
     is_own = is_plain(path) and (path.stat().st_size, path.stat().st_nlink) == (0, 1)
     if os.path.lexists(path) and not is_own:
-        raise StorageError(f"{path} is no lock of palm's own; move it elsewhere")
+        raise StorageError(f"{path} is not a lock file of palm's; move it elsewhere")
     return FileLock(path)
 
 
 @contextmanager
 def locked(path: Path, work: str = "", taken: Callable[[], str] | None = None) -> Iterator[None]:
-    """Wait until no other process is within this context for the same file, or fail at once.
+    """Hold the lock of a file; wait for another process that has it, or fail at once.
 
-    On a file system that has no locks nobody waits.
+    On a file system without locks, the context is entered without waiting.
 
     Args:
-        path: the file; it is made where it is not there.
-        work: what the other process is doing, for the line that tells of the waiting.
-        taken: the message of the error where another process has the lock; None to wait for it.
+        path: the file; created if it is missing.
+        work: what the other process is doing, for the log line about waiting.
+        taken: makes the message of the error if another process has the lock; None to wait for it.
 
     Raises:
-        StorageError: the file cannot be made, or another process has the lock.
+        StorageError: the file cannot be created, or another process has the lock and `taken` is given.
     """
     lock = lock_on(path)
     with wrap_write_errors(path):
@@ -47,7 +47,7 @@ def locked(path: Path, work: str = "", taken: Callable[[], str] | None = None) -
     try:
         lock.acquire(blocking=False)
     except Timeout:  # first, since it is an OSError too
-        # Where flock is missing, filelock takes a file's existence for a lock. That outlives its process.
+        # Without flock, filelock uses the existence of a file as the lock, which outlives the process.
         is_held = not isinstance(lock, SoftFileLock)
         if is_held and taken is not None:
             raise StorageError(taken()) from None
@@ -57,7 +57,7 @@ def locked(path: Path, work: str = "", taken: Callable[[], str] | None = None) -
     except (OSError, NotImplementedError):  # no locks there
         pass
     if taken is not None and not lock.is_locked:
-        logger.warning("%s is on a file system without locks; see that nothing else uses it", path.parent)
+        logger.warning("%s does not support file locks; make sure that nothing else uses it", path.parent)
     try:
         yield
     finally:

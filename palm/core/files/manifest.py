@@ -11,15 +11,15 @@ from typing import Any
 from palm.core.errors import StorageError
 from palm.core.files.checksum import checksum
 from palm.core.files.door import has_link, is_plain
-from palm.core.files.fs import UNFINISHED, flush, flush_folder, recover, write_text
+from palm.core.files.fs import flush, flush_folder, recover, write_text
 from palm.core.files.untrusted import is_inside, read_object, resolve_inside, wrap_read_errors
 
 MANIFEST = "manifest.json"
 
 
 def seal(folder: Path) -> None:
-    """Enter every file in `manifest.json` with its size and SHA-256, and flush them to the disk."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != UNFINISHED)
+    """List every file in `manifest.json` with its size and SHA-256, and flush all of them to disk."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
     entries = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": checksum(file)}
         for file in files
@@ -32,13 +32,13 @@ def seal(folder: Path) -> None:
 
 
 def _manifest_text(entries: Mapping[str, Any]) -> str:
-    """Return the manifest of these files, with a checksum of itself; equal entries make equal texts."""
+    """Return the text of the manifest with its own checksum; equal entries give equal texts."""
     digest = hashlib.sha256(json.dumps(entries).encode()).hexdigest()
     return json.dumps({"sha256": digest, "files": entries}, indent=2) + "\n"
 
 
 def manifest_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the files of a sealed directory with sizes and checksums, after a check of the manifest itself.
+    """Return the files of a sealed directory with sizes and checksums, after verifying the manifest itself.
 
     Raises:
         StorageError: not a sealed directory, or its manifest is damaged.
@@ -49,7 +49,7 @@ def manifest_of(folder: Path) -> dict[str, dict[str, Any]]:
     try:
         with wrap_read_errors(file):
             entries: dict[str, dict[str, Any]] = read_object(file)["files"]
-            # The text and not the values, so that a damaged space or quote is noticed too.
+            # Compare the text instead of the values, to notice a damaged space or quote too.
             if _manifest_text(dict(entries)).encode() != file.read_bytes():
                 raise StorageError(f"{MANIFEST} differs from its own checksum")
     except StorageError as error:
@@ -62,7 +62,7 @@ def verify(folder: Path, needed: Collection[str] = ()) -> Collection[str]:
 
     Args:
         folder: the directory.
-        needed: files that belong there in any case.
+        needed: files that must be listed.
 
     Returns:
         The names of its files.
@@ -77,34 +77,34 @@ def verify(folder: Path, needed: Collection[str] = ()) -> Collection[str]:
 
 
 def verified_object(folder: Path, name: str) -> dict[str, Any]:
-    """Read a JSON object of a sealed directory after a check of this file alone.
+    """Read a JSON object of a sealed directory after verifying only this file.
 
     Raises:
-        StorageError: as `verify`.
+        StorageError: as in `verify`.
     """
     _check_files(folder, manifest_of(folder), [name])
     return read_object(folder / name)
 
 
 def check_version(saved: Mapping[str, Any], expected: tuple[str, int], file: Path, remedy: str) -> None:
-    """Check that what a file of a directory says of the format is what this palm reads.
+    """Check that this version of palm reads the format that a file of a directory declares.
 
     Raises:
-        StorageError: another version of palm wrote it, or it says nothing.
+        StorageError: another version of palm wrote it, or the format is missing.
     """
     with wrap_read_errors(file):
         found = (saved["format"], saved["version"])
     if found != expected:
         raise StorageError(
-            f"{file.parent} holds {found[0]!r} version {found[1]!r}, this palm reads {expected[0]!r} version "
-            f"{expected[1]}; {remedy}"
+            f"{file.parent} has the format {found[0]!r} version {found[1]!r}; this version of palm reads "
+            f"{expected[0]!r} version {expected[1]}; {remedy}"
         )
 
 
 def unchanged(folder: Path) -> set[str]:
-    """Return the manifest and those of its files that are in the folder, behind no link, with their checksum.
+    """Return the names of the manifest and of the files that still match it and are not behind a link.
 
-    A folder whose manifest is damaged, or names anything outside of it, has none.
+    Nothing, if the manifest is damaged or names anything outside of the folder.
     """
     try:
         entries = manifest_of(folder)
@@ -137,5 +137,5 @@ def _check_files(folder: Path, entries: Mapping[str, Any], names: Iterable[str])
 
 
 def is_sealed(folder: Path) -> bool:
-    """Tell whether palm wrote this directory as a whole."""
+    """Check whether palm finished writing this directory."""
     return (folder / MANIFEST).is_file()

@@ -18,7 +18,7 @@ from palm.core.files.untrusted import read_json, wrap_read_errors
 
 T = TypeVar("T")
 
-REMEDY = "restore it, or remove it to have it made anew"
+REMEDY = "restore it, or remove it so that palm writes it again"
 
 
 def read_record(path: Path, kind: type[T]) -> T:
@@ -26,10 +26,10 @@ def read_record(path: Path, kind: type[T]) -> T:
 
     Args:
         path: the file.
-        kind: a dataclass or a typed dictionary; the latter keeps keys that it does not declare.
+        kind: a dataclass or a typed dictionary; the latter keeps undeclared keys.
 
     Raises:
-        StorageError: it is missing, a link, not as palm wrote it, or something else.
+        StorageError: it is missing, a link, changed since palm wrote it, or of another kind.
     """
     check_unchanged(path)
     content = read_json(path)
@@ -37,15 +37,15 @@ def read_record(path: Path, kind: type[T]) -> T:
         try:
             return build(kind, content)
         except (TypeError, ValueError) as error:
-            reason = error or f"it holds no {kind.__name__}"
+            reason = error or f"it is not a {kind.__name__}"
             raise StorageError(f"{path} is damaged: {reason}; {REMEDY}") from error
 
 
 def check_unchanged(path: Path) -> None:
-    """Check that a file is as palm wrote it, as far as the record of its folder tells.
+    """Check that a file has the checksum that the record of its folder has for it, if any.
 
     Raises:
-        StorageError: it has another checksum, or is no plain file.
+        StorageError: it has another checksum, or is not a regular file.
     """
     check_plain(path)
     with wrap_read_errors(path):
@@ -54,27 +54,27 @@ def check_unchanged(path: Path) -> None:
 
 
 def check_plain(path: Path) -> None:
-    """Check that a file of a run's folder is no link, which may lead to files of the reader's.
+    """Check that a file of a run's folder is a regular file; a link could lead to any file of the user.
 
     Raises:
         StorageError: it is a link or a special file.
     """
     if os.path.lexists(path) and not is_plain(path):
-        raise StorageError(f"{path} is no plain file, as palm would write it; {REMEDY}")
+        raise StorageError(f"{path} is not a regular file; {REMEDY}")
 
 
 def build(kind: type[T], values: Any) -> T:
-    """Make a dataclass or typed dictionary of its JSON; a dataclass leaves out what it does not declare.
+    """Build a dataclass or typed dictionary from its JSON; a dataclass drops undeclared keys.
 
     Raises:
-        TypeError: the JSON is no object.
-        ValueError: a field is missing or has another type, and which.
+        TypeError: the JSON is not an object.
+        ValueError: a field is missing or has another type; names it.
     """
     if not isinstance(values, Mapping):
         raise TypeError
     needed, hints = _fields_of(kind)  # type: ignore[arg-type]
     if missing := [name for name in needed if name not in values]:
-        raise ValueError(f"it has no {' and no '.join(missing)}")
+        raise ValueError(f"it lacks {' and '.join(missing)}")
     found = dict(values) if is_typeddict(kind) else {}
     for name, hint in hints.items():
         if name in values:
@@ -87,7 +87,7 @@ def build(kind: type[T], values: Any) -> T:
 
 @cache
 def _fields_of(kind: type[Any]) -> tuple[list[str], dict[str, Any]]:
-    """Return the fields that must be there, and the type of each."""
+    """Return the required fields, and the type of each field."""
     hints = get_type_hints(kind)
     if is_typeddict(kind):
         return sorted(kind.__required_keys__), hints
@@ -96,10 +96,10 @@ def _fields_of(kind: type[Any]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _value(hint: Any, value: Any) -> Any:
-    """Make a field's value of its JSON.
+    """Build a field's value from its JSON.
 
     Raises:
-        TypeError: it is of another type.
+        TypeError: it has another type.
     """
     origin, parts = _parts_of(hint)
     if origin is UnionType:
@@ -117,7 +117,7 @@ def _value(hint: Any, value: Any) -> Any:
 
 @cache
 def _parts_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return the kind of a type and the types of its parts; histories are long."""
+    """Return the origin and the arguments of a type hint; cached, because histories are long."""
     is_record = isinstance(hint, type) and (is_dataclass(hint) or is_typeddict(hint))
     return build if is_record else get_origin(hint), get_args(hint)
 

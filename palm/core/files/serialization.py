@@ -1,4 +1,4 @@
-"""Components as JSON and back: their name, their settings, and the files that settings name beside it."""
+"""Components as JSON and back: their name, their settings, and copies of the files that settings name."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def describe(
     place: str = "",
     known: MutableMapping[str, Path] | None = None,
 ) -> dict[str, Any]:
-    """Return what `rebuild` needs, JSON-ready.
+    """Return the JSON-ready description of a component that `rebuild` needs.
 
     Args:
-        registry: that of the component's kind.
-        component: is described by its settings.
-        folder: gets copies of the files that settings name.
-        place: the folder in it that they go to.
-        known: files that others named, by checksum; one with the same content is named instead of copied.
+        registry: the registry of the component's kind.
+        component: the component.
+        folder: receives copies of the files that settings name.
+        place: subfolder for these copies.
+        known: files that are already in `folder`, by checksum; one with the same content is referred to
+            instead of copied again.
     """
     settings: dict[str, Any] = {}
     known = {} if known is None else known
@@ -63,21 +64,21 @@ def rebuild(
     trust: str | Sequence[str] = (),
     overrides: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """Build the component that `describe` described.
+    """Build a component from its description by `describe`.
 
     Args:
-        registry: that of the component's kind.
-        saved: the description, as anybody may have written it.
-        folder: where the files lie.
-        weights: what the component will be filled with, all of it: its parameters have no values before that;
-            and it may not become much larger.
+        registry: the registry of the component's kind.
+        saved: the description; not trusted.
+        folder: contains the files that it names.
+        weights: all weights that the caller will load: parameters are left uninitialized, and the component
+            may not be much larger than these.
         trust: see `Registry.named_in_directory`.
-        overrides: settings of the caller that replace those of the description.
+        overrides: settings that replace those of the description.
 
     Raises:
-        StorageError: the description is malformed, names code that nobody trusts or files elsewhere, or does
-            not fit the component or its weights.
-        ConfigError: settings are out of their range.
+        StorageError: the description is malformed, names untrusted code or files elsewhere, or does not fit
+            the component or its weights.
+        ConfigError: settings are out of range.
     """
     place = f"the {registry.kind} that {folder} describes"
     with wrap_read_errors(place):
@@ -87,7 +88,7 @@ def rebuild(
             name: _setting(value, folder, component.aliases.get(name, name) in files, f"{place}: {name}")
             for name, value in saved["settings"].items()
         }
-        if "phase" in settings:  # of a component written for PaddlePALM 2.x: what was saved is to predict
+        if "phase" in settings:  # a component for PaddlePALM 2.x; saved models are for prediction
             settings["phase"] = "predict"
         with ExitStack() as stack:
             if weights is not None:
@@ -100,7 +101,7 @@ def rebuild(
 
 
 def file_settings(saved: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the settings of a description, with the files of the folder as paths."""
+    """Return the settings of a description, with files of the folder as paths."""
     return {name: _setting(value, folder, False, name) for name, value in saved.items()}
 
 
@@ -108,5 +109,5 @@ def _setting(value: Any, folder: Path, is_file: bool, place: str) -> Any:
     if isinstance(value, dict) and set(value) == {"file"}:
         return resolve_inside(folder, value["file"])
     if is_file and isinstance(value, str):
-        raise StorageError(f"{place} should be a file of the directory, not {value!r}")
+        raise StorageError(f"{place} should be a file in the directory, not {value!r}")
     return value

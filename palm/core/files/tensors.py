@@ -1,4 +1,4 @@
-"""Files of named tensors, and modules that are filled from them."""
+"""Files of named tensors, and modules that are loaded from them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from palm.core.files.write_errors import wrap_write_errors
 T = TypeVar("T")
 
 MAX_HEADER = 1 << 24
-"""Bytes of a safetensors header, some thousand times what a model has."""
+"""Maximum size of a safetensors header in bytes, some thousand times a usual model's."""
 
 MAX_NAMED = 6
-"""Parameters that a message names."""
+"""Maximum number of parameters that a message lists."""
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write named tensors as safetensors, from whatever device they are on.
+    """Write named tensors, on any device, as safetensors.
 
     Raises:
-        StorageError: the place cannot be written.
+        StorageError: the file cannot be written.
     """
     contiguous = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with wrap_write_errors(path):
         new_file(path).close()
-        mode = path.stat().st_mode  # as the umask has it; safetensors' own files are for their owner alone
-        save_file(contiguous, path, metadata={"format": "pt"})  # `transformers` reads no file without it
+        mode = path.stat().st_mode  # follows the umask; safetensors makes files private to their owner
+        save_file(contiguous, path, metadata={"format": "pt"})  # `transformers` needs this entry
         path.chmod(mode)
 
 
@@ -45,7 +45,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file.
 
     Raises:
-        StorageError: missing, or not safetensors.
+        StorageError: it is missing or not safetensors.
     """
     with wrap_read_errors(path):
         _check_header(path)
@@ -53,10 +53,10 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def headers_in(path: Path) -> dict[str, tuple[str, list[int]]]:
-    """Read from a safetensors file: name -> type, as `F32`, and shape of the tensor; needs no torch.
+    """Read the name, type (such as `F32`) and shape of the tensors in a safetensors file, without torch.
 
     Raises:
-        ValueError, OSError: it is cut short, something else, or cannot be read.
+        ValueError, OSError: it is truncated, not safetensors, or cannot be read.
     """
     _check_header(path)
     with safe_open(path, "np") as tensors:
@@ -65,30 +65,30 @@ def headers_in(path: Path) -> dict[str, tuple[str, list[int]]]:
 
 
 def _check_header(path: Path) -> None:
-    """Look at the length that a safetensors file gives for its header before anybody reads that much.
+    """Check the length of a safetensors file's header before it is read.
 
     Raises:
-        ValueError: it is cut short, or larger than any header.
+        ValueError: the file is truncated, or the length exceeds `MAX_HEADER`.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > MAX_HEADER or path.stat().st_size < 8:
-        raise ValueError("it is not safetensors, or cut short: its header has no sensible length")
+        raise ValueError("it is not safetensors, or truncated: the length of its header is not plausible")
 
 
 def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Load a module's weights that were saved in `folder`.
+    """Load weights that were saved in `folder` into a module.
 
     Raises:
-        StorageError: some are missing, surplus or of another shape.
+        StorageError: some are missing, unexpected or of another shape.
     """
     own = module.state_dict()
     found = [
         *(f"{name} is missing" for name in own if name not in weights),
-        *(f"nothing takes {name}" for name in weights if name not in own),
+        *(f"{name} is unexpected" for name in weights if name not in own),
         *(
-            f"{name} is {list(weights[name].shape)}, the settings ask for {list(value.shape)}"
+            f"{name} has shape {list(weights[name].shape)}, expected {list(value.shape)}"
             for name, value in own.items()
             if name in weights and weights[name].shape != value.shape
         ),
@@ -102,7 +102,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], folder: Path) ->
 
 
 def weights_under(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
-    """Return the weights whose name begins with `prefix` and a dot, by the rest of it."""
+    """Return the weights whose names begin with `prefix` and a dot, by the rest of their names."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in weights.items() if name.startswith(start)}
 

@@ -1,4 +1,4 @@
-"""Reading of untrusted files: every failure is an error of palm, and sizes are bounded."""
+"""Reading of untrusted files: every failure becomes a PalmError, and sizes are bounded."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from typing import Any
 from palm.core.errors import DataError, PalmError, StorageError
 
 MAX_JSON = 1 << 24
-"""16 MiB, a hundred times what any description has; as Python's objects it takes up to 25 times as much."""
+"""Bytes: 16 MiB, a hundred times any description; parsed, it takes up to 25 times as much memory."""
 
 MAX_DIGITS = 400
-"""Digits of a whole number; no float64 has more, and Python's own limit depends on how it was started."""
+"""Digits of an integer; no float64 has more, and Python's own limit depends on how it was started."""
 
 _LONGEST = 500
-"""Characters of a reason in a message."""
+"""Maximum number of characters of a reason in a message."""
 
-POINTER = "it is a pointer of Git LFS, not the file itself; git lfs pull fetches that"
+POINTER = "it is a Git LFS pointer, not the file itself; run git lfs pull to fetch it"
 
 _LEADS_OUT = re.compile(r"[\\:\0]")
-"""What Windows would read as another folder or drive, and what no file system takes."""
+"""Characters that Windows would take for another folder or drive, and NUL, which no file system allows."""
 
 
 @contextmanager
 def wrap_read_errors(place: object, form: str = "", error: type[PalmError] = StorageError) -> Iterator[None]:
-    """Make everything that goes wrong while foreign bytes are read an error of palm that names them.
+    """Turn every exception raised while untrusted bytes are read into a PalmError that names the file.
 
-    What malformed bytes raise in parsers (their own, numpy's, a library's) cannot be listed, so all of it
-    is caught here, once for every format; the original is the error's `__cause__`. Errors of palm pass, and
-    so does MemoryError: sizes are bounded before anything is allocated, so it is the machine's trouble.
+    The exceptions that parsers (ours, numpy's, a library's) raise on malformed bytes cannot be listed, so all
+    are caught here, once for every format; the original is the error's `__cause__`. A PalmError passes
+    through, and so does MemoryError: sizes are bounded before allocation, so the machine is too small.
 
     Args:
         place: the file.
-        form: what it is read as (" as a Paddle variable"), or what of it (" the vocabulary").
-        error: what to raise; the messages of a DataError begin with their place.
+        form: its format (" as a Paddle variable"), or the part that is read (" the vocabulary").
+        error: the class to raise; messages of a DataError begin with their place.
     """
     message = f"{place}: cannot read{form}" if error is DataError else f"cannot read {place}{form}"
     try:
@@ -49,14 +49,14 @@ def wrap_read_errors(place: object, form: str = "", error: type[PalmError] = Sto
         reason = POINTER if isinstance(place, Path) and _names_pointer(place) else explained(problem)
         raise error(f"{message}: {reason}") from problem
     except BaseException as problem:
-        # The library `tokenizers` says so that its own code has broken; the class is no Exception.
+        # The library `tokenizers` raises this if its Rust code panics; it does not derive from Exception.
         if type(problem).__name__ != "PanicException":
             raise
         raise error(f"{message}: {explained(problem)}") from problem
 
 
 def is_pointer(start: bytes) -> bool:
-    """Tell whether a file that begins so is one of Git LFS, in place of a large file."""
+    """Check whether a file with this beginning is a Git LFS pointer."""
     return start.startswith(b"version https://git-lfs.github.com/spec/")
 
 
@@ -67,7 +67,7 @@ def _names_pointer(path: Path) -> bool:
 
 
 def explained(problem: BaseException) -> str:
-    """The reason why foreign bytes could not be read, in a line."""
+    """Return the reason why untrusted bytes could not be read, in one line."""
     if isinstance(problem, RecursionError):
         return "it is nested too deeply"
     if isinstance(problem, KeyError):
@@ -77,56 +77,56 @@ def explained(problem: BaseException) -> str:
     ):  # a value of another kind than expected
         return f"it is malformed ({problem or type(problem).__name__})"
     if isinstance(problem, struct.error | EOFError):
-        return f"it is cut short, or something else ({problem})"
+        return f"it is truncated, or has another format ({problem})"
     if isinstance(problem, json.JSONDecodeError):
         return f"it is not JSON: {problem}"
     if isinstance(problem, UnicodeDecodeError):
         byte = problem.object[problem.start]
         line = problem.object[: problem.start].count(b"\n") + 1
         return f"it is not UTF-8 text: byte {problem.start}, in line {line}, is {byte:#04x}; save it as UTF-8"
-    # torch writes the frames of its own code below the first line.
+    # torch puts a traceback of its own below the first line.
     return next(iter(str(problem).splitlines()), "")[:_LONGEST] or type(problem).__name__
 
 
 def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
-    """The content of a file that is small by its nature.
+    """Read a file that should be small.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is larger than `limit` bytes, or no plain file.
+        ValueError: it is larger than `limit` bytes, or not a regular file.
     """
     if path.exists() and not path.is_file():
-        raise ValueError("it is no plain file")
+        raise ValueError("it is not a regular file")
     with path.open("rb") as file:
-        # One byte more tells that there are more; the size that the system gives may change meanwhile.
+        # One byte more, to see whether there is more; the size from `stat` may change meanwhile.
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise ValueError(f"it is larger than {limit >> 20} MiB, more than any such file has")
+        raise ValueError(f"it is larger than {limit >> 20} MiB, the limit for such files")
     if is_pointer(data):
         raise ValueError(POINTER)
     return data
 
 
 def parse_json(data: bytes, unique: bool = False) -> Any:
-    """The value of a JSON text in UTF-8; with `unique`, no object may have a key twice.
+    """Parse JSON in UTF-8; with `unique`, no object may have the same key twice.
 
     Raises:
-        ValueError: it is something else, has a number of more than `MAX_DIGITS` digits or half a character.
-        RecursionError: it is nested deeper than Python's stack.
+        ValueError: it is not JSON, has an integer of more than `MAX_DIGITS` digits or an unpaired surrogate.
+        RecursionError: it is nested deeper than Python's stack allows.
     """
-    # Editors on Windows put a byte-order mark in front, which the standard's parser refuses.
+    # Editors on Windows add a byte-order mark, which `json` refuses.
     text = data.decode("utf-8-sig")
     value = json.loads(text, parse_int=_integer, object_pairs_hook=unique_keys if unique else None)
-    if "\\u" in text:  # an escaped half of a surrogate pair could be read, but never written or printed
+    if "\\u" in text:  # an escaped unpaired surrogate can be read, but neither written nor printed
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object of its pairs.
+    """Build a JSON object from its pairs.
 
     Raises:
-        ValueError: a key is there twice; names it.
+        ValueError: a key occurs twice; names it.
     """
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -137,7 +137,7 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise ValueError(f"a whole number of {len(digits)} digits; the most are {MAX_DIGITS}")
+        raise ValueError(f"an integer has {len(digits)} digits; the limit is {MAX_DIGITS}")
     return int(digits)
 
 
@@ -145,7 +145,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        StorageError: missing, not JSON, or larger than any that palm or others write.
+        StorageError: it is missing, not JSON, or larger than `MAX_JSON`.
     """
     with wrap_read_errors(path):
         return parse_json(read_bytes(path))
@@ -155,19 +155,16 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON file that holds an object.
 
     Raises:
-        StorageError: as `read_json`, or it holds something else.
+        StorageError: as in `read_json`, or it contains another type.
     """
     content = read_json(path)
     if not isinstance(content, dict):
-        raise StorageError(f"cannot read {path}: it should hold a JSON object, not {type(content).__name__}")
+        raise StorageError(f"cannot read {path}: expected a JSON object, not {type(content).__name__}")
     return content
 
 
 def printable(text: str) -> str:
-    """Text of others for a terminal: what would steer it, or cannot be written, as its escape.
-
-    Line ends and tabs stay.
-    """
+    """Escape everything unprintable in untrusted text, except line ends and tabs, for a terminal."""
     return "".join(
         character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1]
         for character in text
@@ -175,7 +172,7 @@ def printable(text: str) -> str:
 
 
 def is_inside(name: object) -> bool:
-    """Tell whether a name is that of something below a folder, as far as the name alone tells."""
+    """Check whether a name stays below its folder; links are not considered."""
     if not isinstance(name, str) or not name or _LEADS_OUT.search(name):
         return False
     place = PurePosixPath(name)
@@ -183,21 +180,21 @@ def is_inside(name: object) -> bool:
 
 
 def resolve_inside(folder: Path, name: object) -> Path:
-    """The file that something in a directory names, which must lie in it.
+    """Return the path of a file named in a directory; the file must be inside it.
 
-    Symbolic links may lead to other places of the directory; and, where the directory is one of Hugging
-    Face's cache, to the cache's `blobs`, of which it consists.
+    Symbolic links may lead elsewhere in the directory and, if it is a snapshot in Hugging Face's cache, to
+    the `blobs` of that cache.
 
     Raises:
-        StorageError: the name leads out of the directory, or to no plain file.
+        StorageError: the name leads out of the directory, or not to a regular file.
     """
     if not isinstance(name, str) or not is_inside(name):
-        raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which would lie outside of it")
+        raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which would be outside of it")
     path = folder / name
     root = folder.resolve()
     roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
     if not any(path.resolve().is_relative_to(place) for place in roots):
-        raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which lies outside of it")
+        raise StorageError(f"{folder} is unsafe: it names the file {name!r}, which is outside of it")
     if not path.is_file():
-        raise StorageError(f"{folder} is damaged: {name} is missing; use another, or copy it anew")
+        raise StorageError(f"{folder} is damaged: {name} is missing; use another, or copy it again")
     return path

@@ -1,4 +1,4 @@
-"""Errors of the file system with their remedies."""
+"""File system errors and their remedies."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space",
     getattr(errno, "EDQUOT", -1): "the disk quota is used up; free some space",
     errno.EROFS: "the file system is read-only; mount it for writing, or give a folder elsewhere",
-    errno.EIO: "the disk reports an error; look at its state before you go on",
+    errno.EIO: "the disk reports an error; check it before you go on",
     errno.EACCES: "permission denied; give a folder that can be written",
     errno.EPERM: "not permitted; give a folder that can be written",
 }
-"""Error number -> what it means and what to do."""
+"""Error number -> its meaning and the remedy."""
+
+STAGE = re.compile(r"\.(.+)\.([A-Za-z0-9]*)-(\d+)\.part")
+"""Name of a stage (see `staged`): the target's name, the host and the process."""
 
 
 @contextmanager
 def wrap_write_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into an error that names `path` and the remedy.
+    """Turn errors of the file system into a StorageError that names `path` and the remedy.
 
     Raises:
-        StorageError: in place of `OSError`, and of what safetensors makes of one.
+        StorageError: instead of `OSError`, or of the `SafetensorError` that wraps one.
     """
     try:
         yield
     except (OSError, SafetensorError) as error:
         number = getattr(error, "errno", None)
-        if number is None:  # safetensors has the number in its text alone: "… (os error 28)"
+        if number is None:  # safetensors gives the number only in its text: "… (os error 28)"
             number = next((code for code in REMEDIES if f"(os error {code})" in str(error)), None)
         reason = getattr(error, "strerror", None) or error
         if file := getattr(error, "filename", None):
             reason = f"{reason}: {file}"
         reason = REMEDIES.get(number, f"{reason}; give a folder that can be written")
-        # A folder that is being filled has another name for the time than the one that the user knows.
-        parts = [re.sub(r"^\.(.+)\.[A-Za-z0-9]*-\d+\.part$", r"\1", part) for part in path.parts]
+        # Unfinished files are in a stage that the user does not know.
+        parts = [part for part in path.parts if not STAGE.fullmatch(part)]
         raise StorageError(f"cannot write {Path(*parts)}: {reason}") from error

@@ -1,4 +1,4 @@
-"""Limit what a module may allocate when its settings come from elsewhere to about its weights' size."""
+"""Limit the parameters of modules with untrusted settings to about the size of their weights."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from palm.core.errors import StorageError
 FACTOR = 2
 SLACK = 1 << 20
 MORE_TENSORS = 512
-"""Parameters may have twice the numbers of the weights and a million more (a pooler that the weights lack,
-a table that a shared one replaces), in twice the tensors and some more: shapes are compared afterwards."""
+"""A module may have twice as many values as the weights and a million more (a pooler that the weights lack, a
+table that a shared one replaces), in twice as many tensors and 512 more: shapes are compared afterwards."""
 
 
 @contextmanager
 def within_weights(weights: Mapping[str, Tensor], place: object) -> Iterator[None]:
-    """Stop the construction of modules in this block that grow far beyond the weights they are meant for.
+    """Fail if a module that is built in this block becomes much larger than its weights.
 
-    A wrong size in a description then costs nothing: torch's modules register a parameter before they fill
-    it, and memory that was never written to was never taken. The hook is process-wide during the block.
+    A wrong size in a description then costs no memory: torch's modules register a parameter before they fill
+    it, and memory that is never written is never committed. The hook is process-wide during the block.
 
     Args:
-        weights: what the modules will be filled with; tensors without storage will do.
-        place: what describes them, for the message.
+        weights: the weights that will be loaded; tensors without storage will do.
+        place: where the modules are described, for the message.
 
     Raises:
-        StorageError: the modules ask for too much.
+        StorageError: the modules become too large.
     """
     numbers = FACTOR * sum(value.numel() for value in weights.values()) + SLACK
     tensors = FACTOR * len(weights) + MORE_TENSORS
@@ -38,13 +38,13 @@ def within_weights(weights: Mapping[str, Tensor], place: object) -> Iterator[Non
     asked = [0, 0]
 
     def count(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-        if threading.get_ident() != thread:  # the hook is one for the whole process
+        if threading.get_ident() != thread:  # the hook is also called for other threads
             return
         asked[0] += parameter.numel()
         asked[1] += 1
         if asked[0] > numbers or asked[1] > tensors:
             raise StorageError(
-                f"{place}: the settings ask for far more than the {len(weights)} tensors that are there; "
+                f"{place}: the settings ask for far more parameters than the {len(weights)} saved tensors; "
                 f"a size in them is wrong ({type(module).__name__}.{name} is {list(parameter.shape)})"
             )
 

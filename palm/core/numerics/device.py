@@ -1,4 +1,4 @@
-"""The device of a model: a GPU if there is one and it is wanted."""
+"""The device of a model: a GPU if one is available and wanted."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from palm.core.logging import logger
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 
-_say_once = functools.cache(logger.info)
+_log_once = functools.cache(logger.info)
 
 
 def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
-    """The device for `use_gpu` and `device`; logs a fallback to the CPU once.
+    """Return the device for the settings `use_gpu` and `device`; log a fallback to the CPU once.
 
     Raises:
-        ConfigError: cuda is asked for, and no GPU is visible.
+        ConfigError: `device` is cuda, and no GPU is visible.
     """
     wanted = name == "cuda" or (name == "auto" and use_gpu)
     if wanted and torch.cuda.is_available():
         return torch.device("cuda")
     if name == "cuda":
-        raise ConfigError("device: no GPU is visible; look at CUDA_VISIBLE_DEVICES, or give auto or cpu")
+        raise ConfigError("device: no GPU is visible; check CUDA_VISIBLE_DEVICES, or use auto or cpu")
     if wanted:
-        _say_once("no GPU is visible: running on the CPU")
+        _log_once("no GPU is visible: running on the CPU")
     return torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Cast all weights of a pass to the dtype of computation by one copy, and their gradients back by another."""
+"""Cast all weights of a pass to the compute dtype in one copy, and their gradients back in another."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch.autograd.function import once_differentiable
 
 @contextmanager
 def cast_together(parameters: Iterable[Tensor], dtype: torch.dtype) -> Iterator[None]:
-    """Cast parameters by one copy; within the block, `cast` returns the results, with gradients.
+    """Cast parameters in one copy; within the block, `cast` returns the results, with gradients.
 
-    A GPU then starts a few kernels in place of two for each parameter: 42 operators a layer, not 74. On a CPU
-    it is worth nothing. Gradients reach the parameters together, at the end of the backward pass; until then,
+    A GPU then launches a few kernels instead of two per parameter: 42 operators per layer instead of 74. On a
+    CPU there is no gain. Gradients reach the parameters together at the end of the backward pass; until then
     they exist in `dtype`. The bits are the same.
 
     Args:
-        parameters: those without a gradient, and those of the dtype, are skipped.
+        parameters: those that need no gradient or already have the dtype are skipped.
         dtype: the dtype to compute in.
     """
     chosen = [each for each in parameters if each.requires_grad and each.dtype != dtype]
@@ -38,7 +38,7 @@ def cast_together(parameters: Iterable[Tensor], dtype: torch.dtype) -> Iterator[
 
 
 def cast(parameter: Tensor, dtype: torch.dtype) -> Tensor:
-    """A parameter in a dtype, from `cast_together` if it is active."""
+    """Return a parameter in a dtype, from `cast_together` if it is active."""
     if parameter.dtype == dtype:
         return parameter
     copy = _COPIES.get().get(id(parameter))
@@ -48,7 +48,7 @@ def cast(parameter: Tensor, dtype: torch.dtype) -> Tensor:
 class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)  # unused parameters have no gradient, rather than zeros
+        ctx.set_materialize_grads(False)  # unused parameters get no gradient instead of zeros
         ctx.dtypes = [parameter.dtype for parameter in parameters]
         return _copied(parameters, [dtype] * len(parameters))
 

@@ -1,4 +1,4 @@
-"""Parts of encoders and heads: activations, layers in any precision, initial weights."""
+"""Building blocks of encoders and heads: activations, layers in any precision, initialization."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
     "tanh": torch.tanh,
 }
-"""`hidden_act` of a BERT configuration -> the function. `gelu` is the exact form with erf."""
+"""`hidden_act` in a BERT configuration -> function. `gelu` is the exact form with erf."""
 
 
 def activation_problems(name: str) -> list[str]:
-    """A line if no activation has this name."""
+    """Return a line if no activation has this name."""
     if name in ACTIVATIONS:
         return []
     known = ", ".join(ACTIVATIONS)
@@ -37,14 +37,14 @@ def activation_problems(name: str) -> list[str]:
 
 
 def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
-    """Linear layers of one input as one product, in the dtype of `tokens`; parameters may have another.
+    """Apply linear layers to one input as one product, in the dtype of `tokens`.
 
     Args:
         tokens: [..., width].
         layers: each with a bias.
 
     Returns:
-        Their outputs side by side, [..., sum of the layers' outputs].
+        Their concatenated outputs, [..., sum of the layers' outputs].
     """
     if product := cached_product(layers, tokens.dtype):
         return product(tokens)
@@ -56,22 +56,22 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
 
 
 class CachedLinear(nn.Linear):
-    """A linear layer of another library that predicts with the weight cache."""
+    """A linear layer that uses the weight cache in prediction; replaces `nn.Linear` in other libraries."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Compute what `nn.Linear` does, under autocast in the dtype of that."""
+        """Apply the layer, in the dtype of autocast if that is enabled."""
         dtype = compute_dtype(tokens)
         product = cached_product((self,), dtype)
         return super().forward(tokens) if product is None else product(tokens.to(dtype))
 
 
 def casts_norms(where: Tensor) -> bool:
-    """True on a device where layer norms need parameters in the dtype of tokens: a GPU, unlike a CPU."""
+    """True if layer norms on this device need parameters in the dtype of the input: on a GPU."""
     return where.is_cuda
 
 
 def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """A layer norm in the dtype of `tokens`; mean and variance are float32 in any."""
+    """Apply a layer norm in the dtype of `tokens`; mean and variance are always float32."""
     dtype = tokens.dtype if casts_norms(tokens) else norm.weight.dtype
     weight = cast(norm.weight, dtype)
     bias = cast(norm.bias, dtype)
@@ -79,13 +79,13 @@ def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 def init_weights(module: nn.Module, initializer_range: float) -> None:
-    """Initialize `module`: weights from a normal cut at two sigma, biases 0, layer norms 1 and 0.
+    """Initialize weights from a normal truncated at two sigma, biases with 0, layer norms with 1 and 0.
 
     Within `skip_init`, nothing is initialized.
 
     Args:
-        module: linear layers, embeddings and layer norms, at any depth.
-        initializer_range: sigma of the normal.
+        module: its linear layers, embeddings and layer norms are initialized, at any depth.
+        initializer_range: sigma of the distribution.
 
     Source: Devlin et al., 2018, BERT's published program.
     """

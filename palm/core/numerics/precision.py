@@ -1,7 +1,7 @@
-"""The precision of computation: float32, or bfloat16 where the hardware multiplies it faster.
+"""The precision of computation: float32, or bfloat16 where the hardware is faster with it.
 
-Parameters, what heads read and give, and losses are float32 in either case. bfloat16 goes
-through `torch.autocast`, which any backbone heeds that is made of torch's modules.
+Parameters, the inputs and outputs of heads, and losses are float32 in either case. bfloat16 uses
+`torch.autocast`, which works for every backbone made of torch's modules.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from torch.nn import functional as F
 from palm.core.checks import choice_problems, raise_any
 
 Setting = Literal["auto", "fp32", "bf16"]
-"""What a user may ask for."""
+"""Values of the setting `precision`."""
 
 Precision = Literal["fp32", "bf16"]
-"""What is computed with."""
+"""Precisions in which palm computes."""
 
 
 def checked(setting: str) -> str:
-    """A setting that was given from Python.
+    """Return a setting that was given in Python, after checking it.
 
     Raises:
-        ConfigError: there is no such one.
+        ConfigError: it is not a `Setting`.
     """
     raise_any(choice_problems(get_args(Setting), precision=setting))
     return setting
 
 
 def resolved(setting: str, device: torch.device) -> Precision:
-    """The precision for a setting on a device; see `choice`."""
+    """Return the precision for a setting on a device; see `choice`."""
     return choice(setting, device).precision
 
 
 class Choice(NamedTuple):
-    """A precision, why it was taken, and whether by a measurement, which may be another next time."""
+    """A precision, the reason for it, and True if it depends on a measurement, which may vary."""
 
     precision: Precision
     reason: str
@@ -54,31 +54,31 @@ def choice(
     speedup: Callable[[], float] | None = None,
     timed: str = "an encoder's product",
 ) -> Choice:
-    """Choose the precision for a setting: `auto` is bf16 where the device is clearly faster in it.
+    """Choose the precision for a setting: `auto` is bf16 if the device is clearly faster with it.
 
     Args:
         setting: auto, fp32 or bf16.
-        device: where is computed.
-        speedup: as `choice_of_cpu` takes it; by default it times one product of BERT-base's width.
-        timed: what it times, for the reason.
+        device: the device that computes.
+        speedup: as in `choice_of_cpu`; by default, one product of BERT-base's width is timed.
+        timed: the computation that `speedup` times, for the reason.
     """
     if setting != "auto":
-        return Choice("bf16" if setting == "bf16" else "fp32", "as the setting says")
+        return Choice("bf16" if setting == "bf16" else "fp32", "as configured")
     if device.type == "cuda":
         supported = bool(torch.cuda.is_bf16_supported(including_emulation=False))
         if supported:
-            return Choice("bf16", "the GPU multiplies it")
-        return Choice("fp32", "the GPU lacks bfloat16")
+            return Choice("bf16", "the GPU supports it")
+        return Choice("fp32", "the GPU does not support bfloat16")
     if device.type != "cpu":
-        return Choice("fp32", f"nothing is known of {device.type}")
+        return Choice("fp32", f"the speed of bfloat16 on {device.type} is unknown")
     return choice_of_cpu(_flags(), speedup or _bf16_speedup, timed)
 
 
 WORTHWHILE = 1.2
-"""`auto` takes bfloat16 where what it times is so many times as fast in it. Large products are far from that:
-0.2 without instructions for it, 0.6 with AVX512_BF16 on Intel's Sapphire Rapids kept from its AMX, 2.2 on
-AMD's Zen 4, 6 and more with AMX. Training passes of small encoders on a Zen 4 are near it (1.1 to 1.4),
-because products within attention are slower in bfloat16 there."""
+"""Speedup from which `auto` uses bfloat16. Large products are far from it: 0.2 without instructions for
+bfloat16, 0.6 with AVX512_BF16 on Intel's Sapphire Rapids with AMX disabled, 2.2 on AMD's Zen 4, 6 and more
+with AMX. Training passes of small encoders on a Zen 4 are near it (1.1 to 1.4), because the products within
+attention are slower in bfloat16 there."""
 
 
 def choice_of_cpu(
@@ -87,10 +87,10 @@ def choice_of_cpu(
     """Choose the precision for `auto` on a CPU.
 
     Args:
-        flags: those of `amx_bf16` and `avx512_bf16` that it has.
-        speedup: measures the speed in bfloat16 relative to float32, in CPU time; only called where the flags
-            do not decide.
-        timed: what it times, for the reason.
+        flags: which of `amx_bf16` and `avx512_bf16` it has.
+        speedup: measures the speed in bfloat16 relative to float32, in CPU time; only called if the flags do
+            not decide.
+        timed: the computation that `speedup` times, for the reason.
     """
     if "amx_bf16" in flags:
         return Choice("bf16", "the CPU has amx_bf16")
@@ -102,14 +102,14 @@ def choice_of_cpu(
 
 
 def is_timed(setting: str, device: torch.device) -> bool:
-    """Return whether a measurement decides a setting on a device."""
+    """Check whether the precision for a setting on a device depends on a measurement."""
     return setting == "auto" and device.type == "cpu" and _flags() == {"avx512_bf16"}
 
 
 @functools.cache
 def _flags() -> frozenset[str]:
     has = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    # What oneDNN may use can be limited from outside; it then computes bfloat16 as a lesser CPU does.
+    # The environment can limit the instructions that oneDNN uses.
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "AMX")).upper()
     flags = {name for name in ("amx_bf16", "avx512_bf16") if has.get(name)}
     flags |= {"amx_bf16"} if torch.cpu._is_amx_tile_supported() else set()
@@ -121,24 +121,24 @@ def measured_speedup(compute: Callable[[Precision], object], repeats: int = 2) -
     """Measure the speed of `compute` in bfloat16 relative to float32, in CPU time of all threads.
 
     Args:
-        compute: called in each precision once to prepare kernels, then `repeats` times, in turns.
-        repeats: how often each is timed; the fastest counts.
+        compute: called in each precision once as a warm-up, then `repeats` times, alternating.
+        repeats: number of timed calls in each precision; the fastest counts.
     """
     taken: dict[Precision, list[float]] = {"fp32": [], "bf16": []}
     for _ in range(1 + repeats):
         for precision, times in taken.items():
-            # Wall time counts what else the machine does: it said 7 to 25 times where 2 is true.
+            # Wall time includes other processes: it gave 7 to 25 where the true ratio is 2.
             started = time.process_time()
             compute(precision)
             times.append(time.process_time() - started)
     best = {precision: min(times[1:]) for precision, times in taken.items()}
-    return best["fp32"] / max(best["bf16"], 1e-9)  # clocks may be coarse
+    return best["fp32"] / max(best["bf16"], 1e-9)  # a coarse clock may give 0
 
 
 @functools.cache
 @torch.inference_mode()
 def _bf16_speedup() -> float:
-    """Measure it for one product of BERT-base's width; takes some 50 ms."""
+    """Measure the speedup of one product of BERT-base's width; takes about 50 ms."""
     tokens = torch.ones(512, 768)
     weight = torch.ones(768, 768)
     operands = {"fp32": (tokens, weight), "bf16": (tokens.bfloat16(), weight.bfloat16())}
@@ -146,22 +146,22 @@ def _bf16_speedup() -> float:
 
 
 def computing(precision: Precision, device: torch.device) -> torch.autocast:
-    """The context to call modules in; within fp32, a surrounding `torch.autocast` has no effect."""
+    """Return the context to call modules in; fp32 disables a surrounding `torch.autocast`."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
 def compute_dtype(tensor: torch.Tensor) -> torch.dtype:
-    """The dtype to compute with from `tensor` on: within `torch.autocast` the one it asks for."""
+    """Return the dtype of computations on `tensor`: that of `torch.autocast` if it is enabled."""
     device = tensor.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
 
 
 @contextmanager
 def tf32(allowed: bool | None) -> Iterator[None]:
-    """Within it, NVIDIA GPUs from Ampere on may round float32 matrix products to TensorFloat-32, or may not.
+    """Allow or forbid TensorFloat-32 in float32 matrix products (NVIDIA GPUs from Ampere on).
 
     Args:
-        allowed: None leaves it as torch has it.
+        allowed: None keeps torch's current setting.
     """
     if allowed is None:
         yield
@@ -171,7 +171,7 @@ def tf32(allowed: bool | None) -> Iterator[None]:
     value: bool | str = allowed
     try:
         before = matmul.allow_tf32
-    except RuntimeError:  # the older name fails after a use of the newer one
+    except RuntimeError:  # the older name fails once the newer one has been used
         name = "fp32_precision"
         value = "tf32" if allowed else "ieee"
         before = matmul.fp32_precision

@@ -1,4 +1,4 @@
-"""Kernels that add in a fixed order, so that a run on a GPU repeats itself bit by bit."""
+"""Deterministic kernels, with which a run on a GPU is reproducible bit by bit."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import torch
 
 @contextmanager
 def fixed_order(wanted: bool) -> Iterator[None]:
-    """Within it, torch takes kernels that add in a fixed order, and refuses what it has only others for.
+    """Make torch use deterministic kernels, and refuse operations that have none.
 
     Args:
-        wanted: False leaves it as torch has it.
+        wanted: False keeps torch's current setting.
     """
     if not wanted:
         yield
         return
-    # cuBLAS reads it when it is first used, and torch refuses products without it.
+    # cuBLAS reads this at its first use, and torch refuses products without it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     checks: Any = torch.utils.deterministic
     was_filled = checks.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
-    checks.fill_uninitialized_memory = False  # a search for faults, which takes time in every step
+    checks.fill_uninitialized_memory = False  # only for debugging, and costs time in every step
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""Randomness as a function of position: a generator per (seed, purpose, position), nothing to store.
+"""Randomness as a function of position: one generator per (seed, purpose, position), no state to store.
 
-The same on every rank and in every worker, so a resumed run repeats an uninterrupted one.
+It is the same on every rank and in every worker, and after resuming.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import numpy as np
 
 
 def generator(seed: int, purpose: str, *position: int | str) -> np.random.Generator:
-    """The generator of one decision; it takes some 17 µs.
+    """Return the generator for one decision; takes about 17 µs.
 
     Args:
         seed: the run's `random_seed`.
-        purpose: what is drawn: `"mix"`, `"shuffle"`, `"mask"`.
-        position: where, as numbers and task names; for masking (task, epoch, row).
+        purpose: the kind of decision: `"mix"`, `"shuffle"`, `"mask"`.
+        position: numbers and task names; for masking (task, epoch, row).
     """
     key = repr((seed, purpose, *position)).encode()
-    # Python's own `hash` of a text differs from process to process.
+    # Python's `hash` of a string differs between processes.
     digest = hashlib.blake2b(key, digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

@@ -1,4 +1,4 @@
-"""Build modules without initializing their parameters, which are filled afterwards."""
+"""Construction of modules without initializing parameters that will be loaded anyway."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def skips_init() -> bool:
 
 @contextmanager
 def skip_init() -> Iterator[None]:
-    """Within it, parameters are not initialized: all of them must be filled afterwards.
+    """Skip the initialization of parameters; all of them must be loaded afterwards.
 
     Loading a saved model of BERT-base's size spent five of six CPU seconds on random numbers that the weights
-    replaced. Buffers, and what modules compute besides, are made as ever, which "meta" tensors could not.
+    then replaced. Unlike with "meta" tensors, buffers and other computed values are complete.
     """
     token = _SKIPS.set(True)
     try:
@@ -34,7 +34,7 @@ def skip_init() -> Iterator[None]:
 
 
 class _SkipInit(TorchFunctionMode):
-    """Leave parameters alone that `torch.nn.init` is to initialize."""
+    """Intercept calls of `torch.nn.init` for parameters."""
 
     def __torch_function__(
         self,
@@ -48,8 +48,8 @@ class _SkipInit(TorchFunctionMode):
         if isinstance(target, nn.Parameter):
             if getattr(func, "__module__", None) == nn.init.__name__:
                 return target
-            # Of functions that this does not see, such as trunc_normal_, which draws again until all is in
-            # its range: zeros are in any, and whatever the memory held would not be.
+            # trunc_normal_ is not intercepted and resamples until all values are in range, which zeros always
+            # are and uninitialized memory may not be.
             if func in (Tensor.normal_, Tensor.uniform_):
                 return target.zero_()
         return func(*args, **options)

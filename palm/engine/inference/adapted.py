@@ -1,4 +1,4 @@
-"""A task's adapters and head as a small directory of their own, beside the whole model: many on one base."""
+"""A task's adapters and head in a small separate directory, so many tasks can share one base model."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ from palm.pretrained import load_pretrain
 from palm.pretrained.loading import may_lack
 from palm.pretrained.peft import read_adapters, write_adapters
 
-ADAPTERS = "lora"
-"""The folder of a saved model with its adapters and its head alone."""
-
 
 @dataclass(frozen=True)
 class Adapted:
     """The adapters of a task, and the encoder that they change.
 
     Args:
-        adapters: of the task.
-        shared: the encoder without them.
-        base: a directory of the weights of that encoder, or a model's name; None where nothing has them.
+        adapters: the adapters of the task.
+        shared: the encoder without adapters.
+        base: a directory with the weights of that encoder, or the name of a model; None if there is neither.
     """
 
     adapters: LowRank
@@ -39,36 +36,36 @@ class Adapted:
         """Write the adapters in PEFT's format."""
         write_adapters(self.adapters, self.shared, folder, self.base)
 
-    def beside(self, weights: Tensors) -> Tensors:
-        """The weights that neither adapters nor base have: of the head, and what pretrained ones may lack."""
+    def extras(self, weights: Tensors) -> Tensors:
+        """Return the weights in neither adapters nor base: the head, and parts that base models may lack."""
         own = {name for name in weights if may_lack(name.removeprefix("backbone."))}
         return {name: weights[name] for name in weights if name in own or name.startswith("paradigm.")}
 
     def facts(self) -> dict[str, Any]:
-        """Describe the base, to find it again."""
+        """Describe the base, so it can be found and verified."""
         return {"base": {"path": self.base, "digests": tensor_digests(self.shared.state_dict())}}
 
 
 def with_base(
     backbone: Backbone, weights: Tensors, saved: Mapping[str, Any], folder: Path, base: str | Path | None
 ) -> Backbone:
-    """The encoder of a directory that `Adapted` wrote, with its adapters merged.
+    """Return the encoder of a directory that `Adapted` wrote, with its adapters merged.
 
     Args:
-        backbone: built as that was.
-        weights: the directory's own, of the encoder.
-        saved: what `facts` told.
+        backbone: an encoder built from the directory's description.
+        weights: the weights in the directory.
+        saved: the result of `facts` in the directory.
         folder: the directory.
-        base: replaces the place of the base there.
+        base: overrides the location of the base in `saved`.
 
     Raises:
-        StorageError: the base is not found, or is another.
+        StorageError: the base is not found, or has other weights.
     """
-    # Only a place of the caller's own choice is downloaded from.
+    # A base is downloaded only if the caller names it.
     place = base or saved["path"] or ""
     if base is None and not Path(place).is_dir():
         raise StorageError(
-            f"{folder} has adapters and a head alone; their base {place!r} is no directory here: name it as "
+            f"{folder} has only adapters and a head, and their base {place!r} is not a directory here; pass "
             "base=, a directory or owner/name"
         )
     load_pretrain(backbone, pretrained_directory(place))
@@ -76,7 +73,7 @@ def with_base(
     digests = tensor_digests(backbone.state_dict())
     if other := [name for name in digests if digests[name] != saved["digests"].get(name)]:
         raise StorageError(
-            f"{place} is another base than that of {folder}: {len(other)} of {len(digests)} tensors differ, "
-            f"{other[0]} first; give the weights that the run started from, with base="
+            f"{place} is not the base of {folder}: {len(other)} of {len(digests)} tensors differ, starting "
+            f"with {other[0]}; pass the weights that the run started from as base="
         )
     return read_adapters(backbone, folder).merged_into(backbone)

@@ -1,4 +1,4 @@
-"""One task's trained model, complete in one directory: text in, predictions out."""
+"""The trained model of one task, complete in one directory: from text to predictions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from palm.core.version import __version__
 from palm.distributed.failures import report_missing_ranks
 from palm.distributed.group import exhaust, from_first, gather_objects, is_first, split_among_ranks
 from palm.distributed.shards import full_tensors
-from palm.engine.inference.adapted import ADAPTERS, Adapted
+from palm.engine.inference.adapted import Adapted
 from palm.engine.inference.model_card import CARD, example_input, label_names, model_card
+from palm.engine.inference.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION, WEIGHTS
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.engine.inference.prediction_resume import PredictionLog
 from palm.engine.training.device_transfer import Place, fetched, placed
@@ -49,15 +50,12 @@ from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.rows import Ints
 from palm.reader.tables.selection import data_checksum
 
-FORMAT = "palm-model"
-VERSION = 1
-WEIGHTS = "model.safetensors"
-DESCRIPTION = "config.json"
-CHUNK_EXAMPLES = 1024  # examples in memory at a time while predicting; rows are sorted by length within
+CHUNK_EXAMPLES = 1024
+"""Number of examples in memory during prediction; rows are sorted by length within such a chunk."""
 
 
 Losses = dict[tuple[int, int], tuple[float, int]]
-"""The first example of a chunk and the first row of a batch -> the batch's mean loss, over how many terms."""
+"""(first example of the chunk, first row of the batch) -> the batch's mean loss and its number of terms."""
 
 
 class InferenceModel:
@@ -68,18 +66,18 @@ class InferenceModel:
         reader: turns text into batches and decoded outputs into records.
         backbone: the trained encoder.
         head: the trained head.
-        batch_size: rows per prediction step, on average; steps have about equally many tokens.
-        precision: compute in 'fp32' or 'bf16', or in what is fast on the device ('auto').
+        batch_size: average number of rows per prediction step; steps have similar numbers of tokens.
+        precision: 'fp32', 'bf16', or 'auto' for the faster of both on the device.
 
     Attributes:
-        engine: computes in the place of torch, see `loading.load_model`; None for torch.
-        adapted: the adapters that its encoder has merged, which are saved beside it; None for none.
-        place: sends its batches to the device.
-        trained: the checksum of the `dev_file` that the run was scored on; of a best model also the global
-            `step` after which it was saved, and its `scores` there.
+        engine: an engine that computes instead of torch, see `loading.load_model`; None for torch.
+        adapted: the adapters that are merged into its encoder, saved separately as well; None if none.
+        place: moves its batches to the device.
+        trained: the checksum of the run's `dev_file`; for a best model also the global `step` after which it
+            was saved, and its `scores`.
 
     Raises:
-        ConfigError: another `precision`.
+        ConfigError: an unknown `precision`.
     """
 
     def __init__(
@@ -110,41 +108,41 @@ class InferenceModel:
         return f"InferenceModel({self.task!r}, {parts})"
 
     def weights(self) -> Tensors:
-        """All weights as they are saved; names begin with `backbone.` or `paradigm.`."""
+        """Return all weights as they are saved; names begin with `backbone.` or `paradigm.`."""
         return {**self.backbone.state_dict(prefix="backbone."), **self.head.state_dict(prefix="paradigm.")}
 
     def to(self, device: torch.device | str) -> InferenceModel:
         """Move to a device.
 
         Raises:
-            PalmError: to another than the CPU, with an engine that only knows that.
+            PalmError: the device is not the CPU, but the engine supports nothing else.
         """
         if self.engine is not None and torch.device(device).type != "cpu":
-            raise PalmError(f"engine 'onnx' computes on the CPU, not on {device}; load the model without it")
+            raise PalmError(f"engine 'onnx' runs on the CPU, not on {device}; load the model without it")
         self.backbone.to(device)
         self.head.to(device)
         return self
 
     def other_data(self, dev_file: Path) -> str | None:
-        """Return the message where a dev file is not the one that the run was scored on."""
+        """Return a message if a dev file is not the one that the run was evaluated on, or None."""
         known = self.trained.get("dev_file")
         if known is None or known == data_checksum(dev_file):
             return None
-        return f"{dev_file}: not the file that the run was scored on, whose SHA-256 is {known[:12]}…"
+        return f"{dev_file}: not the file that the run was evaluated on, with SHA-256 {known[:12]}…"
 
     @explain_limits(LESS_PREDICTED)
     def predict(self, texts: Iterable[Any]) -> list[Record]:
         """Predict Python values: texts, pairs, or dicts with the data file's columns.
 
         Args:
-            texts: for cls and mlm a text each, for match `(text_a, text_b)`, for mrc
-                `(question, context)` or a dict; a dict names the columns (`{"text_a": …}`).
+            texts: one value per example: for cls and mlm a text, for match `(text_a, text_b)`, for mrc
+                `(question, context)`, or a dict of the columns (`{"text_a": …}`).
 
         Returns:
-            One record each, as `controller.pred` writes them.
+            One record per example, as written by `controller.pred`.
 
         Raises:
-            DataError: not a list of texts, or a text that cannot be read, with its number.
+            DataError: not a list of texts, or a text cannot be read; its number is named.
         """
         if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
             raise DataError(
@@ -157,18 +155,18 @@ class InferenceModel:
     def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to a folder or a table.
 
-        Several ranks, which must all call this, divide the work; rank 0 writes. A stopped prediction leaves
-        its finished examples there, in `.predictions.resume`.
+        All ranks must call this; they divide the work, and rank 0 writes. A stopped prediction leaves its
+        finished examples in the folder, in `.predictions.resume`.
 
         Args:
             path: the data file.
-            directory: is made if it is missing; the predictions appear there when they are complete. A name
-                that ends in `.jsonl`, `.csv` or `.parquet` is a table instead: the columns of the input,
-                then those of the task.
-            resume: continue a stopped prediction; the files are those of one that was not stopped.
+            directory: the output folder, created if necessary; predictions appear there when they are
+                complete. A name that ends in `.jsonl`, `.csv` or `.parquet` writes a table instead, with the
+                columns of the input followed by those of the task.
+            resume: continue a stopped prediction; the result is the same as without the stop.
 
         Raises:
-            DataError: a row that cannot be read, with its file and line.
+            DataError: a row cannot be read; its file and line are named.
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
         raise_any(path_problems(path=path, directory=directory))
@@ -182,12 +180,12 @@ class InferenceModel:
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
             log.resume()
-        # Only the first rank has the log; all of them skip what is in it.
+        # Only the first rank has the log, but all ranks skip its examples.
         done = from_first(lambda: log.num_examples)
         examples = islice(self.reader.read(file, with_targets=False), done, None)
         steps = self.steps(examples, together=True, first=done)
         if is_first():
-            # What a stopped prediction has left is given out first, then what is computed now.
+            # First the records of the stopped prediction, then the new ones.
             steps = chain(log.chunks(), log.logged(steps))
         records = chain.from_iterable(steps)
         hidden = None if is_first() else True
@@ -199,7 +197,7 @@ class InferenceModel:
             return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
 
     def _about(self, path: Path) -> dict[str, Any]:
-        """Everything that the predictions of a file depend on, by its name in a message."""
+        """Return everything that the predictions of a file depend on: name in messages -> value."""
         device = next(self.backbone.parameters()).device
         weights = tensor_digests(self.weights())
         return {
@@ -213,7 +211,7 @@ class InferenceModel:
         }
 
     def records(self, examples: Iterable[Any]) -> Iterator[Record]:
-        """One record per example, in order, read and predicted by the chunk."""
+        """Yield one record per example, in order; examples are read and predicted in chunks."""
         return chain.from_iterable(self.steps(examples))
 
     def evaluate(
@@ -221,20 +219,20 @@ class InferenceModel:
     ) -> dict[str, float]:
         """Score the predictions of a file with labels; every example counts once.
 
-        Several ranks, which must all call this, divide the work.
+        All ranks must call this; they divide the work.
 
         Args:
-            path: a data file as for training.
-            metrics: names of `palm.metrics.METRICS` or dotted paths; those of the head where None.
-            output: a `.jsonl`, `.csv` or `.parquet` file for the rows that were scored, with their
-                predictions as in `predict_file`.
+            path: a data file in the format of training data.
+            metrics: names from `palm.metrics.METRICS` or dotted paths; None: the metrics of the head.
+            output: a `.jsonl`, `.csv` or `.parquet` file for the scored rows with their predictions, as in
+                `predict_file`.
 
         Returns:
-            The numbers of the metrics by name, those of the first metric first.
+            The scores by name, those of the first metric first.
 
         Raises:
-            ConfigError: a metric that is unknown, or that does not fit the reader.
-            DataError: a row that cannot be used, with its file and line.
+            ConfigError: a metric is unknown or does not fit the reader.
+            DataError: a row cannot be used; its file and line are named.
             StorageError: the output cannot be written, or is the input.
         """
         target = None if output is None else Path(output)
@@ -252,7 +250,7 @@ class InferenceModel:
         tune: bool = False,
         output: Path | None = None,
     ) -> tuple[dict[str, float], float | None]:
-        """Compute `evaluate`, and the mean loss of the rows: None where training has others, as windows.
+        """Compute `evaluate` and the mean loss; the loss is None if training has other rows, such as windows.
 
         With `tune`, the head is first fitted to the file (see `Head.tune`).
         """
@@ -291,33 +289,33 @@ class InferenceModel:
         together: bool = False,
         first: int = 0,
     ) -> Iterator[list[Record]]:
-        """Predict a batch at a time; yield nothing after each batch, the records after a chunk's last one.
+        """Predict batch by batch; yield an empty list after each batch, and the records after each chunk.
 
         Args:
-            examples: as the reader reads them.
-            losses: filled with the loss of every batch, and records then have the head's `eval_outputs`. It
-                stays empty where prediction has other rows than training.
+            examples: the examples, as the reader reads them.
+            losses: filled with the loss of every batch, and records get the head's `eval_outputs`. It stays
+                empty if prediction has other rows than training.
             together: divide the batches among all ranks, which must all call this with the same examples;
-                only rank 0 gets records. The batches are those of one process.
-            first: the number in the file of the first example, if those before it are predicted already.
+                only rank 0 gets records. The batches are the same as in a single process.
+            first: index in the file of the first example, if earlier ones are predicted already.
         """
         for chunk in chunks_of(examples, CHUNK_EXAMPLES):
             rows = self.reader.encode(chunk, with_targets=False)
-            # Encoded twice, since a reader may leave rows out, or make others, where it wants labels.
+            # Encoded twice, since a reader may skip rows or make other ones when it needs labels.
             labelled = None if losses is None else self._labelled(chunk, rows)
-            # Sorted by length within the chunk only, so that memory stays bounded and records come in order.
+            # Sorted by length only within the chunk, so memory is bounded and records are in order.
             batches = even_batches(rows.lengths, self.batch_size)
             decoded: dict[int, dict[str, Any]] = {}
-            # A batch is read when the next one is on its way, so that a GPU does not wait for the host.
+            # A batch is read after the next one is queued, so a GPU does not wait for the host.
             unread: list[Callable[[], None]] = []
             for indices in split_among_ranks(batches) if together else batches:
-                unread.append(self._computed(rows, indices, first, labelled, decoded, losses))
+                unread.append(self._compute(rows, indices, first, labelled, decoded, losses))
                 if len(unread) > 1:
                     unread.pop(0)()
                 yield []
             for read in unread:
                 read()
-            # Rank 0 alone gets the parts of all; no parts, no records.
+            # Only rank 0 gets the parts of all ranks; without parts there are no records.
             parts = gather_objects(decoded) if together else [decoded]
             whole = {row: value for part in parts for row, value in part.items()}
             in_order = [whole[row] for row in range(len(rows))] if parts else []
@@ -328,7 +326,7 @@ class InferenceModel:
         """Encode the same rows with targets; None if training has other rows, or cannot use one."""
         try:
             labelled = self.reader.encode(chunk, with_targets=True)
-        except (PalmError, AttributeError):  # read_true may give other examples than read
+        except (PalmError, AttributeError):  # read_true may return other examples than read
             return None
         same = all(
             name in labelled and np.array_equal(labelled[name].values, rows[name].values)
@@ -337,7 +335,7 @@ class InferenceModel:
         return labelled if same else None
 
     @torch.inference_mode()
-    def _computed(
+    def _compute(
         self,
         rows: Rows,
         indices: Sequence[int],
@@ -346,13 +344,13 @@ class InferenceModel:
         decoded: dict[int, dict[str, Any]],
         losses: Losses | None,
     ) -> Callable[[], None]:
-        """Compute a batch; return a function that waits for it, and fills `decoded` and `losses`."""
+        """Compute a batch; return a function that waits for it and fills `decoded` and `losses`."""
         batch = self._batch(rows, indices, first)
         outputs = self._outputs(batch)
-        # Begun before the loss is computed, so that a GPU copies beside it.
+        # Started before the loss, so a GPU copies the outputs while it computes the loss.
         computed = fetched(outputs)
         targets = {} if labelled is None else self._batch(labelled, indices, first)
-        terms = self.head.num_terms(targets) if targets else 0  # 0 where no row has a word to guess
+        terms = self.head.num_terms(targets) if targets else 0  # 0 if no row has a masked word
         loss = self.head.loss(outputs, self._placed(targets)) if terms else torch.zeros(())
         computed_loss = fetched({"loss": loss})
 
@@ -369,10 +367,10 @@ class InferenceModel:
         return read
 
     def _batch(self, rows: Rows, indices: Sequence[int], first: int) -> Tensors:
-        """Collate some rows; what is masked in them depends on the chunk's first example, and on the row."""
+        """Collate some rows; their masks depend on the chunk's first example and on the row."""
 
         def draw(k: int) -> np.random.Generator:
-            # As in training a function of the row's place: a prediction that is resumed masks the same words.
+            # A function of the row's position, as in training, so a resumed prediction masks the same words.
             return generator(0, "mask", self.task, "predict", first, indices[k])
 
         return self.reader.collate(rows, indices, draw)
@@ -384,7 +382,7 @@ class InferenceModel:
         """Compute the head's outputs for a batch on the host."""
         batch = self._placed(batch)
         for module in (self.backbone, self.head):
-            if module.training:  # going through all its parts takes 1 ms
+            if module.training:  # `eval` visits all parts, which takes 1 ms
                 module.eval()
         if self.engine is not None:
             return self.engine(batch)
@@ -394,7 +392,7 @@ class InferenceModel:
 
     def save(
         self,
-        folder: Path,
+        folder: str | Path,
         run: dict[str, Any] | None = None,
         training: dict[str, Any] | None = None,
         *,
@@ -403,26 +401,26 @@ class InferenceModel:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
 
         Args:
-            folder: a new folder; appears whole or not at all. Of several ranks, which must all call
-                this, rank 0 writes it.
-            run: the configuration of the run that trained it, kept for the record.
-            training: the training data and scores (see `palm.engine.run.training_metadata`), likewise.
-            overwrite: replace a folder that palm wrote, and that holds nothing else.
+            folder: a new folder, written atomically. All ranks must call this; rank 0 writes.
+            run: the configuration of the run that trained the model, stored for the record.
+            training: the training data and scores (see `palm.engine.run.training_metadata`), also stored.
+            overwrite: replace an existing folder if palm wrote it and it contains nothing else.
 
         Raises:
-            StorageError: the place is in use or cannot be written; nothing is left half-written.
+            StorageError: the folder exists or cannot be written; nothing is left half-written.
         """
-        # Parts of weights are gathered by all ranks, so the others leave after this.
+        raise_any(path_problems(folder=folder))
+        # All ranks take part in gathering sharded weights, so the others return only after it.
         weights = full_tensors(self.weights())
         if not is_first():
             return
         record = {"run": run or {}, "training": training or {}}
-        with new_directory(folder, overwrite) as part:
+        with new_directory(Path(folder), overwrite) as part:
             self._write(part, weights, record)
             if self.adapted is not None:
                 with new_directory(part / ADAPTERS) as small:
                     self.adapted.write(small)
-                    self._write(small, self.adapted.beside(weights), {**record, **self.adapted.facts()})
+                    self._write(small, self.adapted.extras(weights), {**record, **self.adapted.facts()})
 
     def _write(self, part: Path, weights: Tensors, record: Mapping[str, Any]) -> None:
         save_tensors(part / WEIGHTS, weights)
@@ -443,33 +441,34 @@ class InferenceModel:
 
 
 def mean_loss(parts: Iterable[Losses]) -> float | None:
-    """Average the losses of batches over their terms; None where there are none."""
-    # Where batches do not go round evenly, several ranks have computed the last one, which counts once.
+    """Average the losses of batches over their terms; None if there are none."""
+    # If batches do not divide evenly, several ranks compute the last one, which counts once.
     losses = {place: value for part in parts for place, value in part.items()}.values()
     terms = sum(count for _, count in losses)
     return math.fsum(loss * count for loss, count in losses) / terms if terms else None
 
 
 def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
-    """Divide rows, ordered by length, into batches of about equally many tokens.
+    """Divide rows, sorted by length, into batches with about the same number of tokens.
 
-    A step needs the memory of average rows, not of the longest, and short rows are no small products on a
-    GPU. On a CPU, where padding is not computed, it takes as long as batches of equally many rows.
+    A step then needs memory for average rows instead of the longest ones, and on a GPU short rows do not make
+    small matrix products. On a CPU, where padding is not computed, the time is the same as with equal numbers
+    of rows.
 
     Args:
         lengths: tokens of every row, int64[rows].
-        batch_size: rows per batch, on average.
+        batch_size: average number of rows per batch.
 
     Returns:
-        At most as many batches as there would be of `batch_size` rows.
+        No more batches than there would be with `batch_size` rows each.
     """
-    # Stable, so that equal lengths have one order on every platform.
+    # Stable, so equal lengths have the same order on every platform.
     order = np.argsort(lengths, kind="stable")
     if 0 < len(order) <= batch_size:
         return [order.tolist()]
     tokens = np.maximum(lengths[order], 1)
     ends = np.cumsum(tokens)
     count = math.ceil(len(order) / batch_size)
-    # A row is in the batch where the middle of its tokens lies.
+    # A row belongs to the batch that contains the middle of its tokens.
     numbers = (2 * ends - tokens) * count // (2 * ends[-1:])
     return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(part)]

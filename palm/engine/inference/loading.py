@@ -1,4 +1,4 @@
-"""A task's trained model, read back from its directory, in which nothing is run."""
+"""Loading a task's trained model from its directory, without running any code in it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.logging import logger
 from palm.engine.inference.adapted import with_base
-from palm.engine.inference.inference import DESCRIPTION, FORMAT, VERSION, WEIGHTS, InferenceModel
-from palm.engine.inference.model_paths import chosen_model
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.model_paths import DESCRIPTION, FORMAT, VERSION, WEIGHTS, chosen_model
 from palm.engine.inference.onnx.computing import OnnxEngine
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS
@@ -36,25 +36,25 @@ def load_model(
     head: Mapping[str, Any] = MappingProxyType({}),
     base: str | Path | None = None,
 ) -> InferenceModel:
-    """Load what a finished target task saved; nothing but the directory is needed, and nothing in it is run.
+    """Load the model that a finished target saved; only its directory is needed, and no code in it is run.
 
     Args:
-        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run of one task, for the best
-            model there, or, where nothing was evaluated, the last.
-        precision: as in `InferenceModel`; with engine 'onnx' 'fp32', which 'auto' is then, or 'int8'.
-        engine: what computes: 'torch', or 'onnx' for onnxruntime on the CPU (extra `onnx`). Its graph is made
-            at the first load and kept in the cache.
-        trust: whose code may be imported for it, beside palm's and the running program's: dotted paths of
-            classes, modules or packages, such as 'mypackage.readers'.
-        reader: settings that replace the saved ones of the reader.
-        head: those of the head.
-        base: of the folder `lora` of a saved model, which has adapters and a head alone: the weights that
-            they change, a directory or owner/name; the directory that the run started from where absent.
+        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run with one task, for the best
+            model there (the last one if there was no evaluation).
+        precision: as in `InferenceModel`; with engine 'onnx' 'fp32' (also for 'auto') or 'int8'.
+        engine: 'torch', or 'onnx' for onnxruntime on the CPU (extra `onnx`). The ONNX graph is made at the
+            first load and kept in the cache.
+        trust: dotted paths of classes, modules or packages that may be imported for the model, such as
+            'mypackage.readers', besides palm and the running program.
+        reader: settings that replace saved settings of the reader.
+        head: settings that replace saved settings of the head.
+        base: only for the folder `lora` of a saved model, which has only adapters and a head: the weights
+            that they change, a directory or owner/name. The default is the directory the run started from.
 
     Raises:
-        StorageError: missing, damaged, naming code that nobody trusts, or not fitting these settings.
-        ConfigError: settings out of their range.
-        PalmError: the extra `onnx` is not installed, or the model cannot be a graph.
+        StorageError: missing, damaged, naming code that is not trusted, or incompatible with these settings.
+        ConfigError: a setting is out of range.
+        PalmError: the extra `onnx` is not installed, or the model cannot be an ONNX graph.
     """
     raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
     if (engine, precision) == ("torch", "int8"):
@@ -65,7 +65,7 @@ def load_model(
     if engine == "onnx":
         model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
     if folder != given:
-        logger.info("%s: model loaded from %s%s", model.task, folder, said_of(model.trained))
+        logger.info("%s: model loaded from %s%s", model.task, folder, best_note(model.trained))
     return model
 
 
@@ -104,7 +104,7 @@ def _model_in(
 def _verified_description(folder: Path) -> dict[str, Any]:
     verify(folder, (DESCRIPTION, WEIGHTS))
     description = read_object(folder / DESCRIPTION)
-    remedy = "load it with the palm that wrote it"
+    remedy = "load it with the version of palm that wrote it"
     check_version(description, (FORMAT, VERSION), folder / DESCRIPTION, remedy)
     with wrap_read_errors(folder / DESCRIPTION):
         if problems := count_problems(batch_size=description["batch_size"]):
@@ -113,7 +113,7 @@ def _verified_description(folder: Path) -> dict[str, Any]:
 
 
 def _trained(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checksum of the dev data, and of a best model its step and scores."""
+    """Return the checksum of the dev data and, for a best model, its step and scores."""
     dev_file = (training.get("data") or {}).get("dev_file") or {}
     facts = {"dev_file": dev_file["sha256"]} if "sha256" in dev_file else {}
     if not training.get("best"):
@@ -121,8 +121,8 @@ def _trained(training: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, "step": training["step"], "scores": (training["evaluation"] or {}).get("scores", {})}
 
 
-def said_of(trained: Mapping[str, Any]) -> str:
-    """` (the best, of global step 500: accuracy 0.9143)`, of a best model; nothing of another."""
+def best_note(trained: Mapping[str, Any]) -> str:
+    """Return a note such as ` (the best, of global step 500: accuracy 0.9143)`; "" for other models."""
     if "step" not in trained:
         return ""
     scores = trained.get("scores") or {}
@@ -131,10 +131,10 @@ def said_of(trained: Mapping[str, Any]) -> str:
 
 
 def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
-    """Give components the weights of a saved model; that it is whole is for the caller to verify.
+    """Load the weights of a saved model, which the caller has verified, into components.
 
     Raises:
-        StorageError: they cannot be read, or are of another shape.
+        StorageError: the weights cannot be read, or have other shapes.
     """
     weights = load_tensors(folder / WEIGHTS)
     load_into(backbone, weights_under("backbone", weights), folder)

@@ -1,6 +1,6 @@
-"""The card of a saved model: what it does, what it was trained on, how good it is, how to load it.
+"""The model card of a saved model: its task, training data, scores and how to load it.
 
-It has the form of the Hub's cards: facts for programs as YAML, then text for people.
+The format is that of the Hugging Face Hub: metadata in YAML, followed by text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palm.config import yaml_text
-from palm.engine.training.recipe import flattened
+from palm.config.values import flattened
 from palm.paradigm import Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
@@ -19,20 +19,20 @@ CARD = "README.md"
 PIPELINES = {
     "cls": ("text-classification", "text classification"),
     "match": ("text-classification", "matching of two texts"),
-    "multi_label": ("text-classification", "any number of labels for a text"),
-    "multiple_choice": ("multiple-choice", "the right one of some choices"),
-    "ordinal": ("text-classification", "one of several ordered labels"),
-    "regression": ("text-classification", "a number for a text"),
-    "count": ("text-classification", "how often something happens"),
-    "ranking": ("text-ranking", "candidates in the order of their relevance"),
-    "embedding": ("sentence-similarity", "a vector for a text"),
+    "multi_label": ("text-classification", "multi-label text classification"),
+    "multiple_choice": ("multiple-choice", "multiple choice"),
+    "ordinal": ("text-classification", "ordinal text classification"),
+    "regression": ("text-classification", "text regression"),
+    "count": ("text-classification", "count regression"),
+    "ranking": ("text-ranking", "ranking of candidates by relevance"),
+    "embedding": ("sentence-similarity", "text embeddings"),
     "seq_label": ("token-classification", "a label for every word"),
     "span": ("token-classification", "labelled spans of a text, which may nest"),
     "relation": ("token-classification", "relations between spans of a text"),
     "mrc": ("question-answering", "answers to questions about a text"),
-    "mlm": ("fill-mask", "hidden words"),
+    "mlm": ("fill-mask", "masked words"),
 }
-"""Head -> the Hub's name of what it does, and people's."""
+"""Head -> its pipeline tag on the Hub, and a description."""
 
 HUB_METRICS = {
     "macro_f1": "f1",
@@ -50,18 +50,18 @@ HUB_METRICS = {
     "pearson": "pearsonr",
     "spearman": "spearmanr",
 }
-"""Our metrics -> the Hub's, where these have other names."""
+"""Metric -> its name on the Hub, if that is different."""
 
-MOST_LABELS = 50
+MAX_LABELS = 50
 
-ELSEWHERE = ("task_instance", "tasks", "backbone", "train_file", "head_of")
-"""What the settings of a run have that a card says in another place."""
+OMITTED = ("task_instance", "tasks", "backbone", "train_file", "head_of")
+"""Settings of a run that appear elsewhere in a card."""
 
 
 def label_names(reader: Reader, head: Head) -> list[str]:
-    """Return the label of every output of a classifier, in order; empty if outputs are no labels.
+    """Return the label of every output of a classifier, in order; empty if outputs are not labels.
 
-    A label has its name in the `label_map`; without one, its number.
+    Labels are named as in the `label_map`, or by their ids without one.
     """
     if isinstance(head, Regression):
         return ["value"]
@@ -72,7 +72,7 @@ def label_names(reader: Reader, head: Head) -> list[str]:
 
 
 def example_input(reader: Reader, head: str) -> str:
-    """Return what `predict` takes of one example, as Python; `head` is the name of the model's."""
+    """Return example input for `predict` as Python code; `head` is the name of the model's head."""
     if isinstance(reader, RelationReader) and reader.spans_given:
         label = reader.span_labels.names[min(reader.span_labels.names)]
         spans = [{"start": word, "end": word + 1, "label": label} for word in (0, 1)]
@@ -86,13 +86,13 @@ def model_card(
     example: str = '["a text"]',
     architecture: str | None = None,
 ) -> str:
-    """The text of a model's card.
+    """Return the text of a model card.
 
     Args:
-        description: of the model, as its `config.json` has it.
-        labels: what its outputs stand for, as `label_names` tells.
-        example: what `predict` takes, as `example_input` tells.
-        architecture: the class of `transformers` that loads it; None where palm does.
+        description: the content of the model's `config.json`.
+        labels: labels of its outputs (see `label_names`).
+        example: example input for `predict` (see `example_input`).
+        architecture: the class of `transformers` that loads the model; None if palm loads it.
     """
     head = description["paradigm"]["name"]
     training = description.get("training") or {}
@@ -115,11 +115,11 @@ def _front(
     pipeline: str | None,
     architecture: str | None,
 ) -> str:
-    """Return the facts for programs, as YAML."""
+    """Return the metadata as YAML."""
     from huggingface_hub import EvalResult, ModelCardData
 
     evaluation = training.get("evaluation") or {}
-    # Scores of these very weights: those of an evaluation at the step at which they were saved.
+    # Only scores of an evaluation at the step at which the weights were saved are scores of these weights.
     found = evaluation.get("scores", {}) if evaluation.get("step") == training.get("step") else {}
     scores = {name: value for name, value in found.items() if value is not None}
     tags = ["palm", str(description["backbone"]["name"]), str(description["paradigm"]["name"])]
@@ -154,7 +154,7 @@ def _summary(
     settings = encoder["settings"]
     sizes = ", ".join(
         f"{settings[name]} {unit}"
-        for name, unit in (("num_hidden_layers", "layers"), ("hidden_size", "wide"))
+        for name, unit in (("num_hidden_layers", "layers"), ("hidden_size", "hidden units"))
         if name in settings
     )
     others = [f"`{task}`" for task in training.get("tasks", ()) if task != description["task"]]
@@ -168,8 +168,8 @@ def _summary(
     yield f"{what[:1].upper()}{what[1:]}{among}. Encoder: {encoder['name']} ({sizes}).{together}"
     if len(labels) > 1:
         yield "## Labels"
-        more = f" … and {len(labels) - MOST_LABELS} more" if len(labels) > MOST_LABELS else ""
-        names = [" ".join(label.replace("`", "'").split()) for label in labels[:MOST_LABELS]]
+        more = f" … and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
+        names = [" ".join(label.replace("`", "'").split()) for label in labels[:MAX_LABELS]]
         yield ", ".join(f"`{name}`" for name in names) + more
 
 
@@ -210,12 +210,11 @@ def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
     if not evaluation:
         return
     yield "## Scores"
-    of_others = f"; these weights are those of step {training['step']:,}, which was not evaluated."
-    whose = ", of these weights." if evaluation["step"] == training["step"] else of_others
-    yield f"On `dev_file`, at global step {evaluation['step']:,}{whose}"
+    is_same = evaluation["step"] == training["step"]
+    note = "" if is_same else f"; these weights are of step {training['step']:,}, which was not evaluated"
+    yield f"On `dev_file`, at global step {evaluation['step']:,}{note}."
     shown = [
-        (name, "not a number" if value is None else f"{value:.4f}")
-        for name, value in evaluation["scores"].items()
+        (name, "NaN" if value is None else f"{value:.4f}") for name, value in evaluation["scores"].items()
     ]
     yield _table(("metric", "value"), shown)
 
@@ -223,7 +222,7 @@ def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
 def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
     if "merged" in training:
         yield "## Merged"
-        yield "The mean of the weights of other models, with these shares."
+        yield "The weights are the weighted mean of these models:"
         parents = [(m["model"], f"{m['share']:.4g}", m.get("sha256", "")) for m in training["merged"]]
         yield _table(("model", "share", "SHA-256 of its manifest"), parents)
     if "merged" in training or not training:
@@ -235,7 +234,7 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
     )
     settings = flattened({**training["settings"]["tasks"][task], **training["settings"]})
     settings["steps"] = training["tasks"]
-    shown = {name: each for name, each in settings.items() if name not in ELSEWHERE and each is not None}
+    shown = {name: each for name, each in settings.items() if name not in OMITTED and each is not None}
     yield f"```yaml\n{yaml_text(shown)}```"
     versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
     yield f"Versions: {versions}."

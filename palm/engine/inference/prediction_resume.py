@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import DataError, StorageError
-from palm.core.files.door import is_plain, make_folder, open_to_append, remove
-from palm.core.files.fs import is_temporary, mark_written
+from palm.core.files.door import make_folder, open_to_append
+from palm.core.files.fs import check_replaceable, is_written, remove_written, write_text
 from palm.core.files.locking import locked
 from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
@@ -24,14 +23,14 @@ PREDICTION_LOCK = ".predictions.lock"
 
 
 class PredictionLog:
-    """The records of whole chunks of examples, one chunk a line, after a line about the prediction.
+    """A file with the records of complete chunks of examples, one chunk per line, after a header line.
 
-    A line that a dying process has left half written is skipped.
+    A line that was only partly written when a process died is skipped.
 
     Args:
-        directory: where the predictions go.
-        about: returns everything that the predictions depend on, JSON-ready; not called for a file of one
-            chunk.
+        directory: the output directory of the predictions.
+        about: returns everything that the predictions depend on, JSON-ready; not called if the file to
+            predict is a single chunk.
     """
 
     def __init__(self, directory: Path, about: Callable[[], dict[str, Any]]) -> None:
@@ -44,30 +43,30 @@ class PredictionLog:
         self.num_examples = 0
 
     def resume(self) -> None:
-        """Take over the records of a stopped prediction, if there is one.
+        """Load the records of a stopped prediction, if there is one.
 
         Raises:
-            StorageError: it predicted something else; says what.
+            StorageError: the stopped prediction had other settings; they are named.
         """
         if not self.path.is_file():
             logger.info("%s: no stopped prediction; starting from the beginning", self.path.parent)
             return
-        self._check()
+        check_replaceable(self.path)
         lines = self._lines()
         _, stopped = next(lines, (0, None))
         if not isinstance(stopped, dict):
             return
         if changed := [name for name, value in self._about().items() if stopped.get(name) != value]:
             raise StorageError(
-                f"{self.path.parent}: the stopped prediction had another {', '.join(changed)}; predict "
-                "without --resume to start again"
+                f"{self.path.parent}: the stopped prediction differs in {', '.join(changed)}; predict "
+                "without --resume to start from the beginning"
             )
         for self._end, records in lines:
             self.num_examples += len(records)
         logger.info("%s: resuming after %d examples", self.path.parent, self.num_examples)
 
     def chunks(self) -> Iterator[list[Any]]:
-        """The records that were taken over, a chunk at a time."""
+        """Yield the records of the stopped prediction, one chunk at a time."""
         if self._end:
             lines = self._lines()
             next(lines)
@@ -94,51 +93,46 @@ class PredictionLog:
         with wrap_write_errors(self.path):
             if self._file is None:
                 self._file = self._opened()
-            self._write(self._file, records)
+            self._file.write(self._line(records))
             self._file.flush()
         self.num_examples += len(records)
 
     def _opened(self) -> IO[bytes]:
-        self._check()
-        mark_written(self.path)
+        if not self._end:
+            # Recorded while empty, so it counts as palm's own whatever a dying process leaves in it.
+            write_text(self.path, "", grows=True)
         file = open_to_append(self.path)
-        # What a dying process left half written is cut off.
+        # Cut off a line that was only partly written when a process died.
         file.truncate(self._end)
         if not self._end:
             self._digest = ""
-            self._write(file, self._about())
+            file.write(self._line(self._about()))
         return file
 
-    def _write(self, file: IO[bytes], value: Any) -> None:
-        """Write a line: its checksum, which covers all lines before, and the value."""
+    def _line(self, value: Any) -> bytes:
+        """Format a line: a checksum and the value."""
         text = json.dumps(value)
-        # Over all lines before, so that one that was moved or left out shows.
+        # The checksum also covers all earlier lines, so a moved or missing line is detected.
         self._digest = chained(self._digest, text.encode())
-        file.write(f"{self._digest} {text}\n".encode())
-
-    def _check(self) -> None:
-        if os.path.lexists(self.path) and not (is_plain(self.path) and is_temporary(self.path)):
-            raise StorageError(
-                f"{self.path} was not written by palm; move it elsewhere, or give another folder"
-            )
+        return f"{self._digest} {text}\n".encode()
 
     def __enter__(self) -> PredictionLog:
         if not is_first():
             return self
         folder = self.path.parent
         make_folder(folder)
-        taken = f"{folder}: another process writes predictions there; wait for it, or give another folder"
+        taken = f"{folder} is in use by another prediction; wait until it ends, or give another folder"
         self._lock.enter_context(locked(folder / PREDICTION_LOCK, taken=lambda: taken))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Delete the log when the predictions are written, or when the data must change first."""
-        with self._lock, suppress(OSError):  # a full or read-only disk was reported already
+        """Delete the log after success, and after an error in the data, which must be corrected first."""
+        with self._lock, suppress(OSError):  # a full or read-only disk has been reported already
             if self._file is not None:
                 self._file.close()
-            if (kind is None or issubclass(kind, DataError)) and is_temporary(self.path):
-                remove(self.path)
-        if kind is not None and is_plain(self.path) and is_temporary(self.path):
+            if kind is None or issubclass(kind, DataError):
+                remove_written(self.path)
+        if kind is not None and is_written(self.path):
             logger.warning(
                 "%s: stopped after %d examples; resume with --resume (in Python: resume=True)",
                 self.path.parent,
@@ -146,7 +140,7 @@ class PredictionLog:
             )
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
-        """Yield the whole lines, each with its end in the file."""
+        """Yield the complete lines, each with its end position in the file."""
         digest = ""
         with self.path.open("rb") as file:
             for line in file:
@@ -159,5 +153,5 @@ class PredictionLog:
 
 
 def chained(before: str, text: bytes) -> str:
-    """Return the checksum of a line and all before it."""
+    """Return the checksum of a line and all earlier lines."""
     return hashlib.sha256(before.encode() + text).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""A run in its directory: checkpoints, evaluation, saved models, stages."""
+"""A run and its directory: checkpoints, evaluation, saved models, stages."""

@@ -1,4 +1,4 @@
-"""Checkpoints: everything of a run that changes, and how an interrupted run goes on exactly."""
+"""Checkpoints: the complete state of a run, from which an interrupted run resumes exactly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from palm.core.logging import logger
 from palm.core.numerics.precision import Choice, Precision
 from palm.distributed.group import is_first
 from palm.distributed.shards import full_tensors, shard_like
-from palm.engine.inference.inference import DESCRIPTION, InferenceModel
+from palm.engine.inference.inference import InferenceModel
+from palm.engine.inference.model_paths import DESCRIPTION, WEIGHTS
+from palm.engine.run.run_names import CHECKPOINT_FORMAT, STATE
 from palm.engine.run.training_metadata import data_of
 from palm.engine.training.finite import check_finite
 from palm.engine.training.loop import Training
@@ -34,12 +36,10 @@ from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
-FORMAT = "palm-checkpoint"
 VERSION = 2
-STATE = "state.json"
-WEIGHTS_NEEDED = (STATE, "model.safetensors")
+WEIGHTS_NEEDED = (STATE, WEIGHTS)
 START = "start_from (in Python load_pretrain)"
-ANEW = f"start a new run from its weights with {START}"
+NEW_RUN = f"start a new run from its weights with {START}"
 NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
 
 
@@ -50,27 +50,27 @@ def save_checkpoint(
 
     Args:
         training: between two steps.
-        folder: appears whole or not at all; of several ranks, which must all call this, rank 0 writes it.
-        run_id: which run it belongs to, where several may use one folder.
-        resumable: False for a checkpoint without optimizer, to start other runs from; its weights are the
-            averaged ones where the run keeps averages.
+        folder: written atomically. All ranks must call this; rank 0 writes.
+        run_id: id of the run, because several runs may use one folder.
+        resumable: False for a checkpoint without optimizer, from which other runs can start; it contains the
+            averaged weights if the run keeps averages.
 
     Raises:
-        TrainingError: a tensor holds what is no finite number; nothing was saved.
-        StorageError: the place cannot be written; nothing is left half-written.
+        TrainingError: a tensor has values that are not finite; nothing was saved.
+        StorageError: the folder cannot be written; nothing is left half-written.
     """
     with nullcontext() if resumable else training.averaged():
         files = tensors_of(training) if resumable else {"model": training.model.state_dict()}
         for name, tensors in files.items():
             check_finite(tensors, f"{name} at global step {training.step}")
-        # Ranks gather together, though only the first one writes.
+        # Gathering is a collective operation, although only the first rank writes.
         contents = {name: full_tensors(tensors) for name, tensors in files.items()}
         if is_first():
             _write(training, folder, run_id, contents)
 
 
 def tensors_of(training: Training) -> dict[str, dict[str, Tensor]]:
-    """Return all learned tensors of a run by file and name: `model`, `optimizer`, and `ema` if it has any."""
+    """Return the learned tensors of a run by file (`model`, `optimizer`, and `ema` if kept) and name."""
     files = {
         "model": training.model.state_dict(),
         "optimizer": optimizer_tensors(training.optimizer, dict(training.model.named_parameters())),
@@ -86,7 +86,7 @@ def _write(
         for name, tensors in contents.items():
             save_tensors(part / f"{name}.safetensors", tensors)
         state = {
-            "format": FORMAT,
+            "format": CHECKPOINT_FORMAT,
             "version": VERSION,
             "run": identity(training.recipe),
             "run_id": run_id,
@@ -99,8 +99,8 @@ def _write(
 
 
 def _components(training: Training, folder: Path) -> dict[str, Any]:
-    """Describe the components that, with the weights, predict with any task."""
-    # Of 200 tasks with one vocabulary, their copies of it would be nearly all of a small checkpoint.
+    """Describe the components that are needed, besides the weights, to predict with any task."""
+    # Without sharing, the vocabulary copies of 200 tasks would be nearly all of a small checkpoint.
     known: dict[str, Path] = {}
     tasks = {
         task.name: {
@@ -113,35 +113,35 @@ def _components(training: Training, folder: Path) -> dict[str, Any]:
 
 
 def load_checkpoint(training: Training, folder: Path) -> None:
-    """Make `training` what the run was when `save_checkpoint` wrote `folder`, through whichever door.
+    """Restore `training` to the state that `save_checkpoint` wrote to `folder`, from either interface.
 
     Raises:
-        StorageError: missing, damaged, of another version, or of a run with another identity; nothing was
-            changed.
+        StorageError: missing, damaged, of another version, or of a run with another identity; `training`
+            was not changed.
     """
     state, steps_per_saved = _state_of(training, folder)
-    # From here on nothing is refused, so a run that was is as it was.
-    _take_precision(training, state["run"]["precision"])
+    # All checks are above this line, so a run that is refused has not been changed.
+    _restore_precision(training, state["run"]["precision"])
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
     placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
-    with wrap_read_errors(folder, " as a checkpoint of this run"):  # whole, but somebody else's
+    with wrap_read_errors(folder, " as a checkpoint of this run"):  # intact, but it may be of another run
         training.model.load_state_dict(placed)
         restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
         if training.ema is not None:
             training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
         training.load_state_dict(state, steps_per_saved)
     if any(factor != 1 for factor in steps_per_saved.values()):
-        logger.info("step %d of other devices is step %d of these", state["step"], training.step)
+        logger.info("on these devices, step %d of the checkpoint is step %d", state["step"], training.step)
 
 
 def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the state of a checkpoint from which a run can resume, and its steps as by `on_devices_of`."""
+    """Return the state of a resumable checkpoint, and the step factors of `on_devices_of`."""
     files = _verified(folder)
     if "optimizer.safetensors" not in files:
         raise StorageError(
-            f"{folder} is a checkpoint without optimizer, so no run can resume from it; {ANEW}"
+            f"{folder} is a checkpoint without optimizer, so no run can resume from it; {NEW_RUN}"
         )
     if training.ema is not None:
         verify(folder, ("ema.safetensors",))
@@ -151,20 +151,20 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         now |= {"precision": saved} if (saved := state["run"].get("precision")) in get_args(Precision) else {}
     with wrap_read_errors(folder / STATE):
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
-        found = differences(saved_run, now) or _ends_behind(training, state, steps_per_saved)
+        found = differences(saved_run, now) or _already_past_end(training, state, steps_per_saved)
     if found:
         lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
-        raise StorageError(f"{lines}\nRestore these settings to resume it, or {ANEW}")
+        raise StorageError(f"{lines}\nRestore these settings to resume it, or {NEW_RUN}")
     return state, steps_per_saved
 
 
 def _may_differ(recipe: Recipe) -> bool:
-    """Return whether the precision was measured, which may come out otherwise on the same machine."""
-    # With fsdp, the shards have been made for it.
+    """Check whether the precision was chosen by timing, which may vary on the same machine."""
+    # FSDP shards are built for one precision and cannot follow the checkpoint's.
     return recipe.chosen is not None and recipe.chosen.is_timed and recipe.parallel == "ddp"
 
 
-def _take_precision(training: Training, saved: Precision) -> None:
+def _restore_precision(training: Training, saved: Precision) -> None:
     if training.model.precision != saved:
         logger.info("Computing in %s, as before the checkpoint.", saved)
         training.model.precision = saved
@@ -172,33 +172,33 @@ def _take_precision(training: Training, saved: Precision) -> None:
 
 
 def _verified(folder: Path) -> Collection[str]:
-    """Return the files of a checkpoint, whole, by the manifest."""
+    """Verify a checkpoint by its manifest and return the names of its files."""
     if (folder / DESCRIPTION).is_file() and not (folder / STATE).exists():
         raise StorageError(
             f"{folder} is a saved model, not a checkpoint; start a new run from it with {START}, or predict "
             "with palm.load_model"
         )
     if steps := numbered(folder, "step_"):
-        raise StorageError(f"{folder} is a run; name one of its checkpoints, such as {steps[max(steps)]}")
+        raise StorageError(f"{folder} is a run; give one of its checkpoints, such as {steps[max(steps)]}")
     return verify(folder, WEIGHTS_NEEDED)
 
 
 def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the state of a checkpoint after a check of its version."""
-    remedy = f"continue it with the palm that wrote it, or {ANEW}"
-    check_version(state, (FORMAT, VERSION), folder / STATE, remedy)
+    """Check the version of a checkpoint's state and return the state."""
+    remedy = f"resume it with the version of palm that wrote it, or {NEW_RUN}"
+    check_version(state, (CHECKPOINT_FORMAT, VERSION), folder / STATE, remedy)
     return state
 
 
 def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
-    """A saved identity as it would read on the devices of `run`, if nothing but these changed.
+    """Translate a saved identity to the devices of `run`, provided that only the devices have changed.
 
-    Either the rows of a step are still the same, shared out otherwise; or every device still has the
-    same batch, and there are more or fewer of them. Then all that counts steps has other numbers: the
-    plan of a task, and the horizon of the schedule.
+    Either a step still has the same rows, divided differently among devices; or each device still has the
+    same batch, and the number of devices differs. In the second case everything that counts steps changes:
+    the plan of a task, and the horizon of the schedule.
 
     Returns:
-        The identity, and task -> how many steps now have the rows of one step then.
+        The identity, and task -> how many steps now have the rows of one step of the checkpoint.
     """
     tasks = dict(saved["tasks"])
     schedule = saved["lr_scheduler"]
@@ -207,7 +207,7 @@ def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str,
         then = tasks[name]
         now = run["tasks"][name]
         sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
-        # Where tokens limit a batch, batches shared out otherwise have other rows.
+        # With a limit in tokens, batches that are divided differently have other rows.
         if now["batch_size"] is not None and _size(then) == _size(now):
             tasks[name] = {**then, **sharing}
         elif {**then, "devices": now["devices"]} == {**then, **sharing}:
@@ -222,7 +222,7 @@ def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str,
 
 
 def _size(task: dict[str, Any]) -> int:
-    """The rows of a task's steps, or their tokens at most, on all devices, from its identity."""
+    """Compute the rows (or maximum tokens) of a task's step on all devices, from its identity."""
     batch: int = task["batch_size"] or task["max_tokens_per_batch"]
     accumulated: int = task["gradient_accumulation_steps"]
     devices: int = task["devices"]
@@ -231,12 +231,12 @@ def _size(task: dict[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class TrainedWeights:
-    """The weights of a checkpoint to predict with: the averaged ones, where the run kept averages.
+    """Weights to predict with: the averaged ones if the run kept averages.
 
     Args:
-        backbone: of the encoder, by name.
-        heads: task -> those of its head, by name.
-        readers: task -> the settings of its reader, with files of the folder.
+        backbone: weights of the encoder, by name.
+        heads: task -> weights of its head, by name.
+        readers: task -> settings of its reader, with paths of files in the folder.
     """
 
     backbone: dict[str, Tensor]
@@ -254,8 +254,8 @@ def trained_weights(folder: Path) -> TrainedWeights:
     weights = load_tensors(folder / "model.safetensors")
     if any(name.startswith((PRIVATE, LORA)) for name in weights):
         raise StorageError(
-            f"{folder} is of a run whose tasks have private_layers or lora, so it has no encoder for all; "
-            "take the models that the run saved for each task"
+            f"{folder} is of a run whose tasks have private_layers or lora, so the tasks share no encoder; "
+            "use the models that the run saved for each task"
         )
     if "ema.safetensors" in files:
         averages = load_tensors(folder / "ema.safetensors")
@@ -271,10 +271,10 @@ def trained_weights(folder: Path) -> TrainedWeights:
 
 
 def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
-    """Load all tasks of a checkpoint to predict with them, in float32; `trust` as for `palm.load_model`.
+    """Load the models of all tasks in a checkpoint, in float32; `trust` is that of `palm.load_model`.
 
     Raises:
-        StorageError: damaged, of another palm, or its tasks have layers of their own.
+        StorageError: damaged, of another version of palm, or its tasks have layers of their own.
     """
     weights = trained_weights(folder)
     with wrap_read_errors(folder / STATE):
@@ -291,14 +291,14 @@ def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceMo
 
 
 def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:
-    """The checkpoint under `save_path` whose run came farthest and that is whole.
+    """Return the intact checkpoint under `save_path` with the most progress; None if there is none.
 
-    How far is counted in rows, since steps on many devices have more of them. Damaged checkpoints are
-    passed over.
+    Progress is counted in rows, since a step on several devices has more of them. Damaged checkpoints are
+    ignored with a warning.
 
     Args:
-        save_path: where checkpoints are.
-        run_id: only those of this run.
+        save_path: the folder of the checkpoints.
+        run_id: consider only checkpoints of this run.
     """
     found = []
     for folder in numbered(save_path, "step_").values():
@@ -310,13 +310,13 @@ def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None
                     tasks = state["run"]["tasks"]
                     found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
         except StorageError as error:
-            logger.warning("passed over: %s", error)
-    # Digests of whole files are read for the farthest checkpoint alone, if that is whole.
+            logger.warning("ignored: %s", error)
+    # Computing checksums reads whole files, so it starts with the most advanced checkpoint.
     for _, folder in sorted(found, reverse=True):
         try:
             verify(folder, NEEDED)
         except StorageError as error:
-            logger.warning("passed over: %s", error)
+            logger.warning("ignored: %s", error)
             continue
         return folder
     return None
@@ -326,15 +326,15 @@ def _is_component(value: Any) -> bool:
     return isinstance(value, Mapping) and value.keys() == {"name", "settings"}
 
 
-def _ends_behind(
+def _already_past_end(
     training: Training, state: dict[str, Any], steps_per_saved: Mapping[str, float]
 ) -> list[str]:
-    """Targets whose end was moved to a step that they have had: nobody would save them at it."""
-    if training.recipe.mixing.follows_scores:  # its plan is that of the checkpoint
+    """List targets whose new end the checkpoint has already passed, since they would never be saved."""
+    if training.recipe.mixing.follows_scores:  # its plan comes from the checkpoint
         return []
     return [
-        f"{task.name} had {state['task_steps'][task.name]} steps in the checkpoint, and this run plans "
-        f"{task.expected_steps} (it follows from {DERIVED['expected_steps']})"
+        f"{task.name} had {state['task_steps'][task.name]} steps in the checkpoint, but this run plans "
+        f"{task.expected_steps} (derived from {DERIVED['expected_steps']})"
         for task in training.tasks
         if task.is_target and steps_per_saved.get(task.name, 1) == 1
         if state["expected_steps"][task.name] != task.expected_steps <= state["task_steps"][task.name]
@@ -346,15 +346,15 @@ DERIVED = {
     "warmup_steps": "warmup_proportion and the steps of the run",
     "expected_steps": "num_epochs, max_steps, mix_ratio, the batches and the data",
 }
-"""What a configuration does not say itself -> what it follows from."""
+"""Entry of an identity that is no setting -> what it is derived from."""
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """List how two identities differ, a line each, under the names that settings have on the command line.
+    """List the differences between two identities, one per line, with the names of command-line settings.
 
     Args:
         saved: the identity in a checkpoint.
-        now: that of a run.
+        now: the identity of a run.
     """
     found = sorted(changes(saved, now))
     paths = {change.path for change in found}
@@ -364,12 +364,12 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if wrapper is not None and (*path[:wrapper], "name") in paths:
             continue  # settings of two different components
         if path[0] == "tasks" and len(path) == 2:
-            continue  # only one of them has the task, as task_instance tells
+            continue  # only one run has the task; the difference in task_instance is listed already
         if path[-2:-1] == ("train_file",):
             if path[-1] == "rows" or (*path[:-1], "rows") not in paths:
-                lines.append(f"{_setting_name(path[:-1])} has changed: {_rows_told(path[-1], old, new)}")
+                lines.append(f"{_setting_name(path[:-1])} has changed: {_file_change(path[-1], old, new)}")
             continue
-        origin = f" (it follows from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
+        origin = f" (derived from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
         there = f"{_name_of(old)!r} in the checkpoint"
         lines.append(f"{_setting_name(path)}: {there}, {_name_of(new)!r} in this run{origin}")
     return lines
@@ -379,14 +379,14 @@ def _name_of(value: Any) -> Any:
     return value["name"] if _is_component(value) else value
 
 
-def _rows_told(name: str, old: Any, new: Any) -> str:
+def _file_change(name: str, old: Any, new: Any) -> str:
     if name == "rows":
         return f"{old} rows in the checkpoint, {new} in this run"
-    return "as many rows, with other contents or read otherwise"
+    return "the same number of rows, but other contents or other settings of the reader"
 
 
 def _setting_name(path: Sequence[str]) -> str:
-    """Return a setting's name on the command line: `task.name` of a task's, without its component's name."""
+    """Return a setting's name on the command line: `task.name` for a task's, without the component's name."""
     names = list(path[1:] if path[0] == "tasks" else path)
     if "settings" in names:
         wrapper = names.index("settings")
@@ -400,7 +400,7 @@ def optimizer_tensors(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return the optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
-    # By identity, since `==` of tensors compares their numbers.
+    # By identity, since `==` of tensors compares their values.
     names = {id(parameter): name for name, parameter in parameters.items()}
     return {
         f"{names[id(parameter)]}/{entry}": value
@@ -412,9 +412,9 @@ def optimizer_tensors(
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` gave; entries go to their parameter's device.
+    """Restore the state that `optimizer_tensors` returned; entries are moved to their parameter's device.
 
-    Counters go there too where a kernel reads them, in groups that are fused or capturable; others stay.
+    Step counters are moved too if a kernel reads them (fused or capturable groups); others stay on the CPU.
     """
     read_by_kernel = {
         id(parameter)
@@ -422,7 +422,7 @@ def restore_optimizer(
         if group.get("fused") or group.get("capturable")
         for parameter in group["params"]
     }
-    # Not by `load_state_dict`, which knows parameters by their order alone.
+    # Not with `load_state_dict`, which identifies parameters only by their order.
     optimizer.state.clear()
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")

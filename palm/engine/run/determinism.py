@@ -1,4 +1,4 @@
-"""Digests of every step of a run, on disk: two runs are equal if their recordings are."""
+"""Digests of every step of a run, written to disk: two runs are equal if their recordings are equal."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from palm.engine.training.events import Event, Started
 from palm.engine.training.loop import Step, Training
 
 Recording = dict[int, dict[str, Any]]
-"""Global step -> its task, its batches' digests and its loss, at the end also of all tensors: in the
-order in which they are computed."""
+"""Global step -> its task, the digests of its batches, its loss and, for the last step, the digests of all
+tensors, in the order in which they are computed."""
 
 
-class EnoughSteps(Exception):  # noqa: N818 - nothing is wrong
-    """A recorded run has made all the steps that it was to make."""
+class EnoughSteps(Exception):  # noqa: N818 - not an error
+    """Raised when a recorded run has made all requested steps."""
 
 
 class Recorder:
-    """An observer that writes a line of JSON after every step, at once.
+    """An observer that writes a line of JSON immediately after every step.
 
     Args:
-        path: the file; of several ranks, rank 0 writes it.
-        last: after this global step the tensors are recorded, and `EnoughSteps` ends the run.
-        killed_after: the process kills itself in the step after this one; None: it does not.
+        path: the file, written by rank 0.
+        last: the global step after which all tensors are recorded and `EnoughSteps` ends the run.
+        killed_after: the process kills itself in the step after this one; None: never.
     """
 
     def __init__(self, path: Path, last: int, killed_after: int | None = None) -> None:
@@ -53,7 +53,7 @@ class Recorder:
         if not isinstance(event, Step):
             return
         if self.killed_after is not None and event.number > self.killed_after:
-            # Nothing runs after it: no `finally`, no observer, as when the power fails.
+            # Nothing runs after SIGKILL, neither `finally` nor an observer, as in a power failure.
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
         line: dict[str, Any] = {
             "step": event.number,
@@ -61,9 +61,8 @@ class Recorder:
         }
         batches = (batch for part in event.parts for batch in part.batches)
         line |= {f"batch {k}": tensor_digests(batch) for k, batch in enumerate(batches, start=1)}
-        line["loss"] = ", ".join(
-            repr(float(part.loss)) for part in event.parts
-        )  # every digit, and NaN is itself
+        # As text: repr keeps every digit, and NaN equals itself.
+        line["loss"] = ", ".join(repr(float(part.loss)) for part in event.parts)
         is_last = event.number == self.last
         if is_last:
             line["tensors"] = learned_digests(self.training)
@@ -75,7 +74,7 @@ class Recorder:
 
 
 def learned_digests(training: Training) -> dict[str, str]:
-    """Return the digests of all learned tensors of a run: weights, the optimizer's state, averages."""
+    """Return the digests of all learned tensors of a run: weights, optimizer state and averages."""
     digests: dict[str, str] = {}
     for file, tensors in tensors_of(training).items():
         found = tensor_digests(full_tensors(tensors))
@@ -84,7 +83,7 @@ def learned_digests(training: Training) -> dict[str, str]:
 
 
 def read_recording(path: Path) -> Recording:
-    """The steps that a run recorded; a later line replaces an earlier one of the same step.
+    """Read the steps that a run recorded; a later line replaces an earlier one of the same step.
 
     Raises:
         StorageError: no step was recorded, or a line is damaged.
@@ -93,7 +92,7 @@ def read_recording(path: Path) -> Recording:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         found = {line["step"]: line for line in map(json.loads, lines)}
     if not found:
-        raise StorageError(f"{path}: the run came to no step")
+        raise StorageError(f"{path}: the run recorded no step")
     return found
 
 
@@ -103,15 +102,15 @@ def first_difference(one: Recording, other: Recording, steps: Iterable[int]) -> 
         here = one.get(number)
         there = other.get(number)
         if here is None or there is None:
-            return f"global step {number}: only one of the runs made it"
+            return f"global step {number}: only one of the runs reached it"
         found = list(changes(here, there))
         if not found:
             continue
-        # A line has what is computed first before what follows from it: batches, loss, tensors.
+        # Entries are in order of computation (batches, loss, tensors), so the first one is the cause.
         (cause, *parts), old, new = found[0]
         place = f"global step {number} (task {here['task']!r})"
         if not parts:
-            return f"{place}: the {cause} is {old} in one run, and {new} in the other"
+            return f"{place}: the {cause} is {old} in one run and {new} in the other"
         names = [change.path[-1] for change in found if change.path[0] == cause]
         return f"{place}: the runs differ in {', '.join(shortened(names, 3))} of {cause}"
     return None

@@ -1,4 +1,4 @@
-"""Scoring the tasks of a run on their dev data while it trains, without disturbing it."""
+"""Evaluation of a run's tasks on their dev data during training, without affecting the training."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from palm.core.logging import logger
+from palm.core.shown import shown_score
 from palm.engine.inference.adapted import Adapted
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.training.events import Completed, Evaluated, Event, event_of
@@ -17,10 +18,10 @@ from palm.metrics import metrics_of
 from palm.reader.text.bad_rows import BadRows
 
 Scores = Mapping[str, float]
-"""The numbers of a task's metrics by name, those of its first metric first."""
+"""Values of a task's metrics by name, those of its first metric first."""
 
 JsonScores = dict[str, float | None]
-"""Scores as JSON has them, with None for what is not a number."""
+"""JSON-ready scores, with None for NaN."""
 
 
 @dataclass
@@ -28,17 +29,17 @@ class Best:
     """The best evaluation so far, of a task or of the whole run.
 
     Args:
-        score: how good it was (see `Metric.normalized_score`); -inf before the first evaluation.
+        score: its normalized score (see `Metric.normalized_score`); -inf before the first evaluation.
         step: its global step.
-        waited: evaluations since then.
+        waited: number of evaluations since then.
     """
 
     score: float = -math.inf
     step: int = 0
     waited: int = 0
 
-    def take(self, score: float, step: int) -> None:
-        """Compare with one more evaluation; only a better one replaces the best."""
+    def update(self, score: float, step: int) -> None:
+        """Compare with the next evaluation, which replaces the best only if it is better."""
         if score > self.score:
             self.score = score
             self.step = step
@@ -48,21 +49,21 @@ class Best:
 
 
 class Evaluator:
-    """Scores the tasks that have a `dev_file`, every so many steps and after every epoch of the main task.
+    """An observer that evaluates the tasks with a `dev_file`, at intervals and after epochs of the main task.
 
-    An observer: call it with every step. It uses the averaged weights where the run keeps averages.
+    It uses the averaged weights if the run keeps averages.
 
     Args:
-        training: the run; checkpoints of it hold what was found.
-        every: evaluate every so many global steps; 0 or less: not for their sake.
+        training: the run; its checkpoints contain the evaluations.
+        every: evaluate every so many global steps; 0 or less: never at a fixed interval.
         every_epoch: evaluate at the end of every epoch of the main task, the first target.
-        best_by: the tasks whose mean normalized score is that of the whole run; all targets where None.
+        best_by: tasks whose mean normalized score is that of the whole run; None: all targets.
 
     Attributes:
-        evaluations: those so far.
+        evaluations: all evaluations so far.
         best: task -> its best evaluation.
-        overall: the best of the whole run, by `best_by`.
-        means: global step and mean normalized score by `best_by` of every evaluation.
+        overall: the best evaluation of the whole run, by `best_by`.
+        means: global step and mean normalized score (by `best_by`) of every evaluation.
 
     Raises:
         DataError: dev data that cannot be used, with its file and line.
@@ -88,7 +89,7 @@ class Evaluator:
         self.means: list[tuple[int, float]] = []
         training.attach("evaluator", self)
         for task in self.tasks:
-            logger.info("%s: %d examples to evaluate on", task.name, count_examples(task))
+            logger.info("%s: %d dev examples", task.name, count_examples(task))
 
     @classmethod
     def of(
@@ -99,7 +100,7 @@ class Evaluator:
         return cls(training, every, every_epoch, best_by) if has_data else None
 
     def __call__(self, event: Event) -> Evaluated | None:
-        """Evaluate after a step for which this is due."""
+        """Evaluate if an evaluation is due after this event."""
         if isinstance(event, Completed):
             is_done = bool(self.evaluations) and self.evaluations[-1].step == self.training.step
             return None if is_done else self.evaluate()
@@ -110,10 +111,10 @@ class Evaluator:
         return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
 
     def evaluate(self) -> Evaluated:
-        """Evaluate now."""
+        """Evaluate all tasks that have dev data."""
         scores = {}
         dev_loss = {}
-        # With fsdp this device has only parts of the weights; apart() gathers them.
+        # With FSDP this device has only parts of the weights; apart() gathers them.
         with self.training.averaged(), self.training.replica.apart():
             for task in self.tasks:
                 assert task.dev_file is not None
@@ -122,7 +123,7 @@ class Evaluator:
                 scores[task.name], loss = found
                 if loss is not None:
                     dev_loss[task.name] = loss
-        self._take(evaluation := Evaluated(self.training.step, scores, dev_loss))
+        self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
         best = [name for name, found in self.best.items() if found.step == evaluation.step]
         evaluation = replace(evaluation, best=best)
         for task in self.tasks:
@@ -132,14 +133,14 @@ class Evaluator:
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, shown, mark)
         return evaluation
 
-    def _take(self, evaluation: Evaluated) -> None:
+    def _record(self, evaluation: Evaluated) -> None:
         self.evaluations.append(evaluation)
         found = {task.name: normalized_score(task, evaluation.scores[task.name]) for task in self.tasks}
         for name, best in self.best.items():
-            best.take(found[name], evaluation.step)
+            best.update(found[name], evaluation.step)
         if self.best_by:
             mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
-            self.overall.take(mean, evaluation.step)
+            self.overall.update(mean, evaluation.step)
             self.means.append((evaluation.step, mean))
 
     def state_dict(self) -> dict[str, Any]:
@@ -147,30 +148,22 @@ class Evaluator:
         return {"evaluations": [Evaluated(each.step, each.scores).as_line() for each in self.evaluations]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore `state_dict`; tasks that had no dev data then count from now on."""
+        """Restore `state_dict`; tasks that had no dev data then have no scores for those evaluations."""
         for line in state["evaluations"]:
             event = event_of(line)
             assert isinstance(event, Evaluated)
-            self._take(
+            self._record(
                 Evaluated(event.step, {task.name: event.scores.get(task.name, {}) for task in self.tasks})
             )
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of a table as lines of text."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
 def json_ready(scores: Scores) -> JsonScores:
-    """Scores with None for what is not a number."""
+    """Replace NaN by None."""
     return {name: None if math.isnan(value) else value for name, value in scores.items()}
 
 
 def model_of(training: Training, task: Task) -> InferenceModel:
-    """Return the model of a task at this moment of a run; it has the run's weights, not copies."""
+    """Return the model of a task in its current state; it shares the run's weights."""
     model = training.model
     made = InferenceModel(
         task.name,
@@ -186,10 +179,10 @@ def model_of(training: Training, task: Task) -> InferenceModel:
 
 
 def count_examples(task: Task) -> int:
-    """Count the examples of a task's dev data; all of them are read.
+    """Count the examples of a task's dev data by reading all of them.
 
     Raises:
-        DataError: some that cannot be used, with file and line, unless they may be left out.
+        DataError: examples that cannot be used, with file and line, unless `on_bad_row` permits them.
     """
     assert task.dev_file is not None
     bad = task.reader.bad_rows = BadRows(task.dev_file, task.reader.on_bad_row)
@@ -203,29 +196,22 @@ def count_examples(task: Task) -> int:
 
 
 def normalized_score(task: Task, scores: Scores) -> float:
-    """Normalize a task's first metric: 1 is best, 0 stands for not a number."""
+    """Normalize a task's first metric: 1 is best, and NaN becomes 0."""
     metric = metrics_of(task.metric_names[:1])[0]
     score = metric.normalized_score(scores.get(metric.main, math.nan))
-    # What is not a number compares with nothing, and would stay the best for ever.
+    # Comparisons with NaN are false, so it would never be replaced as the best.
     return 0.0 if math.isnan(score) else score
 
 
-def shown_score(value: float | None) -> str:
-    """A score as people read it; nothing for None."""
-    if value is None:
-        return ""
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
-
-
 class EarlyStopping:
-    """Declares targets finished that did not get better; the run ends when all targets are.
+    """An observer that marks targets as finished when they stop improving; the run ends when all are.
 
-    A target that is finished stays in the draw, for it still helps the others, as after its last step.
+    A finished target is still drawn, as after its last step, because training on it helps the others.
 
     Args:
-        evaluator: tells what is best.
-        patience: evaluations without a better one after which it is enough.
-        together: look at the whole run instead of each target by itself, and end all at once.
+        evaluator: keeps the best evaluations.
+        patience: number of evaluations without improvement after which a target is finished.
+        together: judge all targets by the score of the whole run and finish them together.
     """
 
     def __init__(self, evaluator: Evaluator, patience: int, together: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The only function that runs a training; all observers hear the same events, whichever interface is used."""
+"""The only function that runs a training; observers receive the same events from both interfaces."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
 from palm.core.invocation import is_notebook
 from palm.core.limits import explain_limits
-from palm.core.logging import collected_warnings, logger
+from palm.core.logging import Progress, collected_warnings, logger
 from palm.core.numerics.precision import tf32
 from palm.core.numerics.repeatability import fixed_order
 from palm.core.signals import Stopped
 from palm.distributed.group import is_first
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.run.run_directory import BAD_ROWS
-from palm.engine.training.events import Completed, Ended, Event, Observer, Started, Warned, tell
+from palm.engine.run.run_names import BAD_ROWS
+from palm.engine.training.events import Completed, Ended, Event, Observer, Started, Warned, notify
 from palm.engine.training.loop import Training
 from palm.engine.training.task import Task
 from palm.engine.watching.history import HistoryWriter
 from palm.engine.watching.logs import Heading, RunLog, palm_heading
-from palm.engine.watching.progress import Progress, watchers
+from palm.engine.watching.progress import watchers
 from palm.engine.watching.throughput import Meter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch:
-    """Logging and observation of a run.
+    """Settings for logging and observing a run.
 
     Args:
-        every: steps are logged every so many global steps; 0 or less: never.
-        progress: how the run shows how far it is.
-        heading: what a step's line begins with.
-        with_epochs: a line at the end of every epoch of the main task.
-        folder: where `history.jsonl` goes; None for nowhere.
+        every: log a step every so many global steps; 0 or less: never.
+        progress: the kind of progress display.
+        heading: makes the beginning of a step's log line.
+        with_epochs: log a line at the end of every epoch of the main task.
+        folder: the folder of `history.jsonl`; None: no history is written.
         configuration: the resolved settings, for trackers.
         observers: trackers and the user's callbacks, called with every event, in order.
         resumed_from: the checkpoint that the run resumes from.
-        warned: warnings from before, and those that come; None to collect them from now on.
+        warned: a list of warnings that already collects; None: collect them from now on.
     """
 
     every: int = 5
@@ -57,7 +57,7 @@ class Watch:
 
 
 def _events(training: Training, watch: Watch) -> Iterator[Event]:
-    """Train, and yield the events of the run but for its end."""
+    """Train, and yield all events of the run except `Ended`."""
     yield Started(training, watch.folder, watch.configuration, watch.resumed_from)
     yield from training.steps()
     yield Completed(training.step)
@@ -67,16 +67,16 @@ def _events(training: Training, watch: Watch) -> Iterator[Event]:
 def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -> TrainingResult:
     """Train to the end, and call all observers with every event.
 
-    Those who look come before those who evaluate and save, so that a step is written down before what
-    follows from it. Of several ranks, all but the first have no display and no files.
+    Observers that only read are called before those that evaluate and save, so a step is recorded before
+    its consequences. Only rank 0 has a progress display and files.
 
     Args:
         training: the run.
-        actors: what evaluates, saves, and ends tasks early; called with every event, in order.
-        watch: logging and observers.
+        actors: observers that evaluate, save, and end tasks early; called with every event, in order.
+        watch: logging and other observers.
     """
     history = HistoryWriter(training, watch.folder if is_first() else None)
-    # Whoever reads numbers comes before whoever acts on them; the meter, which makes them, is the first.
+    # The meter is first: it computes the values that the others show.
     meter = Meter(training, watch.every, history.seconds)
     observers: list[Observer] = [
         meter,
@@ -87,38 +87,39 @@ def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -
         *actors,
     ]
 
-    def tell_numbers() -> None:
+    def log_due_steps() -> None:
         for line in meter.due():
-            tell(line, observers)
+            notify(line, observers)
 
-    training.when_settled = tell_numbers
+    training.when_settled = log_due_steps
     recipe = training.recipe
     with collected_warnings() as collected, tf32(recipe.tf32), fixed_order(recipe.deterministic):
         warned = collected if watch.warned is None else watch.warned
         try:
             write_bad_rows(watch.folder, training.tasks)
             for event in _events(training, watch):
-                tell(event, observers)
-                while warned:  # observers may warn, too
-                    tell(Warned(training.step, warned.pop(0)), observers)
+                notify(event, observers)
+                while warned:  # observers may warn too
+                    notify(Warned(training.step, warned.pop(0)), observers)
         except BaseException as error:
-            is_asked = isinstance(error, (KeyboardInterrupt, SystemExit))
-            with suppress(Exception):  # what ended the run is the error that counts
-                tell(Ended(training.step, "interrupted" if is_asked else "stopped"), observers)
-            if not (isinstance(error, Stopped) and is_notebook()):  # there, the cell ends with what there is
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "stopped"
+            with suppress(Exception):  # the original error is the one to report
+                notify(Ended(training.step, reason), observers)
+            # A notebook cell that was interrupted returns the partial result.
+            if not (isinstance(error, Stopped) and is_notebook()):
                 raise
         else:
-            tell(Ended(training.step, "finished"), observers)
+            notify(Ended(training.step, "finished"), observers)
     steps = {task.name: task.step for task in training.tasks}
     planned = {task.name: task.expected_steps for task in training.tasks}
-    found = result_of(history.lines, steps, planned, history.seconds())
-    return replace(found, losses={**found.losses, **meter.means()})
+    result = result_of(history.lines, steps, planned, history.seconds())
+    return replace(result, losses={**result.losses, **meter.means()})
 
 
 def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:
-    """Write `bad_rows.jsonl` where there are such rows, and name it: one row a line, of every file the first.
+    """Write `bad_rows.jsonl`, one line for each of a file's first bad rows, and log its path.
 
-    Nothing is written without a folder, or on ranks but the first.
+    Nothing is written if there are no such rows, without a folder, or on ranks other than 0.
 
     Raises:
         StorageError: the folder cannot be written.
@@ -137,5 +138,5 @@ def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:
         write_text(folder / BAD_ROWS, "\n".join(lines) + "\n")
         listed = "" if len(lines) == total else f" the first {len(lines)} of"
         logger.warning(
-            "%s lists%s the rows that were left out or repaired: %d", folder / BAD_ROWS, listed, total
+            "%s lists%s the rows that were skipped or repaired: %d", folder / BAD_ROWS, listed, total
         )

@@ -1,4 +1,4 @@
-"""The result of a training: history, best scores, steps, paths and time, to print or to display."""
+"""The result of a training: history, best scores, steps, paths and time, for printing or display."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from palm.engine.run.evaluation import aligned, shown_score
+from palm.core.shown import aligned, shown_score
 from palm.engine.training.events import Evaluated, Line, Logged, Saved, Transferred, event_of
 from palm.engine.watching.transfer_report import Influence, influences, matrix
 
 
 @dataclass(frozen=True)
 class BestScores:
-    """A task's best evaluation: the global step, and its scores, those of the deciding metric first."""
+    """A task's best evaluation: its global step and its scores, those of the deciding metric first."""
 
     step: int
     scores: Mapping[str, float | None]
@@ -27,17 +27,16 @@ class TrainingResult:
     """The result of a training.
 
     Args:
-        history: the lines of `history.jsonl`, as JSON has them.
+        history: the lines of `history.jsonl`, parsed.
         best: task -> its best evaluation; only tasks with dev data.
-        steps: task -> the steps it had.
-        planned: task -> the steps that were planned for it.
-        paths: what was saved -> where: `<task>`, `<task> (best)`, `checkpoint`, the last of each kind.
-        losses: task -> the running mean of its training loss at the end; of a run in stages, at its last
+        steps: task -> number of its steps.
+        planned: task -> number of its planned steps.
+        paths: `<task>`, `<task> (best)` or `checkpoint` -> the path where the last of its kind was saved.
+        losses: task -> running mean of its training loss at the end; in a run with stages, at its last
             logged step.
-        seconds: how long it took, earlier parts of a resumed run included.
-        transfer: effects of steps on each task on the others, if compared
-            (`transfer_every_n_steps`).
-        stages: task -> the stage that trained it last, of a run in stages.
+        seconds: duration, including earlier parts of a resumed run.
+        transfer: effects of steps on each task on the others, if measured (`transfer_every_n_steps`).
+        stages: task -> the last stage that trained it, in a run with stages.
     """
 
     history: Sequence[Mapping[str, Any]]
@@ -52,11 +51,11 @@ class TrainingResult:
 
     @property
     def is_interrupted(self) -> bool:
-        """True if the run can go on: it was asked to stop before its end, as by an interrupted cell."""
+        """True if the run was stopped before its end, for example by an interrupted cell, and can resume."""
         return bool(self.history) and self.history[-1].get("reason") == "interrupted"
 
     def rows(self) -> list[list[str]]:
-        """The table: a heading, and a row per task."""
+        """Return the result as a table: a header, and one row per task."""
         last = ["stage"] if self.stages else []
         found = [["task", "steps", "planned", "mean loss", "best score", "at step", "saved at", *last]]
         for task, steps in self.steps.items():
@@ -74,11 +73,15 @@ class TrainingResult:
         return found
 
     def models(self, folder: Path) -> list[list[str]]:
-        """The saved models below the folder of the run, as a table: a heading, and a row per model."""
+        """Return the saved models as a table: a header, and one row per model.
+
+        Args:
+            folder: the folder of the run, to which saved paths are relative.
+        """
         events = [event_of(line) for line in self.history]
         scores = {event.step: event.scores for event in events if isinstance(event, Evaluated)}
         saved = [event for event in events if isinstance(event, Saved) and event.kind in MODELS]
-        # Of what was saved again at the same path, the last is there.
+        # A path that was saved several times holds the last model.
         rows = [["task", "model", "at step", "score", "path"]]
         for path, event in {event.path: event for event in saved}.items():
             task = str(event.task)
@@ -88,7 +91,7 @@ class TrainingResult:
         return rows
 
     def __str__(self) -> str:
-        end = "; interrupted, resume: auto goes on" if self.is_interrupted else ""
+        end = "; interrupted, continue with resume: auto" if self.is_interrupted else ""
         summary = f"{sum(self.steps.values())} steps in {self.seconds:.1f} s{end}"
         return "\n".join([*aligned(self.rows()), summary, *aligned(matrix(self.transfer))])
 
@@ -97,10 +100,10 @@ class TrainingResult:
 
 
 MODELS = {"target": "last", "best": "best", "best_overall": "best of the run"}
-"""Kind of a model that was saved -> its name in the table."""
+"""Kind of a saved model -> its name in the table."""
 
 KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
-"""Kind of what was saved -> its key in `paths`."""
+"""Kind of a `Saved` event -> its key in `paths`."""
 
 
 def result_of(
@@ -110,7 +113,7 @@ def result_of(
     seconds: float,
     stages: Mapping[str, str] = MappingProxyType({}),
 ) -> TrainingResult:
-    """Make the result of the lines of a run's history; for the other arguments see `TrainingResult`."""
+    """Build the result from the lines of a run's history; for the other arguments see `TrainingResult`."""
     best: dict[str, BestScores] = {}
     paths: dict[str, str] = {}
     losses: dict[str, float | None] = {}

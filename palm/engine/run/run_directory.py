@@ -1,15 +1,14 @@
-"""The folder of a run: results of an earlier run, checkpoints of this one, and where it resumes."""
+"""The folder of a run: results of an earlier run, checkpoints of this run, and the point where it resumes."""
 
 from __future__ import annotations
 
-import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from palm.core.differences import shortened
 from palm.core.errors import ResourceError, StorageError, TrainingError
@@ -21,74 +20,22 @@ from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, models_of
+from palm.engine.run import run_names as names
 from palm.engine.run.checkpoint import differences, newest_checkpoint, on_devices_of
-from palm.engine.run.run_lock import HOLDER
 from palm.engine.watching.history import HISTORY_FILE
 
-RECORD = "run.json"
-CONFIGURATION = "resolved_config.yaml"
-BAD_ROWS = "bad_rows.jsonl"
-
-RECIPE = "recipe.yaml"
-"""What a run is made of that was put together in Python, in the sections of a resolved configuration."""
-
-MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
-"""The folders of one task."""
-
-STAGES = "stages"
-STAGES_RECORD = "stages.json"
-STAGE_WEIGHTS = "weights"
-"""Of a run in stages: a folder for each, what they are, and what each ended with, in its folder."""
-
 MOST_FOLDERS = 3
-"""Folders that a message names."""
-
-CHECKPOINT = "step_"
-FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
-"""Those of trackers, which import from this package and so are not imported here."""
-
-FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, STAGES_RECORD)
-"""Those of a run, beside its folders."""
-
-NAMES = (*FILES, HOLDER, BEST_OF_RUN, STAGES, STAGE_WEIGHTS, *FOLDERS)
-RESERVED = re.compile("|".join([rf"{CHECKPOINT}\d+", *map(re.escape, NAMES)]))
-
-
-def name_problem(task: object) -> str | None:
-    """Return the reason why a task cannot have a folder of its name beside those of the run, or None."""
-    if not isinstance(task, str) or not task.strip() or "\0" in task:
-        return f"the name of a task should be a text, not {task!r}"
-    if RESERVED.fullmatch(task) or task.startswith(".") or "/" in task or "\\" in task:
-        return (
-            f"task {task!r}: its folder under save_path would be one that the run needs (step_N, best, "
-            f"{RECORD}, hidden files, paths); give the task another name"
-        )
-    return None
-
-
-class Identity(TypedDict):
-    """The part of a configuration that makes a run this run."""
-
-    tasks: Mapping[str, Mapping[str, Any]]
-
-
-class RunRecord(TypedDict):
-    """The content of `run.json`."""
-
-    id: str
-    since: str
-    launch: str | None
-    identity: Identity
+"""Maximum number of folders that a message names."""
 
 
 @dataclass(frozen=True)
 class RunStart:
-    """The start of a run.
+    """The starting point of a run.
 
     Args:
-        run_id: what its checkpoints are marked with.
-        checkpoint: where it resumes; None for the beginning.
+        run_id: the id stored in its checkpoints.
+        checkpoint: the checkpoint to resume from; None to start from the beginning.
     """
 
     run_id: str
@@ -97,15 +44,15 @@ class RunStart:
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """A run's `save_path`; rank 0 alone uses it, while it holds the lock (see `only_run_in`).
+    """A run's `save_path`, used only by rank 0 while it holds the lock (see `only_run_in`).
 
     Args:
         path: the folder.
         tasks: the names of all tasks of the run.
-        targets: those that get models.
-        resume: the setting: a checkpoint, or 'auto', or None.
-        overwrite: the setting: what an earlier run of palm left may be replaced.
-        inputs: files that the run reads; none may have a name under which it writes.
+        targets: names of the tasks whose models are saved.
+        resume: the setting: a checkpoint, 'auto' or None.
+        overwrite: the setting: results of an earlier run of palm may be replaced.
+        inputs: files that the run reads; it must not write to any of them.
     """
 
     path: Path
@@ -115,69 +62,71 @@ class RunDirectory:
     overwrite: bool = False
     inputs: Sequence[Path] = ()
 
-    def check(self, launch: str | None = None, goes_on: bool = False) -> RunStart:
-        """Clear up after processes that died, refuse what would be refused hours later, choose the start.
+    def check(self, launch: str | None = None, restarted: bool = False) -> RunStart:
+        """Remove leftovers of dead processes, refuse now what would fail hours later, and choose the start.
 
         Args:
             launch: the id that the processes of one launch share (see `launch_id`).
-            goes_on: the launcher has restarted this run; what is there may be from before.
+            restarted: the launcher has restarted this run, so existing results may be its own.
 
         Raises:
-            StorageError: files of others, or an earlier run's, stand where this run writes.
+            StorageError: foreign files, or those of an earlier run, are where this run writes.
         """
         tasks = {*self.tasks, *self._earlier_tasks()}
-        for name in sorted({*tasks, BEST_OF_RUN, STAGES, *FOLDERS}):
+        for name in sorted({*tasks, BEST_OF_RUN, names.STAGES, *names.FOLDERS}):
             if (self.path / name).is_symlink():
                 raise StorageError(f"{self.path / name} is a link; remove it, or give another save_path")
         self._check_inputs(tasks)
-        for name in FILES:
-            if self.overwrite or goes_on or self.resume == "auto":
+        for name in names.FILES:
+            if self.overwrite or restarted or self.resume == "auto":
                 move_foreign_aside(self.path / name)
             check_replaceable(self.path / name)
         self._clear(tasks)
-        # Restarts of one launch find their own results, and are not to be refused for them.
-        is_own = goes_on and self._record().get("launch") == launch
+        # A restart within one launch finds its own results and must not be refused because of them.
+        is_own = restarted and self._record().get("launch") == launch
         if not is_own and (refused := self.refusal()) is not None:
             raise StorageError(refused)
         return self._start(is_own)
 
     def _clear(self, tasks: Collection[str]) -> None:
-        """Remove what a run that died was writing; refuse places where files of others stand."""
-        remove_stale(self.path, lambda name: name in tasks or RESERVED.fullmatch(name) is not None)
+        """Remove unfinished folders of a run that died; refuse to write over foreign files."""
+        remove_stale(self.path, lambda name: name in tasks or names.RESERVED.fullmatch(name) is not None)
         for task in tasks:
-            remove_stale(self.path / task, lambda name: MODELS.fullmatch(name) is not None)
+            remove_stale(self.path / task, lambda name: names.MODELS.fullmatch(name) is not None)
         remove_stale(self.path / BEST_OF_RUN, lambda name: name in tasks)
         for task in self.targets:
             for place in (self.path / task / LAST, self.path / task / BEST, self.path / BEST_OF_RUN / task):
                 check_target(place, overwrite=True)
 
     def refusal(self) -> str | None:
-        """Return the reason why a run that may neither resume nor overwrite would be refused, or None.
+        """Return the reason why a run that may neither resume nor overwrite is refused, or None.
 
-        It only looks.
+        Changes nothing on disk.
         """
-        continues = self.resume == "auto" or self._is_here(self.resume)
+        if is_sealed(self.path):
+            return f"save_path: {self.path} is a saved model or a checkpoint; give another folder"
+        continues = self.resume == "auto" or self._is_inside(self.resume)
         if continues or self.overwrite or not (found := self.results()):
             return None
         return self._refusal(found)
 
     def begin(self, start: RunStart, identity: dict[str, Any], launch: str | None = None) -> None:
-        """Make room for a run that `check` lets start, and record its identity.
+        """Remove earlier results before a run that `check` has accepted, and record the run's identity.
 
         Raises:
-            StorageError: `resume: auto` found no checkpoint, but what another configuration trained.
+            StorageError: `resume: auto` found no checkpoint, only results of another configuration.
         """
         if start.checkpoint is None:
             self._check_same(identity)
-        if not self._is_here(start.checkpoint):
-            # What an earlier run of palm left, nothing else; its checkpoints never take part again.
+        if not self._is_inside(start.checkpoint):
+            # Only results of an earlier run of palm are removed; its checkpoints are never used again.
             if found := self.results():
                 folders = ", ".join(shortened(found, MOST_FOLDERS))
-                logger.info("starting anew; of an earlier run in %s, %s are replaced", self.path, folders)
-            # Before the record: a process that dies in between leaves what still belongs to the earlier run.
+                logger.info("%s: starting from scratch; replacing %s of an earlier run", self.path, folders)
+            # Before the record is written: if the process dies in between, the rest belongs to the old run.
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
-            for name in (BAD_ROWS, STAGES_RECORD):
+            for name in (names.BAD_ROWS, names.STAGES_RECORD):
                 remove_written(self.path / name)
         record = {
             "id": start.run_id,
@@ -185,128 +134,128 @@ class RunDirectory:
             "launch": launch,
             "identity": identity,
         }
-        write_json(self.path / RECORD, record)
+        write_json(self.path / names.RECORD, record)
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Within it, an error that ends the run also says what is whole, and how to go on.
+        """Add to an error that ends the run what has been saved and how to resume.
 
         Raises:
-            ResourceError, StorageError, TrainingError: with these words at their end.
+            ResourceError, StorageError, TrainingError: the same error with `resume_advice` appended.
         """
         try:
             yield
         except (ResourceError, StorageError, TrainingError) as error:
-            raise type(error)(f"{error}\n{self.how_to_go_on()}") from error
+            raise type(error)(f"{error}\n{self.resume_advice()}") from error
 
-    def how_to_go_on(self) -> str:
-        """Describe what is whole in the folder, and the command that resumes from there."""
+    def resume_advice(self) -> str:
+        """Describe what is complete in the folder, and give the command that resumes from there."""
         checkpoint = newest_checkpoint(self.path, run_id=self._record().get("id"))
         whole = [*([] if checkpoint is None else [checkpoint.name]), *self._names(self._models())]
-        summary = f"whole under {self.path}: {', '.join(whole) or 'nothing yet'}"
+        summary = f"saved under {self.path}: {', '.join(whole) or 'nothing yet'}"
         if checkpoint is None:
-            return f"{summary}; there is no checkpoint to go on from"
-        command = command_of_program("--resume", "auto") or "the same once more with resume: auto"
-        return f"{summary}; to go on from {checkpoint.name}: {command}"
+            return f"{summary}; there is no checkpoint to continue from"
+        command = command_of_program("--resume", "auto") or "run the same program with resume: auto"
+        return f"{summary}; to continue from {checkpoint.name}: {command}"
 
     def _start(self, is_own_launch: bool) -> RunStart:
         if self.resume is None and not is_own_launch:
             return RunStart(_new_id(), None)
         if self.resume not in (None, "auto") and not is_own_launch:
             checkpoint = Path(str(self.resume))
-            return RunStart((self._is_here(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
-        # By the id, not by the place: a folder may hold checkpoints of a run that was replaced.
-        run_id = self._run_here()
+            return RunStart((self._is_inside(checkpoint) and run_of(checkpoint)) or _new_id(), checkpoint)
+        # Checkpoints are selected by run id: the folder may still hold those of a run that was replaced.
+        run_id = self._recorded_run_id()
         newest = None if run_id is None else newest_checkpoint(self.path, run_id)
         if run_id is None or newest is None:
-            tell = logger.warning if (self.path / HISTORY_FILE).exists() else logger.info
-            tell("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
+            log = logger.warning if (self.path / HISTORY_FILE).exists() else logger.info
+            log("resume: no checkpoint of this run under %s; starting from the beginning", self.path)
             return RunStart(_new_id(), None)
         return RunStart(run_id, newest)
 
-    def _run_here(self) -> str | None:
-        """Return the id of the run in the folder; without its record, that of all checkpoints, if one."""
+    def _recorded_run_id(self) -> str | None:
+        """Return the id of the run in the folder; without a record, the id that all checkpoints share."""
         if (recorded := self._record().get("id")) is not None:
             return str(recorded)
         runs = {run for folder in self._checkpoints() if (run := run_of(folder)) is not None}
         return runs.pop() if len(runs) == 1 else None
 
     def _check_same(self, identity: dict[str, Any]) -> None:
-        """Refuse to replace what another configuration trained where this one was to go on with it."""
+        """Refuse to replace results of another configuration that `resume: auto` was meant to continue."""
         found = self.results()
         if self.overwrite or not found or self.resume != "auto":
             return
         saved = self._record().get("identity")
-        lines = [f"{RECORD} is missing, which would tell whose they are"]
+        lines = [f"{names.RECORD}, which would identify the run, is missing"]
         if isinstance(saved, dict):
-            with wrap_read_errors(self.path / RECORD):
+            with wrap_read_errors(self.path / names.RECORD):
                 lines = differences(on_devices_of(identity, saved)[0], identity)
         if lines:
             raise StorageError("\n  ".join([self._refusal(found), *lines]))
 
-    # What is there
+    # Contents of the folder
 
     def _record(self) -> dict[str, Any]:
-        """Return the record of the last run in this folder; empty if there was none."""
-        if not (self.path / RECORD).is_file():
+        """Return the record of the last run in this folder; empty if there is none."""
+        if not (self.path / names.RECORD).is_file():
             return {}
         try:
-            return {**read_record(self.path / RECORD, RunRecord)}
+            return {**read_record(self.path / names.RECORD, names.RunRecord)}
         except StorageError as error:
-            logger.warning("passed over: %s", error)
+            logger.warning("ignored: %s", error)
             return {}
 
     def _check_inputs(self, tasks: Collection[str]) -> None:
         folder = self.path.resolve()
         for file in self.inputs:
             place = file.resolve()
-            # A file of the user's may lie in the folder, but not where models or records will be written.
+            # A user's file may be in the folder, but not where models or records will be written.
             first, *rest = place.relative_to(folder).parts if folder in place.parents else ("",)
-            if RESERVED.fullmatch(first) or (first in tasks and rest and MODELS.fullmatch(rest[0])):
-                raise StorageError(f"{file} is read, and the run writes there; give another save_path")
+            if names.RESERVED.fullmatch(first) or (
+                first in tasks and rest and names.MODELS.fullmatch(rest[0])
+            ):
+                raise StorageError(f"{file} is an input that the run would overwrite; give another save_path")
 
-    def _is_here(self, checkpoint: str | Path | None) -> bool:
+    def _is_inside(self, checkpoint: str | Path | None) -> bool:
         return checkpoint is not None and Path(checkpoint).resolve().parent == self.path.resolve()
 
     def _earlier_tasks(self) -> list[str]:
         identity = self._record().get("identity")
         tasks = identity["tasks"] if identity else {}
-        return [name for name in tasks if name_problem(name) is None]
+        return [name for name in tasks if names.name_problem(name) is None]
 
     def _checkpoints(self) -> list[Path]:
-        return [folder for _, folder in sorted(numbered(self.path, CHECKPOINT).items()) if is_sealed(folder)]
+        return [
+            folder for _, folder in sorted(numbered(self.path, names.CHECKPOINT).items()) if is_sealed(folder)
+        ]
 
     def _models(self) -> list[Path]:
-        """The folders of models of this run's tasks, of the earlier run's, and of all of its stages."""
-        found = []
-        for task in dict.fromkeys([*self.tasks, *self._earlier_tasks()]):
-            folder = self.path / task
-            places = sorted(folder.iterdir()) if folder.is_dir() else []
-            found += [place for place in places if MODELS.fullmatch(place.name)]
-            found.append(self.path / BEST_OF_RUN / task)
-        found += [file.parent for file in sorted((self.path / STAGES).rglob(MANIFEST))]
-        return [folder for folder in found if is_sealed(folder) and not has_link(folder, self.path)]
+        """Return the model folders of this run's tasks, of the earlier run's tasks, and of all stages."""
+        tasks = dict.fromkeys([*self.tasks, *self._earlier_tasks()])
+        found = [path for task in tasks for _, path in models_of(self.path, task)]
+        found += [file.parent for file in sorted((self.path / names.STAGES).rglob(MANIFEST))]
+        return [folder for folder in found if not has_link(folder, self.path)]
 
     def results(self) -> list[str]:
-        """The checkpoints and models that are there, as paths below the folder."""
+        """Return the existing checkpoints and models, as paths relative to the folder."""
         return self._names([*self._checkpoints(), *self._models()])
 
     def _names(self, folders: Sequence[Path]) -> list[str]:
         return [folder.relative_to(self.path).as_posix() for folder in folders]
 
     def _refusal(self, found: Sequence[str]) -> str:
-        since = self._record().get("since", "a time that is not known")
+        since = self._record().get("since", "an unknown time")
         folders = ", ".join(shortened(found, MOST_FOLDERS))
         return (
-            f"save_path: {self.path} holds an earlier run, of {since} ({folders}). "
-            "Go on with it (resume: auto), replace it (overwrite: true), or give another save_path"
+            f"save_path: {self.path} holds an earlier run, started at {since} ({folders}). "
+            "Continue it (resume: auto), replace it (overwrite: true), or give another save_path"
         )
 
 
 def run_of(checkpoint: Path) -> str | None:
-    """Return the id of the run that wrote a checkpoint; None if that cannot be read."""
+    """Return the id of the run that wrote a checkpoint; None if it cannot be read."""
     try:
-        state = read_json(checkpoint / "state.json")
+        state = read_json(checkpoint / names.STATE)
     except StorageError:
         return None
     return state.get("run_id") if isinstance(state, dict) else None

@@ -1,4 +1,4 @@
-"""One run at a time in a folder: a lock that ends with its process, and a note about its holder."""
+"""A lock that admits one run at a time to a folder, and a note about the process that holds it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ HOLDER = ".run.lock.json"
 def only_run_in(folder: Path) -> Iterator[None]:
     """Lock `folder` against other runs; fail at once if it is locked.
 
-    The system takes the lock from a process that dies, so that none is ever left behind. On a file
-    system that has no locks there is a warning, and nothing is locked.
+    The operating system releases the lock of a process that dies, so no stale lock remains. On a file
+    system without locks a warning is logged, and nothing is locked.
 
     Raises:
-        StorageError: another run is there, and names it; or the folder cannot be written.
+        StorageError: another run (named in the message) holds the lock, or the folder cannot be written.
     """
     make_folder(folder)
-    remedy = "wait for its end, or give another save_path"
+    remedy = "wait until it ends, or give another save_path"
 
     def taken() -> str:
-        return f"save_path: {folder} belongs to another run, {_holder(folder)}; {remedy}"
+        return f"save_path: {folder} is in use by another run, {_holder(folder)}; {remedy}"
 
-    # The lock's file stays: whoever has opened it just now would lock a file that is gone.
+    # The lock file is not removed: a process that has just opened it would lock a deleted file.
     with locked(folder / LOCK, taken=taken), within(folder):
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": since}
@@ -55,4 +55,4 @@ def _holder(folder: Path) -> str:
         command = f" ({who['command']})" if who["command"] else ""
         return f"process {who['process']} on {who['host']} since {who['since']}{command}"
     except (StorageError, KeyError, TypeError):
-        return "which has just begun"
+        return "which has just started"

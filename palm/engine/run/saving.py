@@ -1,4 +1,4 @@
-"""Observers that save targets as they finish, best models and checkpoints; none changes training."""
+"""Observers that save finished targets, best models and checkpoints; none of them changes the training."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from palm.engine.training.loop import Step, Training
 from palm.engine.training.task import Task
 
 BEST_KINDS = ("best", "best_overall")
-"""Kinds of models that an evaluation is the reason for."""
+"""Kinds of models that are saved because of an evaluation."""
 
 
 @dataclass(eq=False)
 class TargetSaver:
-    """Saves a target's inference model at the moment it finishes, and on the way if asked.
+    """An observer that saves a target's inference model when it finishes and, if requested, at intervals.
 
     Args:
-        training: whose weights (averaged ones, where it keeps averages) are saved.
-        save_path: a model goes to `<save_path>/<task>/infer_model`.
-        every: also to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
-        run: the resolved configuration, kept in each model.
-        keep: how many of the models on the way are kept; 0 or less: all.
+        training: the run; its weights are saved, averaged ones if it keeps averages.
+        save_path: models are saved at `<save_path>/<task>/infer_model`.
+        every: also save to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
+        run: the resolved configuration, stored with each model.
+        keep: number of intermediate models that are kept; 0 or less: all.
     """
 
     training: Training
@@ -55,8 +55,8 @@ class TargetSaver:
             if own is not None and is_due:
                 saved.append(self._save(task, f"{ON_THE_WAY}{number}", "on_the_way"))
                 keep_last(self.save_path / task.name, ON_THE_WAY, number, self.keep)
-            is_cut = self.training.is_cut and not task.done
-            if (own is not None and own.finished) or task.stopped_at == event.number or is_cut:
+            ends_early = self.training.reached_max_steps and not task.done
+            if (own is not None and own.finished) or task.stopped_at == event.number or ends_early:
                 logger.info("%s: train finished!", task.name)
                 saved.append(self._save(task, LAST, "target"))
         return saved
@@ -71,10 +71,14 @@ class TargetSaver:
 def save_model(
     training: Training, task: Task, path: Path, kind: str = "target", run: dict[str, Any] | None = None
 ) -> Saved:
-    """Save a task's model at this moment, with averaged weights where the run keeps averages.
+    """Save a task's model in its current state, with averaged weights if the run keeps averages.
 
-    A model of palm's at `path` is replaced. The new one keeps `run`, the resolved configuration without other
-    tasks, and whether its `kind`, see `Saved`, is one that the evaluation at this step is the reason for.
+    Args:
+        training: the run.
+        task: the task.
+        path: the folder; a model of palm there is replaced.
+        kind: the kind of model (see `Saved`); one of `BEST_KINDS` marks it as best.
+        run: the resolved configuration, stored with the model without its other tasks.
     """
     if run:
         settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
@@ -90,7 +94,7 @@ def save_model(
         if is_first():
             move_foreign_aside(path)
         model.save(path, run, training_facts(training, task, kind in BEST_KINDS), overwrite=True)
-        if is_first():  # one evaluation may be the best of a target and of the run, and the last one, too
+        if is_first():  # the same weights may be best of the task, best of the run, and last
             run_folder = path.parent.parent
             own = [run_folder / task.name / kind for kind in (BEST, LAST)]
             link_equal_weights(path, [*own, run_folder / BEST_OF_RUN / task.name])
@@ -98,12 +102,12 @@ def save_model(
 
 
 class PeriodicSaver:
-    """Saves every so many global steps, and when it is asked to; a step at most once.
+    """An observer that saves every so many global steps and on request, at most once per step.
 
     Args:
         write: saves the state after a global step.
         every: save every so many global steps; 0 or less: never.
-        at_end: save also when the training ends between two of these steps.
+        at_end: also save when the training ends between two of these steps.
     """
 
     def __init__(self, write: Callable[[int], list[Saved]], every: int, at_end: bool = False) -> None:
@@ -120,7 +124,7 @@ class PeriodicSaver:
         return []
 
     def save(self, step: int) -> list[Saved]:
-        """Save the state after this step, unless that was done."""
+        """Save the state after this step, unless it has been saved."""
         if self._saved == step:
             return []
         self._saved = step
@@ -130,14 +134,14 @@ class PeriodicSaver:
 def checkpoint_saver(
     training: Training, save_path: Path, every: int, keep: int = -1, run_id: str | None = None
 ) -> PeriodicSaver:
-    """Return what writes `<save_path>/step_<N>`.
+    """Return a saver that writes checkpoints to `<save_path>/step_<N>`.
 
     Args:
-        training: whose state is saved.
+        training: the run.
         save_path: the folder of the run.
         every: save every so many global steps; 0 or less: never.
-        keep: how many checkpoints are kept; 0 or less: all.
-        run_id: which run they belong to.
+        keep: number of checkpoints that are kept; 0 or less: all.
+        run_id: the id of the run, stored in the checkpoints.
     """
 
     def write(step: int) -> list[Saved]:
@@ -151,13 +155,13 @@ def checkpoint_saver(
 
 
 class BestSaver:
-    """Saves a target's model whenever it is the best so far, and all targets' when the whole run is.
+    """An observer that saves a target's best model, and the models of all targets at the run's best step.
 
     Args:
-        evaluator: tells what is best.
-        save_path: a target's best model goes to `<save_path>/<task>/best_model`; all targets of the best
-            step of the run to `<save_path>/best/<task>`, unless that is decided by the only target.
-        run: the resolved configuration, kept in each model.
+        evaluator: keeps the best evaluations.
+        save_path: a target's best model is saved at `<save_path>/<task>/best_model`, those of the run's best
+            step at `<save_path>/best/<task>`. The latter are omitted if the only target decides both.
+        run: the resolved configuration, stored with each model.
     """
 
     def __init__(self, evaluator: Evaluator, save_path: Path, run: dict[str, Any]) -> None:
@@ -182,14 +186,14 @@ class BestSaver:
 def evaluation_observers(
     evaluator: Evaluator | None, folder: Path | None, run: dict[str, Any], patience: int, stop_by: str
 ) -> list[Observer]:
-    """The evaluator, and who acts on what it finds, in this order; nobody without an evaluator.
+    """Return the evaluator and the observers that act on its evaluations, in order; [] without an evaluator.
 
     Args:
-        evaluator: of the run.
-        folder: where best models go; None to keep none.
-        run: the resolved configuration, kept in each model.
-        patience: as in `EarlyStopping`; 0 or less: never stop early.
-        stop_by: 'task' for each target by its own scores, 'all' for all targets at once.
+        evaluator: the evaluator of the run.
+        folder: the folder of the run, for best models; None: save none.
+        run: the resolved configuration, stored with each model.
+        patience: as for `EarlyStopping`; 0 or less: never stop early.
+        stop_by: 'task' to judge each target by its own scores, 'all' to stop all targets together.
     """
     if evaluator is None:
         return []
@@ -202,13 +206,13 @@ def evaluation_observers(
 
 
 def keep_last(folder: Path, start: str, last: int, count: int) -> None:
-    """Remove the oldest directories `<start><number>` but for `count` of them.
+    """Remove the oldest directories `<start><number>`, keeping the newest `count`.
 
     Args:
-        folder: where they are.
-        start: the beginning of their names.
-        last: the number of the newest one; those with a higher number are of another run, and stay.
-        count: how many stay; 0 or less: all.
+        folder: the parent folder.
+        start: the prefix of their names.
+        last: the number of the newest one; higher numbers belong to another run and are kept.
+        count: how many to keep; 0 or less: all.
     """
     if not is_first():
         return

@@ -1,4 +1,4 @@
-"""The folder of a run in stages: what is done, one history of all, models at their usual place."""
+"""The folder of a run with stages: finished stages, one combined history, models in their usual place."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.result import TrainingResult, result_of
-from palm.engine.run.run_directory import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD, RunDirectory, RunStart
+from palm.engine.run.run_directory import RunDirectory, RunStart
+from palm.engine.run.run_names import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD
 from palm.engine.training.events import Drawn, Ended, Line, Planned, Saved, StageStarted
 from palm.engine.watching.history import HISTORY_FILE, read_lines, write_lines
 
 Settings = Mapping[str, Any]
-"""What the weights at the end of a stage depend on, JSON-ready."""
+"""Everything that the final weights of a stage depend on, JSON-ready."""
 
 
 class StagesRecord(TypedDict):
@@ -36,10 +37,10 @@ class StagesRecord(TypedDict):
 
 @dataclass(frozen=True)
 class StagedDirectory:
-    """A `save_path` with a run for each stage under `stages/`; rank 0 alone changes it.
+    """A `save_path` with one run per stage under `stages/`; only rank 0 changes it.
 
     Args:
-        run: the folder, its tasks and targets, and whether the run goes on or replaces.
+        run: the folder, its tasks and targets, and the settings `resume` and `overwrite`.
         stages: label -> what the stage depends on, in order.
     """
 
@@ -48,19 +49,19 @@ class StagedDirectory:
 
     @property
     def path(self) -> Path:
-        """The folder of all."""
+        """The folder of the whole run."""
         return self.run.path
 
     def folder(self, stage: str) -> Path:
-        """Of one stage, which is that of a run."""
+        """Return the folder of one stage, laid out like that of a run."""
         return self.path / STAGES / stage
 
     def weights(self, stage: str) -> Path:
-        """Return the place of the weights that a stage ends with."""
+        """Return the folder of a stage's final weights."""
         return self.folder(stage) / STAGE_WEIGHTS
 
     def is_done(self, stage: str) -> bool:
-        """Return True if a stage is finished: its weights are written last."""
+        """Return True if a stage is finished; its weights are written last."""
         return is_sealed(self.weights(stage))
 
     def has_begun(self, stage: str) -> bool:
@@ -68,23 +69,23 @@ class StagedDirectory:
         return (self.folder(stage) / RECORD).is_file() or self.is_done(stage)
 
     def open(self, launch: str | None = None, restarted: bool = False) -> None:
-        """Go on with the stages that are there, or make room for new ones.
+        """Continue with existing stages, or remove earlier results before new ones.
 
         Args:
-            launch: what the processes of one launch have in common.
-            restarted: the launcher has started this run anew; what is there may be its own.
+            launch: the id that the processes of one launch share.
+            restarted: the launcher has restarted this run, so existing stages may be its own.
 
         Raises:
-            StorageError: an earlier run stands there, or stages with other settings.
+            StorageError: the folder holds an earlier run, or stages with other settings.
         """
         for stage in self.stages:
             if has_link(self.folder(stage), self.path):
                 raise StorageError(f"{self.folder(stage)} is a link; remove it, or give another save_path")
         file = self.path / STAGES_RECORD
         saved = read_record(file, StagesRecord) if file.exists() else None
-        goes_on = self.run.resume == "auto" or (restarted and saved is not None and saved["launch"] == launch)
+        is_own = restarted and saved is not None and saved["launch"] == launch
         record = {"launch": launch, "stages": dict(self.stages)}
-        if saved and goes_on:
+        if saved and (is_own or self.run.resume == "auto"):
             lines = list(self._changed(saved))
             if not lines:
                 write_json(file, record)
@@ -92,9 +93,9 @@ class StagedDirectory:
             if not self.run.overwrite:
                 raise StorageError(
                     "\n  ".join([f"{self.path} holds stages that were trained with other settings:", *lines])
-                    + "\nRestore them, or replace the run (overwrite: true without resume)"
+                    + "\nRestore these settings, or replace the run (overwrite: true without resume)"
                 )
-        # Stages resume by themselves; the folder of all has no checkpoint from which to resume.
+        # Each stage resumes from its own checkpoints; the folder of the whole run has none.
         replace(self.run, resume=None).check()
         identity = {"tasks": {task: {} for task in self.run.tasks}, "stages": list(self.stages)}
         replace(self.run, resume=None, overwrite=True).begin(
@@ -103,30 +104,30 @@ class StagedDirectory:
         write_json(file, record)
 
     def _changed(self, saved: StagesRecord) -> Iterator[str]:
-        """Stages that have begun and would now be others, a line each."""
+        """Yield one line for each stage that has begun and whose settings have changed."""
         for label, before in saved["stages"].items():
             now = self.stages.get(label)
             if now == before or not self.has_begun(label):
                 continue
             if now is None:
-                yield f"stage {label} is there no more"
+                yield f"stage {label} is no longer in the configuration"
                 continue
             changed = sorted(change.path[0] for change in changes(before, now, depth=1))
             yield f"stage {label}: {', '.join(changed)}"
 
     def publish(self, stage: str, targets: Sequence[str]) -> None:
-        """Give the models of targets their usual place, below `<save_path>/<task>`."""
+        """Copy the models of targets to their usual place, `<save_path>/<task>`."""
         for task in targets:
             for kind in (LAST, BEST):
                 source = self.folder(stage) / task / kind
                 place = self.path / task / kind
-                # A run that goes on comes by stages whose models are there already.
+                # A resumed run meets stages whose models have been published already.
                 if is_sealed(source) and not is_sealed(place):
                     linked_copy(source, place)
                     logger.info("%s: %s of stage %s is at %s", task, kind, stage, place)
 
     def write_history(self) -> list[Line]:
-        """Write the lines of all stages so far, as those of one run, to its `history.jsonl`; return them."""
+        """Write the lines of all stages so far to `history.jsonl`, as those of one run, and return them."""
         recorded = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
         with wrap_read_errors(self.path / STAGES, " the histories of"):
             lines = combined([(stage, lines) for stage, lines in recorded if lines])
@@ -145,10 +146,10 @@ class StagedDirectory:
 
 
 def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
-    """The histories of stages as one: steps, rows and seconds count on, and every line names its stage.
+    """Combine the histories of stages: steps, rows and seconds are cumulative, every line names its stage.
 
     Args:
-        stages: label -> the lines of its run, in order.
+        stages: (label, lines of the stage's run) in order.
     """
     found: list[Line] = []
     before: dict[str, Any] = {"step": 0, "seconds": 0.0, "rows": 0, "tokens": 0}
@@ -164,7 +165,7 @@ def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
         is_last = number == len(stages) - 1
         own = [_moved(line, label, before, counts) for line in lines if line["event"] != Planned.recorded_as]
         found += [line for line in own if is_last or line["event"] != Ended.recorded_as]
-        # Every stage counts from 0; what the stages before it had is added.
+        # Every stage counts from 0; the totals of the stages before it are added.
         counts = next((line["steps"] for line in reversed(own) if line["event"] == Drawn.recorded_as), counts)
         before = {
             name: max([line[name] for line in own if name in line], default=value)
@@ -184,7 +185,7 @@ def _add_plans(plans: dict[str, dict[str, Any]], tasks: Mapping[str, dict[str, A
 
 
 def _moved(line: Line, label: str, before: Mapping[str, Any], counts: Mapping[str, int]) -> Line:
-    """A line of a stage as one of the whole run."""
+    """Return a line of a stage as a line of the whole run."""
     moved = {name: line[name] + value for name, value in before.items() if name in line}
     if "seconds" in moved:
         moved["seconds"] = round(moved["seconds"], 3)

@@ -1,4 +1,4 @@
-"""Stop of a run between two steps, on a signal."""
+"""Stopping a run between two steps on a signal."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from palm.engine.training.loop import Step, Training
 
 @dataclass(eq=False)
 class StopOnSignal:
-    """The last observer of a run: on a signal, it saves after the current step and stops.
+    """The last observer of a run: after a signal it saves a checkpoint at the end of the step and stops.
 
     Args:
         training: the run.
-        request: the signal that came, if any.
-        saver: writes the checkpoint; None where there is no folder for one.
-        how_to_go_on: says what is saved, and how the run resumes.
+        request: holds the signal that arrived, if any.
+        saver: writes the checkpoint; None if there is no folder for one.
+        resume_advice: describes what has been saved and how to resume the run.
 
     Raises:
-        Stopped: a signal asked for it; the checkpoint is written, and all observers know of it.
+        Stopped: a signal arrived; the checkpoint is written, and all observers have received its event.
     """
 
     training: Training
     request: StopRequest
     saver: PeriodicSaver | None
-    how_to_go_on: Callable[[], str]
+    resume_advice: Callable[[], str]
 
     def __post_init__(self) -> None:
         self._is_saved = False
@@ -41,19 +41,18 @@ class StopOnSignal:
         if isinstance(event, Step) and self.training.is_stopping:
             self._is_saved = True
             if self.saver is not None and (saved := self.saver.save(event.number)):
-                return saved  # this observer is told of it last, and stops then
+                return saved  # this observer receives the event last, and stops then
             self._stop()
         elif isinstance(event, Saved) and self._is_saved:
             self._stop()
         return []
 
     def _stop(self) -> None:
-        # Of several ranks, some may have heard of it from another one alone.
+        # The signal may have reached only another rank.
         number = self.request.number or signal.SIGTERM
         if is_first():
             name = signal.Signals(number).name
             step = self.training.step
-            how = self.how_to_go_on()
-            logger.warning("%s: stopped after global step %d; %s", name, step, how)
+            logger.warning("%s: stopped after global step %d; %s", name, step, self.resume_advice())
         barrier()
         raise Stopped(number)

@@ -18,18 +18,18 @@ from palm.engine.training.task import Task
 from palm.reader.tables.files import files_of
 from palm.reader.tables.selection import data_checksum
 
-MOST_TASKS = 50
-"""Tasks whose steps a model tells; with those of all in each, a run's folder would grow quadratically."""
+MAX_TASKS = 50
+"""Maximum number of tasks whose steps a model lists; without it, a run's folder would grow quadratically."""
 
 
 def training_facts(training: Training, task: Task, best: bool = False) -> dict[str, Any]:
-    """Return the metadata of a task's model at this moment of a run, JSON-ready; of files the names alone.
+    """Return the metadata of a task's model in its current state, JSON-ready, with file names but no paths.
 
     Returns:
-        `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks` that share the encoder, and the steps
-        of the first `tasks` and of this one; `data` files with rows and SHA-256; the last `evaluation` so
-        far, with its step; whether the model is the `best` by that; `settings` that the losses depend on, of
-        tasks those of this one; `versions`. Nothing on ranks other than 0.
+        `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks`, the number of tasks that share the
+        encoder; `tasks`, the steps of the first ones and of this one; `data`, files with rows and SHA-256;
+        `evaluation`, the last one with its step; `best`, True if the model is saved as the best; `settings`
+        that the losses depend on, without other tasks; `versions`. Empty on ranks other than 0.
     """
     if not is_first():
         return {}
@@ -41,7 +41,7 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
         "expected_steps": task.expected_steps,
         "epochs": round(task.step / task.steps_per_epoch, 2),
         "num_tasks": len(training.tasks),
-        "tasks": {each.name: each.step for each in (*training.tasks[:MOST_TASKS], task)},
+        "tasks": {each.name: each.step for each in (*training.tasks[:MAX_TASKS], task)},
         "data": data_of(task),
         "evaluation": _evaluation(training, task),
         "best": best,
@@ -51,7 +51,7 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
 
 
 def data_of(task: Task) -> dict[str, Any]:
-    """Describe the files of a task: name, number of rows and SHA-256 of its training and its dev data."""
+    """Describe a task's training and dev data: file name, number of rows and SHA-256."""
     assert task.stream is not None
     data: dict[str, Any] = {}
     if task.train_file is not None:
@@ -72,12 +72,12 @@ def _evaluation(training: Training, task: Task) -> dict[str, Any] | None:
 
 
 def _file(path: Path) -> dict[str, Any]:
-    # A file with the size and time of before is taken for the same, and not read again.
+    # A file whose size and modification time have not changed is not read again.
     facts = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(path)]
     return {"name": path.name, "sha256": _checksum(path, tuple(facts))}
 
 
 @lru_cache(maxsize=64)
-def _checksum(path: Path, facts: object) -> str:  # noqa: ARG001 - they tell whether they are the same files
-    """Models are saved often, and their data is large."""
+def _checksum(path: Path, facts: object) -> str:  # noqa: ARG001 - part of the cache key
+    """Return the checksum of a data file; cached, because models are saved often and data is large."""
     return data_checksum(path)

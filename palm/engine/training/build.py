@@ -1,4 +1,4 @@
-"""Building a run from its recipe: the model is placed, and its optimizer made."""
+"""Building a run from its recipe: model, replica, optimizer and averages."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def start(recipe: Recipe) -> Training:
     """Build the run that a recipe describes, before its first step.
 
     Raises:
-        ConfigError: what the recipe asks for cannot be done with this model or on this device.
+        ConfigError: this model or device does not support a setting of the recipe.
     """
     weighing = None if recipe.balance is None else type(recipe.balance).__name__
     raise_any(step_problems(recipe.tasks_per_step, weighing, recipe.tasks))
     if recipe.balance is not None:
         recipe.balance.reset()
-    # For encoders that compute padding, of which rows of one length have the least.
+    # Encoders that compute padding compute less of it if the rows of a batch have similar lengths.
     if recipe.backbone.wants_even_lengths:
         for task in recipe.tasks:
             if task.stream is not None:
@@ -53,7 +53,7 @@ def start(recipe: Recipe) -> Training:
     logger.info("Computing in %s on %s (%s).", chosen.precision, recipe.device.type, chosen.reason)
     if recipe.activation_checkpointing:
         recipe.backbone.checkpoint_activations()
-    # fsdp replaces parameters, so the replica comes before everything that holds them.
+    # FSDP replaces parameters, so the replica is built before everything that refers to them.
     replica = Replica(model, recipe.parallel)
     optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)
     ema = None
@@ -65,16 +65,16 @@ def start(recipe: Recipe) -> Training:
 def build_optimizer(
     optimizer: Optimizer, groups: ParameterGroups, model: MultiTaskModel, tasks: Sequence[Task]
 ) -> torch.optim.Optimizer:
-    """Build the torch optimizer of the parameters that move, and freeze the others.
+    """Freeze parameters, and build the torch optimizer of the others.
 
     Args:
         optimizer: its settings.
-        groups: what is frozen, and rates of parts of the model.
-        model: where it is trained.
-        tasks: some have rates for their heads.
+        groups: frozen parts and learning rates of parts of the model.
+        model: the model, on its device.
+        tasks: the tasks, which may have learning rates for their heads.
 
     Raises:
-        ConfigError: a layer, or a parameter, that does not exist; or two rates for one head.
+        ConfigError: a layer or parameter does not exist, or a head has two learning rates.
     """
     frozen = groups.frozen([name for name, _ in model.named_parameters()], model.parameter_layers)
     for name, parameter in model.named_parameters():
@@ -106,12 +106,12 @@ def _decay(optimizer: torch.optim.Optimizer, decaying: Sequence[tuple[nn.Paramet
                 parameter.grad.add_(parameter.detach(), alpha=part)
 
     if decaying:
-        # As a hook of the optimizer it comes after clipping, as in PaddlePALM 2.x.
+        # A hook of the optimizer runs after clipping, as in PaddlePALM 2.x.
         optimizer.register_step_pre_hook(add_decay)
 
 
 def moving_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that are not frozen, with their names."""
+    """Return the parameters that are not frozen, with their names."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 

@@ -1,4 +1,4 @@
-"""Exponential moving averages of a model's parameters, to evaluate, save and predict with."""
+"""Exponential moving averages of a model's parameters, for evaluation, saving and prediction."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class ExponentialMovingAverage:
     """Bias-corrected averages of parameters over the steps of training.
 
     After step t the average is `Σ decay^(t−i)·p_i / Σ decay^(t−i)` over the steps i = 1 … t, so
-    the first ones are not drawn towards zero or towards the initial values. All parameters are
-    averaged at every step, drawn or not: the average of one that never moved is itself, exactly.
+    early averages are not biased towards zero or the initial values. All parameters are averaged at
+    every step, whether their task was drawn or not; one that never changed is its own average, exactly.
 
     Args:
-        named_parameters: what to average; the tensors are only read, except within `applied`.
-        decay: weight of the past, at least 0 and below 1; 0 makes the average the parameter itself.
+        named_parameters: the parameters to average; they are changed only within `applied`.
+        decay: weight of the past, at least 0 and below 1; with 0 the average is the parameter itself.
 
     Raises:
-        ConfigError: for a decay outside its range.
+        ConfigError: the decay is out of range.
 
     Attributes:
         average: parameter name -> its average, of the same shape, dtype and device.
-        num_updates: how often `update` ran.
+        num_updates: number of calls of `update`.
     """
 
     def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], decay: float) -> None:
@@ -42,26 +42,26 @@ class ExponentialMovingAverage:
         self._parameters = [local_shard(parameter.detach()) for parameter in named.values()]
 
     def update(self, refuses: Tensor | None = None) -> None:
-        """Take the parameters' present values in; to be called after every optimizer step.
+        """Add the parameters' present values; call it after every optimizer step.
 
         Args:
-            refuses: 1 on the device where that step was refused, and the averages stay as they are.
+            refuses: scalar on the device, 1 if that step was refused; the averages then do not change.
         """
         self.num_updates += 1
-        # Bias-corrected in place: the first average is the first value, not a fraction of it.
+        # With this weight the stored averages are always bias-corrected.
         weight = (1 - self.decay) / (1 - self.decay**self.num_updates)
         if refuses is None:
             torch._foreach_lerp_(self._values, self._parameters, weight)
             return
-        # No lerp: one weight for all tensors is a number of the host, and this one lies on the device.
+        # lerp with one weight for all tensors takes it from the host, and this weight is on the device.
         changes = torch._foreach_sub(self._parameters, self._values)
         torch._foreach_mul_(changes, weight * (1 - refuses))
         torch._foreach_add_(self._values, changes)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Within it the model has the averages; after it, its own values again, bit for bit."""
-        # Copied, not exchanged: optimizers and fsdp hold the parameters' memory.
+        """Replace the model's values by the averages within the context, and restore them exactly."""
+        # Values are copied, not swapped, because optimizers and FSDP refer to the parameters' memory.
         own = [parameter.clone() for parameter in self._parameters]
         torch._foreach_copy_(self._parameters, self._values)
         try:
@@ -70,20 +70,20 @@ class ExponentialMovingAverage:
             torch._foreach_copy_(self._parameters, own)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages by parameter name, not copied, and `num_updates` as an int64 scalar."""
+        """Return the averages by parameter name, not copied, and `num_updates` as an int64 scalar."""
         return {**self.average, "num_updates": torch.tensor(self.num_updates)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from another's `state_dict`.
+        """Restore the averages that `state_dict` returned.
 
         Raises:
-            StorageError: if it is of other parameters; nothing was changed.
+            StorageError: they are of other parameters; nothing was changed.
         """
         here = {name: tensor.shape for name, tensor in self.state_dict().items()}
         there = {name: tensor.shape for name, tensor in state.items()}
-        if strange := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
+        if different := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
             raise StorageError(
-                f"the saved averages are of another model; they differ in {', '.join(strange)}"
+                f"the saved averages are of another model; they differ in {', '.join(different)}"
             )
         self.num_updates = int(state["num_updates"])
         parts = [local_shard(shard_like(average, state[name])) for name, average in self.average.items()]

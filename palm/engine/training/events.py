@@ -1,4 +1,4 @@
-"""Events of a run, the observers that hear them, and the form that events have in `history.jsonl`."""
+"""Events of a run, the observers that receive them, and their representation in `history.jsonl`."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Line = dict[str, Any]
 """An event as JSON."""
 
 Pairs = Mapping[str, Mapping[str, float]]
-"""Task -> task -> a number; not a number where there is none, as for a task that has no gradient."""
+"""Task -> task -> a value; NaN if there is none, as for a task without a gradient."""
 
 NOT_RECORDED: Mapping[str, Any] = {"recorded": False}
-"""Metadata of a field that follows from others, and has no place in an event's line."""
+"""Metadata of a field that can be derived from others and is not part of an event's line."""
 
 
 RECORDED: dict[str, type[Event]] = {}
-"""Name in the history -> the event."""
+"""Name in the history -> the event class."""
 
 
 class Event:
-    """Something that happened in a run; `palm.engine.training.loop.Step` is one too.
+    """Base class of everything that happens in a run, `palm.engine.training.loop.Step` included.
 
     Attributes:
-        recorded_as: its name in the history; empty for events that have no line there.
+        recorded_as: its name in the history; empty for events that are not recorded.
     """
 
     recorded_as: ClassVar[str] = ""
@@ -42,7 +42,7 @@ class Event:
             RECORDED[recorded_as] = cls
 
     def as_line(self) -> Line:
-        """Return the event as JSON, without what is None; null is a number that is not finite."""
+        """Return the event as JSON, without fields that are None; values that are not finite become null."""
         line: Line = {"event": self.recorded_as}
         for each in fields(self):  # type: ignore[arg-type]  # events with a line are dataclasses
             value = getattr(self, each.name)
@@ -54,7 +54,7 @@ class Event:
 def _as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _as_json(item) for name, item in value.items()}
-    # JSON has no NaN and no infinity; `event_of` reads null as NaN.
+    # JSON has no NaN or infinity; `event_of` reads null as NaN.
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Path):
@@ -67,41 +67,41 @@ def _as_json(value: Any) -> Any:
 def event_of(line: Mapping[str, Any]) -> Event | None:
     """Return the event of a line of a history; None if this version of palm does not know it.
 
-    Fields that this version does not know are left out.
+    Unknown fields are ignored.
 
     Raises:
-        ValueError: a field is missing or has another type, and which.
+        ValueError: a field is missing or has the wrong type; it is named.
     """
     kind = RECORDED.get(str(line.get("event")))
     if kind is None:
         return None
-    # What is None is not recorded, so null is a number that is not finite.
+    # Fields that are None are not recorded, so null stands for a value that is not finite.
     return build(kind, {name: math.nan if value is None else value for name, value in line.items()})
 
 
 Observer = Callable[[Any], object]
-"""A callable that hears every event. It must not change the training. If it returns an event, or a list of
-events, all observers hear these at once, before the next of them hears the current one."""
+"""A callable that receives every event. It must not change the training. If it returns an event, or a list of
+events, all observers receive these immediately, before the next observer receives the current event."""
 
 
-def tell(event: Event, observers: Sequence[Observer]) -> None:
-    """Call all observers with an event, in order, and at once with the events that they return."""
+def notify(event: Event, observers: Sequence[Observer]) -> None:
+    """Call all observers with an event, in order, and immediately with the events that they return."""
     for observe in observers:
         answers = observe(event)
         for answer in answers if isinstance(answers, list) else (answers,):
             if isinstance(answer, Event):
-                tell(answer, observers)
+                notify(answer, observers)
 
 
 @dataclass(frozen=True)
 class Started(Event):
-    """The run is about to make its first step, or to go on.
+    """The run is about to start or resume.
 
     Args:
-        training: the run; `training.step` is where it goes on from.
-        folder: where it writes; None where it writes nothing.
-        configuration: the settings that it was made from, as resolved; empty where there are none.
-        resumed_from: the checkpoint that it goes on from.
+        training: the run; `training.step` is the step it starts from.
+        folder: the folder it writes to; None if it writes nothing.
+        configuration: its resolved settings; empty if there are none.
+        resumed_from: the checkpoint that it resumes from; None for a new run.
     """
 
     training: Training
@@ -115,10 +115,10 @@ class PlannedTask:
     """The plan of one task.
 
     Args:
-        is_target: whether it gets an exact number of steps and a saved model.
-        expected_steps: its planned steps.
-        steps_per_epoch: steps in one pass over its rows.
-        rows: its training rows.
+        is_target: True if it gets an exact number of steps and a saved model.
+        expected_steps: number of planned steps.
+        steps_per_epoch: number of steps in one pass over its rows.
+        rows: number of training rows.
         mix_ratio: how often it is drawn, relative to the others.
     """
 
@@ -135,14 +135,14 @@ class Planned(Event, recorded_as="start"):
 
     Args:
         step: the global step at which it begins.
-        version: of the file's format.
-        palm: the version of palm.
+        version: version of the file format.
+        palm: version of palm.
         time: ISO 8601, UTC.
-        total_steps: planned steps of all tasks.
-        precision: of the computation.
-        device: its kind.
+        total_steps: planned steps of the whole run.
+        precision: fp32 or bf16.
+        device: kind of device.
         tasks: task -> its plan, in order.
-        stages: names of the stages, of a run in stages.
+        stages: names of the stages, in a run with stages.
     """
 
     step: int = 0
@@ -158,10 +158,10 @@ class Planned(Event, recorded_as="start"):
 
 @dataclass(frozen=True)
 class StageStarted(Event, recorded_as="stage"):
-    """The first line of a stage in the history of a run in stages.
+    """The first line of a stage in the history of a run with stages.
 
     Args:
-        step: global steps of the stages before.
+        step: global steps of all earlier stages.
         stage: its name.
         total_steps: its planned steps.
         tasks: task -> its plan.
@@ -175,27 +175,27 @@ class StageStarted(Event, recorded_as="stage"):
 
 @dataclass(frozen=True)
 class Logged(Event, recorded_as="step"):
-    """The numbers of a logged step, fetched from the device together.
+    """The values of a logged step, fetched from the device together.
 
     Args:
         step: global step, from 1.
-        task: the task that was drawn; of several in one step, each is logged.
-        task_step: steps of that task so far.
-        epoch: of the task, from 0.
-        loss: of this step's batch.
-        mean_loss: running mean of the task's loss, over some 50 of its steps.
-        learning_rate: of the update.
+        task: the drawn task; if a step has several, each is logged.
+        task_step: number of the task's steps so far.
+        epoch: epoch of the task, from 0.
+        loss: loss of this step's batch.
+        mean_loss: running mean of the task's loss, over about 50 of its steps.
+        learning_rate: learning rate of the update.
         grad_norm: norm of the gradient before clipping.
-        rows: of all tasks and devices, since the run began.
-        tokens: likewise, without padding.
-        seconds: since the run began, earlier parts of a resumed run included.
+        rows: rows of all tasks and devices since the run began.
+        tokens: tokens of these rows, without padding.
+        seconds: time since the run began, including earlier parts of a resumed run.
         memory_bytes: peak memory of tensors on the GPU, or of the process on a CPU; None if unknown.
-        step_of_epoch: steps of the task in its epoch, from 1.
-        steps_per_epoch: of the task.
+        step_of_epoch: step of the task within its epoch, from 1.
+        steps_per_epoch: steps per epoch of the task.
         remaining: seconds until the planned end, at the speed so far.
-        steps_per_second: since the last logged step, evaluations and savings included.
-        rows_per_second: likewise.
-        tokens_per_second: likewise.
+        steps_per_second: speed since the last logged step, including evaluation and saving.
+        rows_per_second: the same for rows.
+        tokens_per_second: the same for tokens.
     """
 
     step: int
@@ -220,7 +220,7 @@ class Logged(Event, recorded_as="step"):
 
 @dataclass(frozen=True)
 class Drawn(Event, recorded_as="draws"):
-    """The steps that every task has had after a global step."""
+    """The number of steps of every task after a global step."""
 
     step: int
     steps: Mapping[str, int]
@@ -233,9 +233,10 @@ class Evaluated(Event, recorded_as="evaluation"):
     Args:
         step: the global step after which it took place.
         scores: task -> its scores by name, those of the deciding metric first.
-        dev_loss: task -> mean loss of its dev rows, where the rows of prediction are those of training.
-        best: the tasks for which it is the best so far.
-        seconds: since the run began; only in the history.
+        dev_loss: task -> mean loss of its dev rows; only tasks whose training and prediction rows are the
+            same.
+        best: tasks for which this is the best evaluation so far.
+        seconds: time since the run began; only in the history.
     """
 
     step: int
@@ -251,10 +252,10 @@ class Transferred(Event, recorded_as="transfer"):
 
     Args:
         step: the global step after which it took place.
-        cosine: of the tasks' gradients, over the whole encoder.
-        look_ahead: task a -> task b -> by how much b's loss falls after a step on a, as a share of what an
-            equally long one on b itself would take; 1 is as good as that, below 0 does harm.
-        took: seconds.
+        cosine: cosines of the tasks' gradients of the whole encoder.
+        look_ahead: task a -> task b -> decrease of b's loss after a step on a, relative to an equally long
+            step on b itself: 1 is just as good, values below 0 are harmful.
+        took: duration in seconds.
     """
 
     step: int
@@ -270,8 +271,8 @@ class Saved(Event, recorded_as="saved"):
     Args:
         step: the global step.
         kind: target, best, best_overall, on_the_way or checkpoint.
-        path: the directory; in the history, relative to the run's folder if it is in it.
-        task: whose model it is; None for a checkpoint.
+        path: the directory; in the history, relative to the run's folder if it is inside.
+        task: the task of a model; None for a checkpoint.
     """
 
     step: int
@@ -282,7 +283,7 @@ class Saved(Event, recorded_as="saved"):
 
 @dataclass(frozen=True)
 class Warned(Event, recorded_as="warning"):
-    """palm logged a warning, after a global step."""
+    """palm logged a warning after a global step."""
 
     step: int
     message: str
@@ -290,7 +291,7 @@ class Warned(Event, recorded_as="warning"):
 
 @dataclass(frozen=True)
 class Completed(Event):
-    """The last step was made; observers that evaluate or save at the end do it now."""
+    """The last step is complete; observers that evaluate or save at the end do so now."""
 
     step: int
 
@@ -302,7 +303,7 @@ class Ended(Event, recorded_as="end"):
     Args:
         step: the last global step.
         reason: finished; interrupted (by a signal or Ctrl-C); or stopped (by an error).
-        seconds: since the run began.
+        seconds: time since the run began.
     """
 
     step: int

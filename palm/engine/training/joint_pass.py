@@ -1,4 +1,4 @@
-"""Batches of one or several tasks through the encoder and the tasks' heads, in as few passes as possible."""
+"""The forward pass of one or several tasks' batches, with as few passes of the encoder as possible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palm.core.tensor_specs import Tensors, as_declared
 from palm.paradigm.base import Head
 
 Names = Sequence[Sequence[str]]
-"""Per batch the features that its head reads."""
+"""Per batch, the features that its head reads."""
 
 
 def joint_outputs(
@@ -25,18 +25,18 @@ def joint_outputs(
     rows_of: Sequence[int],
     precision: Precision = "fp32",
 ) -> list[Tensors]:
-    """Compute the outputs of the heads on their batches, which are encoded together where that can be.
+    """Compute the outputs of the heads on their batches, which are encoded together if possible.
 
     Args:
-        encoders: one per batch; they compute in `precision`. Several of them, and one that does not take
-            padded rows of tokens or gives features of another form, encode batch by batch.
-        heads: one per batch; each reads its features as it declares them, float32 in any precision.
-        batches: on the device of all of them.
-        rows_of: per batch the first batch that has the same rows; they are encoded once.
+        encoders: one per batch. Different encoders, and encoders whose inputs or features are not padded
+            rows of tokens, encode batch by batch.
+        heads: one per batch; each reads its features as it declares them, in float32 with any precision.
+        batches: the batches, on the device of encoders and heads.
+        rows_of: per batch, the index of the first batch with the same rows, which are encoded once.
         precision: fp32 or bf16.
 
     Returns:
-        Per batch the outputs of its head.
+        The outputs of each head.
     """
     device = next(iter(batches[0].values())).device
     wanted = [
@@ -46,13 +46,13 @@ def joint_outputs(
     batches = [as_declared(batch, encoders[0].inputs_attr) for batch in batches]
     with computing(precision, device):
         if all(each is encoders[0] for each in encoders) and _can_be_joined(encoders[0], wanted, rows_of):
-            features = _encoded_together(encoders[0], wanted, batches, rows_of)
+            features = _encode_together(encoders[0], wanted, batches, rows_of)
         else:
-            features = _encoded_apart(encoders, wanted, batches, rows_of)
+            features = _encode_separately(encoders, wanted, batches, rows_of)
     outputs = []
     for head, batch, encoded in zip(heads, batches, features, strict=True):
-        # Heads read float32 features in any precision. What the encoder does not give, such as the places of
-        # masked tokens, they take from the batch.
+        # Inputs of a head that are not features of the encoder, such as positions of masked tokens, are taken
+        # from the batch.
         specs = head.inputs_attr
         taken = {n: encoded[n].to(spec.dtype) if n in encoded else batch[n] for n, spec in specs.items()}
         with computing(precision if head.computes_in_bf16 else "fp32", device):
@@ -61,21 +61,21 @@ def joint_outputs(
 
 
 def _can_be_joined(backbone: Backbone, wanted: Names, rows_of: Sequence[int]) -> bool:
-    """Check that rows of several batches, padded to one length, are one batch for the encoder."""
+    """Check whether rows of several batches can be padded to one length and encoded as one batch."""
     read = {name for names in wanted for name in names}
     inputs = backbone.inputs_attr
     takes_rows = "input_mask" in inputs and all(spec.shape == ("batch", "seq") for spec in inputs.values())
     shapes = [backbone.outputs_attr[name].shape for name in read]
     gives_rows = all(shape[0] == "batch" or not {"batch", "seq"} & {*shape} for shape in shapes)
-    # A feature with tokens but without rows in front could not be cut into batches again.
+    # A feature whose first dimension is not the batch could not be split into batches again.
     return len(set(rows_of)) > 1 and takes_rows and gives_rows
 
 
-def _encoded_apart(
+def _encode_separately(
     encoders: Sequence[Backbone], wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
 ) -> list[Tensors]:
-    """Encode batch by batch; the same rows through the same encoder once."""
-    # Ids do for keys, because `encoders` keeps all of them alive.
+    """Encode batch by batch, but equal rows only once per encoder."""
+    # Ids can serve as keys, because `encoders` keeps all of them alive.
     keys = [(rows, id(encoder)) for rows, encoder in zip(rows_of, encoders, strict=True)]
     passes: dict[tuple[int, int], Tensors] = {}
     for key, encoder, batch in zip(keys, encoders, batches, strict=True):
@@ -85,13 +85,13 @@ def _encoded_apart(
     return [passes[key] for key in keys]
 
 
-def _encoded_together(
+def _encode_together(
     backbone: Backbone, wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
 ) -> list[Tensors]:
     """Encode all rows in one pass."""
     distinct = sorted(set(rows_of))
-    # What stands in padding has no effect, and an encoder that packs does not compute it: two batches of 16
-    # rows cost what one of 32 does, though one may have far longer rows.
+    # Padding has no effect, and a packed encoder does not compute it, so two batches of 16 rows cost as much
+    # as one of 32 even if their lengths differ.
     sizes = {k: tuple(batches[k]["input_mask"].shape) for k in distinct}
     longest = max(columns for _, columns in sizes.values())
     joined = {
@@ -107,11 +107,11 @@ def _encoded_together(
 
 
 def _of_rows(backbone: Backbone, features: Tensors, rows: slice, columns: int) -> Tensors:
-    """Cut out the features of some rows, with so many columns; a table, which has no rows, belongs to all."""
+    """Slice features to some rows and columns; a table, which has no rows, is returned whole."""
     own = {}
     for name, value in features.items():
         shape = backbone.outputs_attr[name].shape
         value = value[rows] if shape[0] == "batch" else value
-        # Cut to the batch's own longest row: its head sees what it would see if it were encoded alone.
+        # Sliced to the batch's longest row, so the head sees the same as with a separate pass.
         own[name] = value[:, :columns] if shape[:2] == ("batch", "seq") else value
     return own

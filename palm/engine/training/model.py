@@ -1,4 +1,4 @@
-"""One shared backbone and the heads of all tasks on it."""
+"""The shared backbone with the heads of all tasks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from palm.paradigm.base import Head
 from palm.pretrained.peft import read_adapters
 
 PRIVATE = "private."
-"""How the names of the parameters of tasks' own layers begin."""
+"""Prefix of the parameters of tasks' own layers."""
 
 LORA = "lora."
-"""How those of tasks' own adapters begin."""
+"""Prefix of the parameters of tasks' own adapters."""
 
 
 def _escaped(task: str) -> str:
@@ -33,16 +33,16 @@ def _escaped(task: str) -> str:
 
 
 class MultiTaskModel(nn.Module):
-    """The shared encoder with the heads of all tasks; only those of the drawn tasks run in a step.
+    """The shared encoder with the heads of all tasks; a step runs only the heads of the drawn tasks.
 
     Args:
         backbone: the shared encoder.
-        tasks: their heads are registered once each, under the first task that has them.
-        precision: what forward and backward compute with; parameters and losses are float32.
+        tasks: each head is registered once, under the first task that uses it.
+        precision: precision of forward and backward; parameters and losses are float32.
 
     Attributes:
-        private: task -> its own topmost layers of the encoder, where it has any.
-        lora: task -> its own adapters on the encoder, where it has any.
+        private: task -> its own topmost layers of the encoder, if it has any.
+        lora: task -> its own adapters on the encoder, if it has any.
     """
 
     def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
@@ -54,8 +54,8 @@ class MultiTaskModel(nn.Module):
         self._rows_of = {task.name: task.share_rows_with or task.name for task in tasks}
         keys: dict[Head, str] = {}
         for task in tasks:
-            # "@": a task may be called `train` or `type`, which a module attribute may not.
-            # And one with a dot, which separates names there, is written as in an address.
+            # "@" avoids clashes with attributes of modules (a task may be called `train` or `type`). Dots,
+            # which separate module names, are percent-encoded.
             key = keys.setdefault(task.head, f"@{_escaped(task.name)}")
             task.head.adapt(backbone.head_layers)
             self.heads[key] = task.head
@@ -76,14 +76,14 @@ class MultiTaskModel(nn.Module):
 
     @property
     def head_places(self) -> dict[str, str]:
-        """Task -> the place of its head in `state_dict`; equal where tasks share one."""
+        """Task -> the prefix of its head in `state_dict`; the same for tasks that share a head."""
         return {task: f"heads.{key}" for task, key in self._owners.items()}
 
     def parameter_layers(self) -> list[list[str]]:
-        """The names of the parameters of the embeddings, then of each layer of the encoder.
+        """Return the names of the parameters of the embeddings, then of each layer of the encoder.
 
         Raises:
-            ConfigError: the encoder does not tell.
+            ConfigError: the encoder does not declare its layers.
         """
         layers = [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
         for key, top in self.private.items():
@@ -97,9 +97,11 @@ class MultiTaskModel(nn.Module):
         return layers
 
     def encoder(self, task: str, merged: bool = True) -> Backbone:
-        """The encoder of a task: the shared one, with layers or adapters of its own where it has some.
+        """Return the encoder of a task: the shared one, with the task's own layers or adapters if it has any.
 
-        Where they are `merged`, its changed weights are those of this moment; else gradients reach adapters.
+        Args:
+            task: the name of the task.
+            merged: merge adapters into the weights, in their current state; otherwise gradients reach them.
         """
         key = f"@{_escaped(task)}"
         if key in self.lora:
@@ -113,16 +115,16 @@ class MultiTaskModel(nn.Module):
         return self.backbone.with_top(top)
 
     def head(self, task: str) -> Head:
-        """The head of a task."""
+        """Return the head of a task."""
         head = self.heads[self._owners[task]]
         assert isinstance(head, Head)
         return head
 
     def forward(self, tasks: Sequence[str], batches: Sequence[Tensors]) -> Tensor:
-        """Compute the mean loss of each task on its batch, [tasks]; predictions are made by `outputs_of`."""
+        """Compute the mean loss of each task on its batch, [tasks]; for predictions see `outputs_of`."""
         heads = [self.head(name) for name in tasks]
         sources = [self._rows_of[name] for name in tasks]
-        # The number of the first task with the same rows: the encoder computes these once.
+        # Index of the first task with the same rows, which the encoder computes once.
         rows_of = [sources.index(source) for source in sources]
         encoders = [self.encoder(name, merged=False) for name in tasks]
         outputs = joint_outputs(encoders, heads, batches, rows_of, self.precision)
@@ -131,10 +133,10 @@ class MultiTaskModel(nn.Module):
 
 
 def adapters_of(task: str, lora: Mapping[str, Any], backbone: Backbone) -> LowRank:
-    """The adapters of a task by its setting `lora`; where they are new, torch's seed decides A.
+    """Return the adapters that a task's setting `lora` describes; torch's seed initializes A in new ones.
 
     Raises:
-        ConfigError: the encoder has no such layers, or the directory no adapters for them.
+        ConfigError: the encoder has no such layers, or the directory has no adapters for them.
     """
     if FROM in lora:
         try:
@@ -145,7 +147,7 @@ def adapters_of(task: str, lora: Mapping[str, Any], backbone: Backbone) -> LowRa
 
 
 def share_parameters(source: nn.Module, target: nn.Module) -> None:
-    """Make the parameters and buffers of `target` those of `source`, the same tensors, for good.
+    """Replace the parameters and buffers of `target` by those of `source`, which both then share.
 
     Raises:
         WiringError: they differ in names or shapes.
@@ -154,13 +156,13 @@ def share_parameters(source: nn.Module, target: nn.Module) -> None:
         {name: tuple(value.shape) for name, value in module.state_dict().items()}
         for module in (source, target)
     )
-    if strange := sorted(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)):
+    if different := sorted(name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)):
         raise WiringError(
-            f"{type(target).__name__} for prediction is not built like the trained {type(source).__name__}; "
-            f"they differ in {', '.join(strange[:6])}"
+            f"{type(target).__name__} for prediction does not match the trained {type(source).__name__}; "
+            f"they differ in {', '.join(different[:6])}"
         )
     for module, trained in zip(target.modules(), source.modules(), strict=True):
-        # The tensors themselves, so that later steps reach both; `load_state_dict` would copy numbers.
+        # The same tensors, so later steps update both; `load_state_dict` would copy values.
         module._parameters.update(trained._parameters)
         module._buffers.update(trained._buffers)
 
@@ -177,5 +179,5 @@ def restored_modes(*modules: nn.Module) -> Iterator[None]:
 
 
 def outputs_of(backbone: Backbone, head: Head, batch: Tensors, precision: Precision = "fp32") -> Tensors:
-    """Compute one head's outputs on a batch; of the backbone only what the head reads is computed."""
+    """Compute one head's outputs on a batch; the backbone computes only the features that the head reads."""
     return joint_outputs([backbone], [head], [batch], [0], precision)[0]

@@ -1,4 +1,4 @@
-"""No update where the loss or the gradient is not a number; where reading waits, it is told a step later."""
+"""A guard against updates from losses and gradients that are not finite; on a GPU it reports a step later."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from palm.optimizer.moments import MomentRule
 
 @dataclass(frozen=True)
 class Attempt:
-    """A step, and where the run was before it.
+    """A step, with the counters of the run before it.
 
     Args:
-        tasks: the names of those that were drawn.
+        tasks: names of the drawn tasks.
         step: global steps.
         rows: rows of all batches.
-        tokens: their tokens.
-        task_steps: steps of each task.
+        tokens: tokens of all batches.
+        task_steps: task -> its steps.
     """
 
     tasks: Sequence[str]
@@ -36,8 +36,8 @@ class Attempt:
     task_steps: Mapping[str, int]
 
 
-class NotFinite(FloatingPointError):  # noqa: N818 - it is an answer, and what to tell of it others know
-    """A step had a loss or a gradient that is not a number, and moved nothing; nor did any step since."""
+class NotFinite(FloatingPointError):  # noqa: N818 - internal; the training loop turns it into an error
+    """Raised when a loss or gradient is not finite; neither that step nor any later one changed anything."""
 
     def __init__(self, message: str, attempt: Attempt) -> None:
         super().__init__(message)
@@ -45,10 +45,10 @@ class NotFinite(FloatingPointError):  # noqa: N818 - it is an answer, and what t
 
 
 def can_read_late(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
-    """Decide whether the values of a step may be read after the next one has begun.
+    """Decide whether the values of a step may be read after the next step has begun.
 
-    On a GPU, where reading waits until all work is done; with an optimizer whose kernel can decide by itself
-    whether it updates; and without a balance that weighs the next step by the losses of this one.
+    This requires a GPU (where reading waits for all queued work), an optimizer whose kernel can skip an
+    update by itself, and no balance that weights the next step by the losses of this one.
     """
     fused = isinstance(optimizer, MomentRule) or (
         isinstance(optimizer, torch.optim.AdamW) and all(group["fused"] for group in optimizer.param_groups)
@@ -59,15 +59,15 @@ def can_read_late(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
 
 
 class NanGuard:
-    """Lets an optimizer make its steps, but none with a loss or a gradient that is not a number.
+    """Runs the steps of an optimizer, except those whose loss or gradient is not finite.
 
     Args:
-        optimizer: where values are read late, a fused AdamW of torch's, or a `MomentRule`.
-        late: read the values of a step when the next one is on its way, so that a GPU never waits for the
-            host. Until then, the device decides: a step that is not finite, and all after it, move nothing.
+        optimizer: if values are read late, torch's fused AdamW or a `MomentRule`.
+        late: read the values of a step after the next one is queued, so a GPU never waits for the host. Until
+            then the device decides: a step that is not finite, and all later ones, change nothing.
 
     Attributes:
-        refuses: 1 where the device refuses the last step, a scalar; None where values are not read late.
+        refuses: scalar tensor, 1 if the device refuses the last step; None if values are not read late.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, late: bool) -> None:
@@ -81,39 +81,39 @@ class NanGuard:
 
         Args:
             attempt: the step.
-            values: scalars by what they are called in a message.
+            values: name in messages -> scalar.
 
         Returns:
-            The values; None where they are read late.
+            The values; None if they are read late.
 
         Raises:
-            NotFinite: a value of this step is not finite; or where they are read late, of the one before.
+            NotFinite: a value of this step is not finite; with late reading, of the step before.
         """
         stacked = torch.stack(list(values.values())).detach()
         if not self._late:
-            numbers: list[float] = stacked.tolist()  # a GPU is waited for
+            numbers: list[float] = stacked.tolist()  # waits for a GPU
             _check(attempt, list(values), numbers)
             self._optimizer.step()
             return numbers
         refuses = (~stacked.isfinite().all()).float()
-        # It stays 1: a step after a bad one would otherwise be made before anybody knows of that.
+        # It stays 1: otherwise a step after a bad one would run before the host has noticed.
         self.refuses = refuses if self.refuses is None else torch.maximum(self.refuses, refuses)
-        # As torch's GradScaler does it: the kernel leaves weights, moments and counters alone where it is 1.
+        # The mechanism of torch's GradScaler: with 1, the kernel changes no weights, moments or counters.
         self._optimizer.found_inf = self.refuses  # type: ignore[attr-defined]
         self._optimizer.step()
         del self._optimizer.found_inf  # type: ignore[attr-defined]
         self._unread.append((attempt, list(values), fetched({"values": stacked})))
-        self.read(but=1)
+        self.read(keep=1)
         return None
 
-    def read(self, but: int = 0) -> None:
-        """Read the values of all steps but so many of the last ones.
+    def read(self, keep: int = 0) -> None:
+        """Read the values of all steps except the last `keep` ones.
 
         Raises:
-            NotFinite: some are not finite. The guard begins anew, as if that step had not been tried.
+            NotFinite: a value is not finite. The guard is reset, as if that step had not been tried.
         """
         try:
-            while len(self._unread) > but:
+            while len(self._unread) > keep:
                 attempt, names, numbers = self._unread[0]
                 _check(attempt, names, numbers()["values"].tolist())
                 self._unread.pop(0)

@@ -1,4 +1,4 @@
-"""The memory of a GPU that is used up: what takes how much."""
+"""The error for a GPU that is out of memory, with what uses how much."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from palm.distributed.shards import local_shard
 def out_of_memory(
     place: str, batches: Sequence[Tensors], optimizer: torch.optim.Optimizer, error: BaseException
 ) -> ResourceError:
-    """Describe what a step that did not fit had in memory, and what takes less.
+    """Describe what was in memory when a step did not fit, and how to use less.
 
     Args:
-        place: the tasks of the step, and where in the run it is.
-        batches: the step's.
-        optimizer: with its parameters, and the state that it has by now.
-        error: torch's.
+        place: the tasks of the step and its position in the run.
+        batches: the batches of the step.
+        optimizer: the optimizer, with its parameters and its current state.
+        error: the error that torch raised.
     """
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     states = (value for state in optimizer.state.values() for value in state.values())
     sizes = {
-        "weights that are trained": _size(parameters),
+        "trained weights": _size(parameters),
         "gradients": _size(each.grad for each in parameters),
-        "the optimizer": _size(states),
+        "optimizer state": _size(states),
     }
     shapes = (next(value for value in batch.values() if value.ndim > 1).shape for batch in batches)
     rows = ", ".join(f"{shape[0]} rows of up to {shape[1]} tokens" for shape in shapes)
     taken = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in sizes.items())
     reason = str(error).split("\n")[0][:200]
     return ResourceError(
-        f"{place}: the memory of the GPU does not suffice for a step on {rows} ({reason}). "
-        f"Taken so far: {taken}; the rest is what the step computes. {LESS_OF_A_GPU}"
+        f"{place}: the GPU has too little memory for a step on {rows} ({reason}). "
+        f"In use: {taken}; the rest is activations of the step. {LESS_OF_A_GPU}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The precision of a run: where the CPU's kind does not tell, by the time of a pass over its own rows."""
+"""The choice of a run's precision, by timing passes over its own rows where CPU flags do not decide."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from palm.core.tensor_specs import Tensors
 from palm.engine.training.model import MultiTaskModel, restored_modes
 from palm.engine.training.recipe import Recipe
 
-WORK = 5e10
-"""Floating-point operations of a timed pass at most, though always one row."""
+MAX_OPERATIONS = 5e10
+"""Maximum number of floating-point operations in a timed pass, which has at least one row."""
 
 
 def chosen_precision(recipe: Recipe, model: MultiTaskModel) -> Choice:
-    """Choose the precision of a run before its first step, and say why.
+    """Choose the precision of a run before its first step, with the reason.
 
-    Where it has to be timed, three passes in each precision, forward and backward, train nothing: of the
-    first target, on as many rows of its first batch as `WORK` allows.
+    If it has to be timed, three forward and backward passes run in each precision on the first target, with
+    as many rows of its first batch as `MAX_OPERATIONS` allows. They train nothing.
 
     Args:
-        recipe: its `precision` decides if it is not auto.
-        model: on its device, without gradients; random numbers and buffers are afterwards as they were.
+        recipe: its `precision` decides unless it is auto.
+        model: on its device, without gradients; the random state and buffers are restored afterwards.
     """
     task = next((each for each in recipe.tasks if each.is_target and each.stream is not None), None)
     if task is None or task.stream is None or not is_timed(recipe.precision, recipe.device):
@@ -31,12 +31,12 @@ def chosen_precision(recipe: Recipe, model: MultiTaskModel) -> Choice:
     if "token_ids" in batch:
         weights = sum(each.numel() for each in model.backbone.parameters() if each.ndim > 1)
         work = 6 * weights * batch["token_ids"].numel()  # forward, and twice as much backward
-        rows = min(rows, max(1, int(rows * WORK / work)))
+        rows = min(rows, max(1, int(rows * MAX_OPERATIONS / work)))
         batch = task.stream.batch(0, rows)
     try:
         speedup = _speedup(model, task.name, batch)
     except Exception:
-        # A batch that cannot be computed is reported by the first step, with its place.
+        # The first step reports a batch that cannot be computed, with its place.
         return choice(recipe.precision, recipe.device)
     timed = f"a training pass over {rows} rows of {task.name}"
     return choice(recipe.precision, recipe.device, lambda: speedup, timed)
@@ -51,7 +51,7 @@ def _speedup(model: MultiTaskModel, task: str, batch: Tensors) -> float:
     head = model.head(task)
     buffers = {name: value.clone() for name, value in model.named_buffers()}
     with restored_modes(head), torch.random.fork_rng(devices=[]):
-        head.eval()  # while training, its loss may wait for the other ranks, which time nothing
+        head.eval()  # in training mode its loss may wait for other ranks, which do not time passes
         try:
             return measured_speedup(compute)
         finally:

@@ -1,4 +1,4 @@
-"""The planner: the steps of a run, the tasks that each of them trains, and the horizon of its schedule."""
+"""The plan of a run: its steps, the tasks that each of them trains, and the horizon of the schedule."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from palm.engine.training.task import Task
 from palm.mixing import Mixing, TaskProgress
 
 TasksPerStep = int | Literal["all"]
-"""How many distinct tasks a step trains."""
+"""Number of distinct tasks that a step trains."""
 
 Expected = Callable[[float], Sequence[int]]
-"""A length of the run -> the steps that each task that is drawn is expected to get."""
+"""Length of the run -> the expected steps of each primary task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """The steps of a run, planned before the first of them.
-
-    Training asks it, and so does everything that foretells a training.
+    """The plan of a run before its first step, used by training and by everything that predicts a training.
 
     Args:
-        tasks: before the first step, each with its expected steps.
+        tasks: the state of each task before the first step, with its expected steps.
         mixing: the strategy that draws tasks.
-        tasks_per_step: how many distinct tasks a step trains.
-        max_steps: the run has this many steps at most; None for no limit.
+        tasks_per_step: number of distinct tasks that a step trains.
+        max_steps: maximum number of steps; None for no limit.
     """
 
     tasks: Sequence[TaskProgress]
@@ -40,17 +38,17 @@ class StepPlan:
 
     @cached_property
     def primary_tasks(self) -> list[TaskProgress]:
-        """The tasks that are drawn; the others share the rows of one of them, and come along with it."""
+        """The tasks that are drawn; each other task shares the rows of one of them and is trained with it."""
         return [task for task in self.tasks if task.share_rows_with is None]
 
     @property
     def count(self) -> int:
-        """The number of tasks that a step draws at most."""
+        """Maximum number of tasks that a step draws."""
         return len(self.primary_tasks) if self.tasks_per_step == "all" else self.tasks_per_step
 
     @cached_property
     def main(self) -> TaskProgress:
-        """The main task, the first target, whose epochs are counted."""
+        """The main task: the first target, whose epochs are counted."""
         return next(task for task in self.tasks if task.is_target)
 
     @property
@@ -60,18 +58,18 @@ class StepPlan:
 
     @cached_property
     def total_steps(self) -> int:
-        """The optimizer steps of the whole run: the horizon of the learning rate."""
+        """Number of optimizer steps of the whole run, the horizon of the learning-rate schedule."""
         return self._total([task.expected_steps for task in self.primary_tasks])
 
     def _total(self, expected: Sequence[int]) -> int:
         is_target = [task.is_target for task in self.primary_tasks]
-        # Tasks on shared rows come along in the steps of another, so that only those that are drawn count.
+        # Tasks that share rows are trained in the steps of another task, so only drawn tasks count.
         total = self.mixing.planned_updates(expected, is_target, self.count)
         return total if self.max_steps is None else min(total, self.max_steps)
 
     def drawn(self, seed: int, step: int, primary_tasks: Sequence[TaskProgress]) -> list[str]:
-        """The tasks that global step `step`, from 0, trains, given how far the primary tasks are."""
-        # By progress alone: whoever plans a run before it begins draws what the run will draw.
+        """Return the tasks that global step `step`, from 0, trains, given the primary tasks' progress."""
+        # A function of progress only, so a plan made before the run draws what the run will draw.
         chosen = {
             primary_tasks[k].name for k in self.mixing.draw_several(seed, step, primary_tasks, self.count)
         }
@@ -80,8 +78,8 @@ class StepPlan:
     def draws(self, seed: int) -> Iterator[list[str]]:
         """Yield the tasks of every step of the run.
 
-        Draws are a function of the seed and the step, so this is no estimate, unless the run stops early or
-        its draws follow dev scores.
+        Draws are a function of the seed and the step, so this is exact unless the run stops early or its
+        draws follow dev scores.
         """
         done = Counter[str]()
         primary_tasks = list(self.primary_tasks)
@@ -98,8 +96,8 @@ class StepPlan:
         """Return the plan of a run of this length, or of the longest one that `max_steps` allows.
 
         Args:
-            expected: of the primary tasks.
-            length: of the run, such as its epochs; None for as long as `max_steps` allows.
+            expected: length of the run -> expected steps of the primary tasks.
+            length: length of the run, such as its epochs; None: as long as `max_steps` allows.
         """
         if self.max_steps is None:
             assert length is not None, "neither a length nor max_steps"
@@ -116,23 +114,23 @@ class StepPlan:
         """Return the plan of a run whose length is counted in epochs of one task.
 
         Args:
-            num_epochs: passes over the data of `reference`; None for as many as `max_steps` allows.
-            reference: the main task where absent.
+            num_epochs: passes over the data of `reference`; None: as many as `max_steps` allows.
+            reference: the task whose epochs are counted; the main task by default.
 
         Raises:
-            ConfigError: the mixing strategy cannot be followed in this run.
+            ConfigError: the mixing strategy does not suit this run.
         """
         tasks = self.primary_tasks
         counted = next(task for task in self.tasks if task.name == (reference or self.main.name))
-        # A task on shared rows is not drawn, but has as many steps an epoch as the one whose rows they are.
+        # A task that shares rows has as many steps per epoch as the task whose rows it shares.
         place = [task.name for task in tasks].index(counted.share_rows_with or counted.name)
         return self.expecting(lambda epochs: self.mixing.expected_steps(tasks, place, epochs), num_epochs)
 
     def over_own_epochs(self, num_epochs: Mapping[str, int | None]) -> StepPlan:
-        """Return the plan of a run in which every task has epochs of its own.
+        """Return the plan of a run in which every task has its own number of epochs.
 
         Args:
-            num_epochs: task -> passes over its data; None for one, or for as many as `max_steps` allows.
+            num_epochs: task -> passes over its data; None: one, or as many as `max_steps` allows.
         """
         whole = [(num_epochs[task.name] or 1) * task.steps_per_epoch for task in self.primary_tasks]
         is_endless = self.max_steps is not None and None in num_epochs.values()
@@ -144,10 +142,10 @@ class StepPlan:
         def total(at: float) -> int:
             try:
                 return unlimited._total(expected(at))
-            except ConfigError:  # a strategy may need a longer run; it says so of the one that is chosen
+            except ConfigError:  # too short for the strategy; the error is raised only for the final length
                 return 0
 
-        # Strategies round and have bounds, so no formula gives the length. 60 halvings exhaust a double.
+        # Strategies round and have bounds, so the length is found by bisection; 60 halvings exhaust a double.
         high = 1.0 if length is None else length
         while length is None and total(high) <= max_steps:
             high *= 2
@@ -160,10 +158,10 @@ class StepPlan:
                 low = middle
             else:
                 high = middle
-        return unlimited._filled(list(expected(low)), expected(high), max_steps)
+        return unlimited._fill_up(list(expected(low)), expected(high), max_steps)
 
-    def _filled(self, steps: list[int], longer: Sequence[int], max_steps: int) -> list[int]:
-        """Let the first of the tasks that gain a step at once have it, while there is room."""
+    def _fill_up(self, steps: list[int], longer: Sequence[int], max_steps: int) -> list[int]:
+        """Give the remaining steps to the first tasks that would get one in a longer run."""
         for k, more in enumerate(longer):
             tried = [*steps[:k], more, *steps[k + 1 :]]
             if self._total(tried) <= max_steps:
@@ -172,10 +170,10 @@ class StepPlan:
 
 
 def expect(tasks: Sequence[Task], plan: StepPlan) -> None:
-    """Tell every task how many steps it is expected to get, and log the plan.
+    """Set the expected steps of all tasks, and log the plan.
 
     Raises:
-        TrainingError: a target that would get no step.
+        TrainingError: a target would have no steps.
     """
     for task in tasks:
         task.expect(plan.expected_steps[task.name])
@@ -185,9 +183,9 @@ def expect(tasks: Sequence[Task], plan: StepPlan) -> None:
 
 
 def step_problems(tasks_per_step: TasksPerStep, balance: str | None, tasks: Sequence[Task]) -> list[str]:
-    """Check `tasks_per_step` and the class that `balance` names against the tasks of a run."""
+    """Check `tasks_per_step` and the class name `balance` against the tasks of a run."""
     names = {task.name for task in tasks}
-    # A task that shares its own rows, or nobody's, is reported elsewhere.
+    # A `share_rows_with` that names the task itself or no task is reported elsewhere.
     drawn = [task for task in tasks if task.share_rows_with not in names - {task.name}]
     if tasks_per_step == "all":
         together = len(tasks)
@@ -195,12 +193,12 @@ def step_problems(tasks_per_step: TasksPerStep, balance: str | None, tasks: Sequ
         together = tasks_per_step + len(tasks) - len(drawn)
     else:
         return [
-            f"tasks_per_step should be a whole number from 1 to {len(drawn)}, as many as tasks are "
-            f"drawn, or all, not {tasks_per_step!r}"
+            f"tasks_per_step should be an integer from 1 to {len(drawn)}, the number of drawn tasks, "
+            f"or all, not {tasks_per_step!r}"
         ]
     if balance is None or together >= 2:
         return []
     return [
-        f"balance: {balance} weighs the tasks of one step, and here a step has one; set "
+        f"balance: {balance} weights the tasks of a step, and here a step has only one; set "
         "tasks_per_step to 2 or more, or all, or leave balance out"
     ]

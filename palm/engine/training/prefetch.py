@@ -1,4 +1,4 @@
-"""The next step's batches, made while a GPU computes this one's."""
+"""Prefetching: the batches of the next step are made while a GPU computes the present one."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from palm.engine.training.task import Task
 
 
 def prefetches(device: torch.device) -> bool:
-    """Return whether the host has time while a step is computed."""
+    """Check whether the host is idle while a step is computed."""
     return device.type == "cuda"
 
 
 class Prefetcher:
-    """Makes one step's batches in a thread of its own.
+    """Makes the batches of the next step in a separate thread.
 
-    Batches are functions of a task's step, so it does not matter who makes them, and when. What was made for
-    other tasks or steps than those that are asked for, since a score changed the draw, is thrown away.
+    Batches are functions of a task's step, so it does not matter where and when they are made. Batches of
+    tasks or steps that are not requested, because a score changed the draw, are discarded.
 
     Args:
-        device: where batches are computed; they are prepared for it.
-        backbone: what they are computed by.
+        device: the device for which batches are prepared.
+        backbone: the encoder of the batches.
     """
 
     def __init__(self, device: torch.device, backbone: Backbone) -> None:
         self._device = device
         self._backbone = backbone
-        # A single thread makes all batches, since a stream serves one caller at a time.
+        # A single thread, because a stream is not thread-safe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm-prefetch")
-        self._coming: dict[tuple[str, int], Future[list[Tensors]]] = {}
+        self._pending: dict[tuple[str, int], Future[list[Tensors]]] = {}
 
     def begin(self, tasks: Sequence[Task]) -> None:
-        """Begin to make the batches of the tasks' next steps."""
-        self._coming = {
-            (task.name, task.step): self._thread.submit(self._made, task, task.step) for task in tasks
+        """Start making the batches of the tasks' next steps."""
+        self._pending = {
+            (task.name, task.step): self._thread.submit(self._make, task, task.step) for task in tasks
         }
 
     def batches(self, tasks: Sequence[Task]) -> list[list[Tensors]]:
-        """Per task the batches of its next step.
+        """Return the batches of each task's next step.
 
         Raises:
-            Exception: what making them raised.
+            Exception: any error from making them.
         """
-        # A score has changed the draw, or the run was resumed: what was made ahead belongs to no step.
-        if self._coming.keys() != {(task.name, task.step) for task in tasks}:
+        # After a changed draw or a resume, the prefetched batches are of other steps.
+        if self._pending.keys() != {(task.name, task.step) for task in tasks}:
             self.begin(tasks)
-        return [self._coming[task.name, task.step].result() for task in tasks]
+        return [self._pending[task.name, task.step].result() for task in tasks]
 
-    def _made(self, task: Task, step: int) -> list[Tensors]:
+    def _make(self, task: Task, step: int) -> list[Tensors]:
         return [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]

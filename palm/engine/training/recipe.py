@@ -1,4 +1,4 @@
-"""The training configuration as one value, and the part of it that must match to resume."""
+"""The configuration of a run as one value, and the part of it that must match to resume."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.low_rank import DEFAULTS, FROM
 from palm.balance import BALANCES, Balance
+from palm.config.values import flattened
 from palm.core.component import Component
 from palm.core.numerics.precision import Choice, choice
 from palm.core.registry import Registry
@@ -27,29 +28,29 @@ from palm.reader import READERS
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A run before its first step; `palm.engine.training.build.start` makes it one.
+    """The configuration of a run; `palm.engine.training.build.start` starts it.
 
     Args:
         backbone: the shared encoder.
-        tasks: their streams are open and their steps are planned.
+        tasks: the tasks, with open streams and planned steps.
         optimizer: its settings.
-        schedule: factor of the learning rate by global step, from 0.
-        groups: what is frozen, and rates of parts of the model.
-        mixing: which task a step trains.
-        tasks_per_step: how many distinct tasks a step trains, or all of them.
-        max_steps: the run has this many steps at most; None for no limit.
-        balance: how the tasks of a step are weighed against each other; None sums up their losses.
-        ema_decay: decay of the moving averages of the weights; None to keep none.
-        seed: decides everything that is drawn.
-        device: where the run computes.
-        precision: compute in fp32 or bf16, or in what is fast on the device (auto).
+        schedule: global step, from 0 -> factor of the learning rate.
+        groups: frozen parts and learning rates of parts of the model.
+        mixing: chooses the tasks of a step.
+        tasks_per_step: number of distinct tasks in a step, or 'all'.
+        max_steps: maximum number of steps; None for no limit.
+        balance: weights the tasks of a step against each other; None: their losses are summed.
+        ema_decay: decay of the moving averages of the weights; None: no averages.
+        seed: seed of all random draws.
+        device: the device that computes.
+        precision: fp32, bf16, or auto for the faster of both on the device.
         chosen: the precision of a run that has started, with the reason.
-        tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None leaves it as torch has it.
-        deterministic: take kernels that add in a fixed order.
-        parallel: what every device has of the parameters, see `Replica`.
-        activation_checkpointing: compute activations again in the backward pass.
-        eval_every_n_steps: how often tasks are evaluated; it counts where draws follow dev scores.
-        eval_every_epoch: whether they are evaluated after every epoch; likewise.
+        tf32: let NVIDIA GPUs multiply float32 matrices in TensorFloat-32; None: torch's own setting.
+        deterministic: use kernels that add in a fixed order.
+        parallel: how parameters are distributed over devices (see `Replica`).
+        activation_checkpointing: recompute activations in the backward pass.
+        eval_every_n_steps: interval of evaluations; it affects the losses if draws follow dev scores.
+        eval_every_epoch: evaluate after every epoch; it affects the losses in the same case.
     """
 
     backbone: Backbone
@@ -75,7 +76,7 @@ class Recipe:
 
     @property
     def plan(self) -> StepPlan:
-        """The plan of its steps, by what its tasks expect now."""
+        """The plan of its steps, from the present expected steps of its tasks."""
         return StepPlan(
             tasks=[task.progress(0) for task in self.tasks],
             mixing=self.mixing,
@@ -85,22 +86,21 @@ class Recipe:
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """Return what the losses of a run depend on, JSON-ready; it must match to resume from a checkpoint.
+    """Return everything that the losses of a run depend on, JSON-ready; it must match to resume.
 
-    Components stand under their registry names (others under their dotted path) with all their settings, so
-    it does not matter which door put them together.
+    Components are named by their registry names (others by their dotted path) with all their settings, so the
+    identity is the same from both interfaces.
 
-    How long a run is does not belong to it, except where its losses depend on that: the steps until the end
-    are settings of a schedule that falls towards it, and the planned steps count if draws depend on them. So
-    a run of whole epochs with a constant rate may be continued for more, and one whose rate falls to 0 at its
-    end may not.
+    The length of a run is not part of it unless the losses depend on the length: the total number of steps
+    is a setting of a schedule that falls towards the end, and planned steps are included if draws depend on
+    them. So a run with a constant rate can be continued for more epochs, but not one whose rate falls to 0.
     """
     tasks = _tasks_identity(recipe)
-    # A seed of its own that is the run's changes no order, and so is not another run.
+    # A task's own seed that equals the run's changes nothing, so it does not make another run.
     own_seeds = {t.name: t.seed for t in recipe.tasks if t.seed not in (None, recipe.seed)}
     schedule = recipe.schedule.simplest() if isinstance(recipe.schedule, Schedule) else recipe.schedule
     return {
-        "task_instance": list(tasks),  # tasks in another order are drawn otherwise
+        "task_instance": list(tasks),  # draws depend on the order of tasks
         "tasks": tasks,
         "backbone": named(BACKBONES, recipe.backbone),
         "optimizer": named(OPTIMIZERS, recipe.optimizer),
@@ -120,7 +120,7 @@ def identity(recipe: Recipe) -> dict[str, Any]:
 
 def _tasks_identity(recipe: Recipe) -> dict[str, dict[str, Any]]:
     owners: dict[Head, str] = {}
-    # Two tasks on one head are another run than two with equal heads, so each names the owner of its head.
+    # Tasks that share a head differ from tasks with equal heads, so each names the owner of its head.
     tasks = {
         task.name: {**_task_identity(task), "head_of": owners.setdefault(task.head, task.name)}
         for task in recipe.tasks
@@ -133,7 +133,7 @@ def _tasks_identity(recipe: Recipe) -> dict[str, dict[str, Any]]:
 
 
 def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
-    """Describe the evaluations, where draws follow their scores."""
+    """Describe the evaluations if draws follow their scores."""
     if not recipe.mixing.follows_scores:
         return {}
     metrics = {task.name: list(task.metric_names) for task in recipe.tasks if task.dev_file is not None}
@@ -152,7 +152,7 @@ def _task_identity(task: Task) -> dict[str, Any]:
     }
     own = {name: value for name, value in optional.items() if value}
     if task.lora is not None:
-        # With the defaults, so that leaving a setting out and writing its default down is the same run.
+        # With defaults filled in, so giving a default explicitly does not make another run.
         own["lora"] = _plain(dict(task.lora) if FROM in task.lora else {**DEFAULTS, **task.lora})
     return {
         **own,
@@ -167,13 +167,13 @@ def _task_identity(task: Task) -> dict[str, Any]:
         "learning_rate_factor": task.learning_rate_factor,
         "head_learning_rate": task.head_learning_rate,
         "paradigm": named(HEADS, task.head),
-        # The rows tell what file, vocabulary and reader they come from; paths may differ between programs.
+        # The digest of the rows covers file, vocabulary and reader; paths may differ between programs.
         "train_file": {"rows": len(task.stream.rows), "digest": task.stream.rows.digest},
     }
 
 
 def recipe_sections(recipe: Recipe) -> dict[str, Any]:
-    """Return the same in the sections of a resolved configuration: `global`, `tasks` and `backbone`."""
+    """Return the identity in the sections of a resolved configuration: `global`, `tasks` and `backbone`."""
     facts = identity(recipe)
     own = facts.pop("tasks")
     readers = {task.name: named(READERS, task.reader) for task in recipe.tasks}
@@ -185,22 +185,13 @@ def recipe_sections(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def flattened(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with those of components beside the components' names, as a configuration has them."""
-    found: dict[str, Any] = {}
-    for name, value in facts.items():
-        is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
-        found |= {name: value["name"], **value["settings"]} if is_component else {name: value}
-    return found
-
-
 def named(registry: Registry[Any], component: Component) -> dict[str, Any]:
-    """A component by its registry name, or dotted path, and its settings, JSON-ready."""
+    """Describe a component by its registry name or dotted path and its settings, JSON-ready."""
     return {"name": registry.name_of(type(component)), "settings": _plain(component.settings)}
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON has it; a function or class by its dotted path, other objects by their class's."""
+    """Convert a setting to JSON; functions and classes become their dotted path, objects their class's."""
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -209,6 +200,6 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, Path):
         return str(value)
-    # A function has no settings to compare; its name is what two programs can agree on.
+    # A function has no settings to compare, only a name.
     owner = value if hasattr(value, "__qualname__") else type(value)
     return f"{owner.__module__}.{owner.__qualname__}"

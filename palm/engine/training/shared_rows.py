@@ -1,4 +1,4 @@
-"""Tasks on the same rows, with a label of their own each: the rows are drawn, and encoded, once."""
+"""Tasks with the same rows and different labels: the rows are drawn and encoded once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from palm.reader.rows.collate import SEQUENCE_ATTR
 
 
 def sharing_problems(tasks: Sequence[Task]) -> list[str]:
-    """Check `share_rows_with` of tasks, before any data is read."""
+    """Check `share_rows_with` of all tasks before any data is read; return a sentence per problem."""
     by_name = {task.name: task for task in tasks}
     problems = []
     for task in tasks:
@@ -24,28 +24,28 @@ def sharing_problems(tasks: Sequence[Task]) -> list[str]:
             continue
         about = f"task {task.name!r}: share_rows_with"
         if named == task.name:
-            problems.append(f"{about} names the task itself; leave it out")
+            problems.append(f"{about} names the task itself; remove it")
             continue
         if (primary := by_name.get(named)) is None:
             hint = did_you_mean(named, by_name)
             problems.append(f"{about} names {named!r}; there are {', '.join(by_name)}{hint}")
             continue
         if (other := primary.share_rows_with) is not None:
-            problems.append(f"{about} names {named!r}, which shares rows itself; name {other!r}")
+            problems.append(f"{about} names {named!r}, which itself shares rows; name {other!r} instead")
         for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
             if (own := getattr(task, name)) != (its := getattr(primary, name)):
-                problems.append(f"{about} {named!r}, but {name} is {own!r}, not {its!r}; give both the same")
+                problems.append(f"{about} {named!r}, but {name} is {own!r}, not {its!r}; make both equal")
         if task.head.copies != primary.head.copies:
-            problems.append(f"{about} {named!r}, but only one of them has r_drop; give it to both or to none")
+            problems.append(f"{about} {named!r}, but only one of them has r_drop; set it for both or neither")
     return problems
 
 
 def share_rows(tasks: Sequence[Task]) -> None:
-    """Give the tasks that share rows the batches of those whose rows they share; all streams are open.
+    """Replace the streams of tasks that share rows by those of the tasks they name; all streams are open.
 
     Raises:
-        ConfigError: what `sharing_problems` finds.
-        DataError: the rows differ; names the first that does.
+        ConfigError: the problems that `sharing_problems` finds.
+        DataError: the rows differ; the first different one is named.
     """
     raise_any(sharing_problems(tasks))
     by_name = {task.name: task for task in tasks}
@@ -56,14 +56,14 @@ def share_rows(tasks: Sequence[Task]) -> None:
         assert task.stream is not None
         assert primary.stream is not None
         _check_same_rows(task, primary)
-        # The primary task's batches and order, with labels of its own.
-        # A shallow copy: the cut into batches and the cache of orders are one object for both.
+        # The primary task's batches and order, with the task's own labels. The copy is shallow: both streams
+        # share the partition into batches and the cache of orders.
         stream = copy.copy(primary.stream)
         stream.task = task.stream.task
         stream.reader = task.stream.reader
         stream.rows = task.stream.rows
         task.stream = stream
-        # The rows agree, so one batch tells whether the readers treat them alike.
+        # The rows are equal, so one batch shows whether the readers treat them the same way.
         _check_same_tensors(task, primary)
 
 
@@ -72,8 +72,8 @@ def _check_same_tensors(task: Task, primary: Task) -> None:
     for name in SEQUENCE_ATTR:
         if name in one and name in other and not torch.equal(one[name], other[name]):
             raise DataError(
-                f"task {task.name!r} shares the rows of {primary.name!r}, but their readers make other "
-                f"{name} of them; give both readers the same settings, and share no rows with mlm"
+                f"task {task.name!r} shares the rows of {primary.name!r}, but their readers make different "
+                f"{name}; give both readers the same settings, and do not share rows with mlm"
             )
 
 
@@ -85,7 +85,7 @@ def _check_same_rows(task: Task, primary: Task) -> None:
     begins = f"task {task.name!r} shares the rows of {primary.name!r}, but"
     if len(ours) != len(theirs):
         raise DataError(
-            f"{begins} it has {len(ours)} and that {len(theirs)}; give both the same texts in the same "
+            f"{begins} it has {len(ours)} rows, not {len(theirs)}; give both the same texts in the same "
             "order, with an empty label (missing_labels: True) where a task has none"
         )
     one = ours["token_ids"]
@@ -95,6 +95,6 @@ def _check_same_rows(task: Task, primary: Task) -> None:
         row = next(k for k in range(len(ours)) if not np.array_equal(one[k], other[k]))
         raise DataError(
             f"{begins} row {row + 1} has other tokens ({len(one[row])} and {len(other[row])} of them); give "
-            "both the same texts in the same order, and readers with the same vocabulary and max_seq_len; "
-            "if the row is longer than max_seq_len, raise it for both: readers may shorten a row differently"
+            "both the same texts in the same order, and readers with the same vocabulary and max_seq_len; if "
+            "the row is longer than max_seq_len, increase that for both: readers may truncate differently"
         )

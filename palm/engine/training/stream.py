@@ -1,4 +1,4 @@
-"""The endless batches of one task: which rows each has, and in which order, as functions of position."""
+"""The endless batches of one task; their rows and order are functions of position."""
 
 from __future__ import annotations
 
@@ -17,37 +17,36 @@ from palm.reader.base import Reader
 from palm.reader.rows.rows import Ints, Rows
 
 WINDOW = 50
-"""Batches whose rows are sorted together; which rows meet in one stays a matter of chance."""
+"""Number of batches whose rows are sorted by length together, so batches still have random rows."""
 
 Order = Callable[[int], npt.NDArray[np.int64]]
-"""Epoch -> its rows, in its order."""
+"""Epoch -> its rows, in order."""
 
 
 @dataclass(eq=False, repr=False)
 class TaskStream:
     """The endless batches of one task, each a function of its number.
 
-    Epochs follow one another without a seam: the short rest of one is filled up from the next, so
-    every row is seen once an epoch and every batch is full. Only the last epoch of a run may be cut short.
+    Epochs follow one another without a gap: an incomplete last batch is filled up from the next epoch, so
+    every row is seen once per epoch and every batch is full. Only the last epoch of a run may be cut short.
 
     Args:
-        task: the task's name; with `seed` it decides the order of rows and what is masked.
+        task: the task's name; with `seed` it determines the order of rows and their masks.
         reader: makes batches of rows.
         rows: the encoded training data.
         seed: the run's `random_seed`.
-        batch_size: rows per batch; not used where there is `max_tokens_per_batch`.
-        max_tokens_per_batch: a batch has as many of the next rows as have no more tokens together.
+        batch_size: rows per batch; ignored if `max_tokens_per_batch` is given.
+        max_tokens_per_batch: a batch has as many of the next rows as fit into this number of tokens.
         shuffle: draw a new order for every epoch; otherwise the order of the file.
-        rank: which of every `num_ranks` consecutive batches is this process's.
-        num_ranks: how many processes train, each on a batch of its own.
-        copies: how often a batch has all of its rows, one after another.
+        rank: this process's batch among every `num_ranks` consecutive ones.
+        num_ranks: number of processes that train, each on its own batch.
+        copies: number of times that a batch repeats its rows.
 
     Attributes:
-        steps_per_epoch: PALM's accounting: how often all processes get a full batch in one pass over the
-            rows, the first.
+        steps_per_epoch: number of full batches per process in the first pass over the rows, as PALM counts.
 
     Raises:
-        TrainingError: too few rows for one batch, or one row with too many tokens.
+        TrainingError: too few rows for one batch, or a row with too many tokens.
     """
 
     task: str
@@ -74,14 +73,14 @@ class TaskStream:
         if self.steps_per_epoch == 0:
             raise TrainingError(
                 f"task {self.task!r}: {len(self.rows)} training rows do not fill one batch on each of "
-                f"{self.num_ranks} devices; lower batch_size or max_tokens_per_batch, take fewer devices, or "
+                f"{self.num_ranks} devices; lower batch_size or max_tokens_per_batch, use fewer devices, or "
                 "add data"
             )
 
     def group_by_length(self) -> None:
-        """Give every batch rows of about one length, in an epoch's order of batches; for padded encoders.
+        """Group rows of similar length into batches, in random order; for encoders that compute padding.
 
-        Where batches are cut by tokens, or rows stay in the file's order, nothing changes.
+        Nothing changes if batches are limited by tokens or rows are not shuffled.
         """
         if self.shuffle and isinstance(self._batches, RowBatches):
             self._grouped_rows = self._batches.batch_size
@@ -104,7 +103,7 @@ class TaskStream:
         if row_tokens[longest] > max_tokens:
             raise TrainingError(
                 f"task {self.task!r}: training row {longest + 1} has {row_tokens[longest]} tokens; "
-                f"set max_tokens_per_batch (now {max_tokens}) to as many or more, or lower max_seq_len"
+                f"increase max_tokens_per_batch (now {max_tokens}) at least to that, or lower max_seq_len"
             )
         if total < max_tokens:
             raise TrainingError(
@@ -114,24 +113,23 @@ class TaskStream:
         return TokenBatches(row_tokens, max_tokens, self._order)
 
     def rows_before(self, step: int) -> int:
-        """Count the rows of all processes' batches before `step`, those of every pass."""
+        """Count the rows of all processes' batches before `step`, including repeats."""
         # Consecutive batches go to ranks 0, 1, 2 …, so a step ends with the batch of the last rank.
         return self._batches.places(step * self.num_ranks - 1).stop if step else 0
 
     def picks(self, step: int) -> list[tuple[int, int]]:
-        """(epoch, row) of every row of this process's batch at `step`, counted from 0."""
-        # A function of the step, with nothing counted from one to the next: a resumed run takes up the chain
-        # anywhere, and reading ahead or twice changes nothing.
+        """Return (epoch, row) of every row of this process's batch at `step`, counted from 0."""
+        # A function of the step without state, so a run can resume anywhere, and prefetching changes nothing.
         places = (
             divmod(place, len(self.rows)) for place in self._batches.places(step * self.num_ranks + self.rank)
         )
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
     def batch(self, step: int, at_most: int | None = None) -> Tensors:
-        """This process's batch at `step`, counted from 0, on the CPU; `at_most` so many of its rows."""
+        """Return this process's batch at `step`, counted from 0, on the CPU, with `at_most` rows."""
         picks = self.picks(step)[:at_most] * self.copies
 
-        # By epoch and row, not by batch: a row is masked alike with any batch size, on any number of devices.
+        # Seeded by epoch and row, so a row's mask does not depend on batch size or number of devices.
         def draw(k: int) -> np.random.Generator:
             return generator(self.seed, "mask", self.task, *picks[k])
 
@@ -149,33 +147,33 @@ class TaskStream:
     ) -> npt.NDArray[np.int64]:
         size = self._grouped_rows
         tokens = self.reader.row_tokens(self.rows)
-        first = -epoch * len(order) % size  # what is before it fills the last batch of the epoch before
+        first = -epoch * len(order) % size  # earlier rows fill the last batch of the previous epoch
         parts = [order[:first]]
         for start in range(first, len(order), WINDOW * size):
             window = order[start : start + WINDOW * size]
-            # Stable: rows of one length stay as they were drawn, with every version of numpy.
+            # Stable, so rows of equal length keep their drawn order with every version of numpy.
             window = window[np.argsort(tokens[window], kind="stable")]
             whole = len(window) // size
-            # Whole batches in an order of their own; otherwise every window would train from its shortest
-            # rows to its longest.
+            # Full batches are shuffled; otherwise every window would train from its shortest to its longest
+            # rows.
             parts += [window[k * size : (k + 1) * size] for k in rng.permutation(whole)]
             parts.append(window[whole * size :])
         return np.concatenate(parts)
 
 
 class RowBatches:
-    """A cut of the chain of epochs into batches of equally many rows.
+    """A partition of the chain of epochs into batches with the same number of rows.
 
-    Place p of the chain is row `p % rows` of the order of epoch `p // rows`. A batch begins where the one
-    before it ends.
+    Place p of the chain is row `p % rows` of the order of epoch `p // rows`. A batch begins where the
+    previous one ends.
 
     Args:
-        num_rows: rows of an epoch.
-        batch_size: rows of a batch.
+        num_rows: rows per epoch.
+        batch_size: rows per batch.
 
     Attributes:
-        batch_size: rows of a batch.
-        steps_per_epoch: how many batches end within the first epoch; `num_epochs` is multiplied by it.
+        batch_size: rows per batch.
+        steps_per_epoch: number of batches that end within the first epoch; `num_epochs` is multiplied by it.
     """
 
     def __init__(self, num_rows: int, batch_size: int) -> None:
@@ -183,20 +181,20 @@ class RowBatches:
         self.batch_size = batch_size
 
     def places(self, number: int) -> range:
-        """The places of batch `number`."""
+        """Return the places of batch `number`."""
         return range(number * self.batch_size, (number + 1) * self.batch_size)
 
 
 class TokenBatches:
-    """Batches of as many rows as have at most `max_tokens` together, in the order of the chain.
+    """Batches of as many rows as fit into `max_tokens`, in the order of the chain.
 
-    Where a batch begins depends on all rows before it, so epochs are cut one after another, each when
-    it is needed: the first batch of a run that goes on in its tenth epoch waits for ten cuts.
+    The start of a batch depends on all rows before it, so epochs are partitioned in order, on demand: a run
+    that resumes in its tenth epoch first partitions ten epochs.
 
     Args:
-        row_tokens: the tokens of every row, none above `max_tokens`; together they are no fewer.
-        max_tokens: the most tokens of a batch.
-        order: the rows of an epoch.
+        row_tokens: number of tokens of every row, none above `max_tokens`, with a sum of at least that.
+        max_tokens: maximum number of tokens in a batch.
+        order: epoch -> its rows, in order.
     """
 
     def __init__(self, row_tokens: Ints, max_tokens: int, order: Order) -> None:
@@ -204,16 +202,16 @@ class TokenBatches:
         self._max_tokens = max_tokens
         self._order = order
         self._first_numbers = [0]
-        self._first_places = [0]  # of the batches that begin in an epoch, by epoch
+        self._first_places = [0]  # epoch -> place of the first batch that begins in it
         self._sums = lru_cache(maxsize=2)(self._new_sums)
-        self._bounds = lru_cache(maxsize=2)(self._cut)
+        self._bounds = lru_cache(maxsize=2)(self._partition)
         bounds = self._bounds(0)
-        # A last batch that needed rows of the second epoch is not counted to the first.
+        # A last batch that needs rows of the second epoch does not count.
         self.steps_per_epoch = len(bounds) - 1 - (bounds[-1] > len(row_tokens))
 
     def places(self, number: int) -> range:
-        """The places of batch `number`."""
-        # Where an epoch begins depends on how the one before it was cut.
+        """Return the places of batch `number`."""
+        # The start of an epoch's first batch depends on the partition of the previous epoch.
         while self._first_numbers[-1] <= number:
             bounds = self._bounds(len(self._first_numbers) - 1)
             self._first_numbers.append(self._first_numbers[-1] + len(bounds) - 1)
@@ -223,8 +221,8 @@ class TokenBatches:
         k = number - self._first_numbers[epoch]
         return range(bounds[k], bounds[k + 1])
 
-    def _cut(self, epoch: int) -> list[int]:
-        """Find the places at which the batches of an epoch begin, and then the first of the next."""
+    def _partition(self, epoch: int) -> list[int]:
+        """Find the places where the batches of an epoch begin, and where the first one of the next begins."""
         sums = self._sums(epoch)
         before = epoch * len(self._row_tokens)
         place = self._first_places[epoch] - before
@@ -232,16 +230,16 @@ class TokenBatches:
         while sums[-1] - sums[place] > self._max_tokens:
             place = _last_within(sums, sums[place] + self._max_tokens)
             bounds.append(place)
-        # The last batch is filled up with the first rows of the next epoch, so that every batch is full.
+        # The last batch is filled up with the first rows of the next epoch.
         left = self._max_tokens - (sums[-1] - sums[place])
         bounds.append(len(self._row_tokens) + _last_within(self._sums(epoch + 1), left))
         return [before + place for place in bounds]
 
     def _new_sums(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Count the tokens before each place of an epoch, and before its end, int64[rows + 1]."""
+        """Count the tokens before each place of an epoch and before its end, int64[rows + 1]."""
         return np.concatenate([[0], np.cumsum(self._row_tokens[self._order(epoch)], dtype=np.int64)])
 
 
 def _last_within(sums: npt.NDArray[np.int64], limit: int) -> int:
-    """The last place with no more than `limit` tokens before it."""
+    """Return the last place with at most `limit` tokens before it."""
     return int(np.searchsorted(sums, limit, side="right")) - 1

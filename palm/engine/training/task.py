@@ -1,4 +1,4 @@
-"""One task: its reader, its head, its data and its share of the steps."""
+"""A task: its reader, its head, its data and its share of the steps."""
 
 from __future__ import annotations
 
@@ -28,60 +28,59 @@ from palm.reader.rows.rows import Rows
 from palm.reader.text.bad_rows import BadRows
 
 PREDICTION_ROWS = 32
-"""Rows per prediction step where nothing says otherwise."""
+"""Default number of rows per prediction step."""
 
-NO_BATCH_SIZE = "there is neither batch_size (rows a step) nor max_tokens_per_batch; set one of them"
+NO_BATCH_SIZE = "neither batch_size (rows per step) nor max_tokens_per_batch is given; set one of them"
 
 
 @dataclass(eq=False, repr=False)
 class Task:
-    """A reader and a paradigm under one name, with the data they work on.
+    """A reader and a paradigm under one name, with their data.
 
     Args:
-        name: the task's name; it stands in logs, in `save_path` and in checkpoints.
+        name: the task's name, used in logs, in `save_path` and in checkpoints.
         reader: reads its data.
-        head: its head; two tasks with the same object share its parameters.
+        head: its head; tasks with the same object share its parameters.
         batch_size: rows per training step on each device.
-        max_tokens_per_batch: in place of `batch_size`: a training step takes as many of the next rows as
-            have no more tokens together, padding not counted.
-        gradient_accumulation_steps: batches per training step, where a larger `batch_size` does not fit into
-            memory; the step is that of one batch of all their rows.
+        max_tokens_per_batch: in place of `batch_size`: a training step has as many of the next rows as fit
+            into this number of tokens, not counting padding.
+        gradient_accumulation_steps: batches per training step, if a larger `batch_size` does not fit into
+            memory; the step is the same as with one batch of all their rows.
         train_file: the training data.
-        dev_file: the data that the task is evaluated on, with labels, while training and afterwards.
-        metrics: how good it is: names of metrics or dotted paths of classes, the deciding one first; by
-            default those of the paradigm.
+        dev_file: the data, with labels, on which the task is evaluated during and after training.
+        metrics: names of metrics or dotted paths of classes; the first one decides which model is best. The
+            default is those of the paradigm.
         pred_file: the data that `controller.pred` predicts.
-        pred_output_path: the folder for predictions, `<save_path>/<task>` where absent; or a table to
-            write, by its name: `.jsonl`, `.csv` or `.parquet`.
-        pred_batch_size: rows per prediction step, on the average; `batch_size`, or else 32, where absent.
+        pred_output_path: the folder for predictions, `<save_path>/<task>` by default; or a file name ending
+            in `.jsonl`, `.csv` or `.parquet` to write a table.
+        pred_batch_size: average number of rows per prediction step; `batch_size` by default, or 32.
         shuffle: draw a new order of the training rows for every epoch.
-        seed: decides the order of the task's rows and what is masked in them; the run's `random_seed` where
-            absent.
-        print_first_n: how many examples and their encoded rows to log before training.
+        seed: seed for the order of the task's rows and for masking; the run's `random_seed` by default.
+        print_first_n: number of examples, with their encoded rows, to log before training.
         loss_weight: factor of the task's loss in the gradient; losses are reported without it.
-        learning_rate_factor: factor of all learning rates, the encoder's too, in the steps of this task.
-        head_learning_rate: rate of the task's head; `learning_rate` where absent.
+        learning_rate_factor: factor of all learning rates, including the encoder's, in steps of this task.
+        head_learning_rate: learning rate of the task's head; `learning_rate` by default.
         mix_ratio: how often the task is drawn, relative to the others.
-        is_target: whether it gets an exact number of steps and a saved model, or only helps.
-        share_rows_with: the task whose rows these are, with other labels; this one is trained in each of its
-            steps, on the same rows, which are encoded once.
-        private_layers: how many of the encoder's topmost layers, and the pooler, are the task's own; they
-            begin as copies of the shared ones.
-        lora: low-rank adapters of the task's own on linear layers of the encoder: a mapping of rank (8),
-            alpha (16) and targets ([query, value]), or {from: DIR} for those of a directory in PEFT's format.
+        is_target: True if it gets an exact number of steps and a saved model, False if it only helps.
+        share_rows_with: the task that has the same rows with other labels; this task is trained in each of
+            its steps, on the same rows, which are encoded once.
+        private_layers: number of topmost layers of the encoder that, with the pooler, are the task's own;
+            they start as copies of the shared ones.
+        lora: the task's own low-rank adapters on linear layers of the encoder: a mapping of rank (8),
+            alpha (16) and targets ([query, value]), or {from: DIR} for a directory in PEFT's format.
 
     Attributes:
-        stream: the batches of its training data, once that is loaded.
-        expected_steps: how many steps it is planned to get.
-        step: how many it has had.
-        scores: its dev scores so far, from 0 to 1, the higher the better.
-        bad_dev_rows: rows of its dev data that were left out or repaired, as `Rows.bad`.
-        top: its own layers of the encoder, once a model is made of it, if it has any.
-        adapters: likewise, those of `lora`.
-        stopped_at: the global step at which it was declared finished early; None where it was not.
+        stream: batches of its training data, once that is loaded.
+        expected_steps: number of planned steps.
+        step: number of steps so far.
+        scores: its dev scores so far, from 0 to 1; higher is better.
+        bad_dev_rows: rows of its dev data that were skipped or repaired, as in `Rows.bad`.
+        top: its own layers of the encoder, if any; set when a model is made of it.
+        adapters: its `lora` adapters, if any; set when a model is made of it.
+        stopped_at: the global step at which it was finished early; None if it was not.
 
     Raises:
-        ConfigError: for values outside their range.
+        ConfigError: a value is outside its range.
     """
 
     name: str
@@ -124,7 +123,7 @@ class Task:
         raise_any(f"task {self.name!r}: {line}" for line in self._problems())
 
     def _problems(self) -> Iterator[str]:
-        """Check the values of settings."""
+        """Check the values of settings, and yield a sentence per problem."""
         yield from type_problems(
             Reader, "an object such as palm.reader.ClassifyReader(…)", reader=self.reader
         )
@@ -139,7 +138,7 @@ class Task:
         if self.lora is not None:
             yield from lora_problems(self.lora)
             if self.private_layers:
-                yield "lora: a task has adapters or private_layers, not both; leave one of them out"
+                yield "lora: a task has adapters or private_layers, not both; remove one of them"
 
     def _given(self, *settings: str) -> dict[str, Any]:
         return {name: value for name in settings if (value := getattr(self, name)) is not None}
@@ -151,16 +150,16 @@ class Task:
         cache: DataCache | None = None,
         devices: int | None = None,
     ) -> None:
-        """Encode the training file and start from its first batch; how many steps is still to be planned.
+        """Encode the training file and start at its first batch; steps are planned later (see `expect`).
 
         Args:
-            seed: the run's `random_seed`, for a task without a seed of its own.
-            rows: the file's rows, where they are encoded already.
-            cache: where they are kept otherwise; None for nowhere.
-            devices: the number of devices that train, if not as many as there are processes.
+            seed: the run's `random_seed`, for a task without its own seed.
+            rows: the file's rows, if they are encoded already.
+            cache: the cache of encoded rows; None for no cache.
+            devices: number of devices that train; the number of processes by default.
 
         Raises:
-            DataError: a row that cannot be used, or no rows.
+            DataError: a row cannot be used, or there are no rows.
             TrainingError: too few rows for one step.
         """
         assert self.train_file is not None
@@ -171,7 +170,7 @@ class Task:
         if len(self.head.targets_attr) == 1 and (target := next(iter(self.head.targets_attr))) in rows:
             self.head.count_labels(rows[target].values)
         self.stream = self._stream(rows, seed if self.seed is None else self.seed, devices or num_ranks())
-        # A task may be given data a second time, and is then as new.
+        # A task that gets data a second time is reset.
         self.expected_steps = 0
         self.step = 0
         self.scores = []
@@ -193,14 +192,14 @@ class Task:
         batches = stream.steps_per_epoch
         if batches < self.gradient_accumulation_steps:
             raise TrainingError(
-                f"task {self.name!r}: its rows fill {batches} batches, too few for one step; set "
+                f"task {self.name!r}: its rows fill only {batches} batches, too few for one step; set "
                 f"gradient_accumulation_steps (now {self.gradient_accumulation_steps}) to {batches} or less, "
                 "or add data"
             )
         return stream
 
     def _log_first_rows(self, path: Path) -> None:
-        self.reader.bad_rows = BadRows(path, self.reader.on_bad_row)  # told when all are encoded
+        self.reader.bad_rows = BadRows(path, self.reader.on_bad_row)  # reported when the file is encoded
         examples = list(islice(self.reader.read(path, with_targets=True), self.print_first_n))
         rows = self.reader.encode(examples, with_targets=True)
         self.reader.bad_rows = None
@@ -213,18 +212,18 @@ class Task:
 
     @property
     def metric_names(self) -> Sequence[str]:
-        """The metrics that were given, or those of the head."""
+        """Names of the given metrics, or those of the head."""
         return self.head.metrics if self.metrics is None else self.metrics
 
     @property
     def rows_per_prediction(self) -> int:
-        """Rows per prediction step, on the average."""
+        """Average number of rows per prediction step."""
         return self.pred_batch_size or self.batch_size or PREDICTION_ROWS
 
     @property
     def done(self) -> bool:
-        """True if it has had its planned steps, or needs no more."""
-        # Not `==`: a finished target stays in the draw until the last one is through.
+        """True if it has had its planned steps or was finished early."""
+        # Not `==`: a finished target is still drawn until the last one is finished.
         return self.step >= self.expected_steps or self.stopped_at is not None
 
     @property
@@ -235,22 +234,22 @@ class Task:
 
     @property
     def epoch(self) -> int:
-        """The epoch, from 0, of its last step."""
+        """The epoch of its last step, from 0."""
         return max(self.step - 1, 0) // self.steps_per_epoch
 
     def rows_after(self, step: int) -> tuple[int, int]:
-        """Count its training rows, and those that it trained on in `step` steps, repeats included."""
+        """Return the number of its training rows, and of rows trained on in `step` steps, with repeats."""
         assert self.stream is not None, "the training data is not loaded"
         return len(self.stream.rows), self.stream.rows_before(step * self.gradient_accumulation_steps)
 
     def batches(self, step: int) -> list[Tensors]:
-        """Return the batches of its step `step`, counted from 0."""
+        """Return the batches of step number `step`, counted from 0."""
         assert self.stream is not None, "the training data is not loaded"
         first = step * self.gradient_accumulation_steps
         return [self.stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
 
     def progress(self, step: int | None = None) -> TaskProgress:
-        """Return its progress, for a mixing strategy, after `step` steps, by default all that it had."""
+        """Return its progress after `step` steps, by default the present number, for a mixing strategy."""
         assert self.stream is not None, "the training data is not loaded"
         return TaskProgress(
             name=self.name,
@@ -265,14 +264,14 @@ class Task:
         )
 
     def expect(self, steps: int) -> None:
-        """Plan its number of steps.
+        """Set its number of planned steps.
 
         Raises:
-            TrainingError: none, for a target.
+            TrainingError: a target would have no steps.
         """
         if self.is_target and steps == 0:
             raise TrainingError(
-                f"task {self.name!r} would get no step; raise num_epochs or max_steps, "
+                f"task {self.name!r} would get no steps; increase num_epochs, max_steps, "
                 f"or its mix_ratio (now {self.mix_ratio})"
             )
         self.expected_steps = steps
@@ -281,13 +280,13 @@ class Task:
 
 
 def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> list[str]:
-    """Check that reader, backbone and head of one task fit together; return a sentence per problem."""
+    """Check that a task's reader, backbone and head fit together; return a sentence per problem."""
     reader = task.reader
     head = task.head
     features = {**reader.outputs_attr, **backbone.outputs_attr}
     wanted = head.targets_attr if for_train else {}
     given = reader.targets_attr
-    # The loss wants labels of another kind: the setting that makes them is named.
+    # If the loss needs another kind of label, name the setting that produces it.
     types = {LABEL_TYPES[name] for name in LABEL_TYPES.keys() & wanted.keys() - given.keys()}
     hint = f"; set label_type: {types.pop()}" if types and "label_type" in reader.settings else ""
     if "label_probs" in given and "soft_labels" in head.settings:
@@ -311,7 +310,7 @@ def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
     if rows is not None and tokens > rows:
         found.append(
             f"the vocabulary {str(reader.vocab_path)!r} has {tokens} entries, the backbone's embedding "
-            f"table only {rows} rows (vocab_size); give the vocabulary that belongs to the backbone"
+            f"table only {rows} rows (vocab_size); use the vocabulary of the backbone"
         )
     longest = backbone.max_tokens
     length = reader.settings.get("max_seq_len")
@@ -324,4 +323,4 @@ def _size_problems(reader: Reader, backbone: Backbone) -> list[str]:
 
 
 LABEL_TYPES = {"label_ids": "class", "label_values": "real", "label_probs": "soft"}
-"""What a batch calls its labels -> the reader's `label_type` that gives them."""
+"""Name of the labels in a batch -> the reader's `label_type` that produces them."""

@@ -18,7 +18,7 @@ from palm.distributed.shards import local_shard
 from palm.optimizer import Optimizer, clip
 
 Update = Callable[[Mapping[str, Tensor]], Sequence[float] | None]
-"""Makes the optimizer's step if the values, by their names in messages, are finite; gives them, if read."""
+"""Makes the optimizer's step if the named scalars are finite; returns their values if they were read."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class TaskBatches:
 
     Args:
         task: its name.
-        parts: batches with targets, on the model's device, and the factor of each in the task's loss; see
-            `Replica.loss_factors`. More than one where gradients are accumulated.
+        parts: batches with targets, on the model's device, each with its factor in the task's loss (see
+            `Replica.loss_factors`); several if gradients are accumulated.
         weight: factor of the task's loss in the gradient.
     """
 
@@ -47,20 +47,20 @@ def train_step(
     balance: Balance | None = None,
     draws: np.random.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Update the encoder and the heads of some tasks on the sum of their losses, or as `balance` weighs them.
+    """Update the encoder and the heads of the drawn tasks on the sum of their losses, weighted by `balance`.
 
     Args:
-        replica: of a model in training mode.
-        drawn: the tasks of the step; `balance` weighs two or more.
-        optimizer: parameters without a gradient do not move: no decay, no momentum.
+        replica: a model in training mode.
+        drawn: the tasks of the step; two or more with `balance`.
+        optimizer: the optimizer; it does not change parameters without a gradient, not even by decay.
         update: makes the optimizer's step.
-        clipping: has `grad_clip` and `grad_clip_type`.
-        balance: weighs the tasks against each other; None adds up their losses.
+        clipping: the settings `grad_clip` and `grad_clip_type`.
+        balance: weights the tasks against each other; None: their losses are summed.
         draws: source of the random numbers that `balance` needs.
 
     Returns:
-        The losses of all ranks' rows before the update, without their weights, detached, [tasks]; and the
-        norm of the gradient before clipping.
+        The losses of all ranks' rows before the update, detached and not weighted, [tasks]; and the norm of
+        the gradient before clipping.
 
     Raises:
         FloatingPointError: a loss or the gradient is not finite; nothing was updated.
@@ -77,19 +77,19 @@ def train_step(
     norm = clip(replica.parameters, clipping.grad_clip, clipping.grad_clip_type)
     titles = ["loss"] if len(drawn) == 1 else [f"loss of task {name!r}" for name in names]
     values = update({**dict(zip(titles, losses, strict=True)), "gradient's norm": norm})
-    if balance is not None and values is not None:  # read at once, for a balance that follows losses
+    if balance is not None and values is not None:  # a balance that follows losses is never read late
         balance.observe(names, values[:-1])
     return losses, norm
 
 
 def sum_of_losses(replica: Replica, drawn: Sequence[TaskBatches]) -> Tensor:
-    """Give the parameters the gradient of the weighted sum of the tasks' losses.
+    """Compute the gradient of the weighted sum of the tasks' losses.
 
-    The first batches of all tasks go through the encoder together, then the second ones of those that
-    have more, and so on.
+    The first batches of all tasks are encoded together, then the second ones of tasks that have more, and so
+    on.
 
     Returns:
-        The detached losses of all ranks' rows, without their weights, [tasks].
+        The losses of all ranks' rows, detached and not weighted, [tasks].
     """
     rounds = list(zip_longest(*(each.parts for each in drawn)))
     totals: list[list[Tensor]] = [[] for _ in drawn]
@@ -99,8 +99,8 @@ def sum_of_losses(replica: Replica, drawn: Sequence[TaskBatches]) -> Tensor:
             losses = replica.losses([drawn[own].task for own, _, _ in here], [batch for _, batch, _ in here])
             weighted = []
             for loss, (own, _, factor) in zip(losses.unbind(), here, strict=True):
-                # Where no row of a batch has a label, the mean of nothing is no number. It stays in the
-                # graph, because other ranks may have labels, and all of them exchange gradients.
+                # The loss of a batch without any label is NaN. It stays in the graph, because other ranks may
+                # have labels, and all of them exchange gradients.
                 scaled = (loss if factor else loss.nan_to_num()) * factor
                 weighted.append(scaled * drawn[own].weight)
                 totals[own].append(scaled.detach())
@@ -111,31 +111,31 @@ def sum_of_losses(replica: Replica, drawn: Sequence[TaskBatches]) -> Tensor:
 def balanced_gradients(
     replica: Replica, drawn: Sequence[TaskBatches], factors: Callable[[Tensor], Sequence[float]]
 ) -> Tensor:
-    """Give the parameters the sum of the tasks' gradients, each with its factor by their Gramian.
+    """Compute the sum of the tasks' gradients, each with a factor that depends on their Gramian.
 
-    Every task has a forward and a backward pass of its own, which together compute no more than one pass of
-    all rows: a backward pass per task through a joint pass would go through all rows each time. Parameters
-    that only one of the tasks has, such as heads, keep its gradient as it is.
+    Every task has its own forward and backward pass. Together they cost no more than one pass of all rows,
+    whereas a backward pass per task through a joint pass would process all rows each time. Parameters that
+    only one task has, such as heads, keep its gradient unchanged.
 
     Args:
-        replica: of a model in training mode.
+        replica: a model in training mode.
         drawn: the tasks of the step.
-        factors: the Gramian of the tasks' gradients, float64[tasks, tasks], -> a factor for each gradient.
+        factors: Gramian of the tasks' gradients, float64[tasks, tasks] -> a factor for each gradient.
 
     Returns:
-        As `sum_of_losses`.
+        The same as `sum_of_losses`.
     """
     losses = []
     gradients = []
     for each in drawn:
         losses.append(sum_of_losses(replica, [each]))
-        gradients.append(taken_gradients(replica))
+        gradients.append(pop_gradients(replica))
     by_parameter = list(zip(*gradients, strict=True))
-    # Only what two tasks or more have a gradient for can be in conflict.
+    # Only parameters with gradients of several tasks can have a conflict.
     shared = [k for k, own in enumerate(by_parameter) if sum(grad is not None for grad in own) > 1]
     weights = factors(gramian([[own[k] for k in shared] for own in gradients]))
     for k in shared:
-        # In place: nobody else has these gradients, and stacking them took a third of a short step.
+        # In place, because stacking the gradients took a third of a short step.
         for grad, weight in zip(by_parameter[k], weights, strict=True):
             if grad is not None:
                 grad.mul_(weight)
@@ -147,8 +147,8 @@ def balanced_gradients(
     return torch.cat(losses)
 
 
-def taken_gradients(replica: Replica) -> list[Tensor | None]:
-    """Take the gradients away from a model's parameters."""
+def pop_gradients(replica: Replica) -> list[Tensor | None]:
+    """Return the gradients of a model's parameters, and set them to None."""
     taken = [parameter.grad for parameter in replica.parameters]
     for parameter in replica.parameters:
         parameter.grad = None
@@ -159,10 +159,10 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
     """Compute the dot products of the tasks' gradients, float64[tasks, tasks], on the CPU.
 
     Args:
-        gradients: per task those of the same parameters, averaged over ranks; None counts as zeros.
+        gradients: per task, the gradients of the same parameters, averaged over ranks; None counts as zero.
     """
     count = len(gradients)
-    is_cut = any(g is not None and local_shard(g) is not g for own in gradients for g in own)
+    is_sharded = any(g is not None and local_shard(g) is not g for own in gradients for g in own)
     products = torch.zeros(count, count, dtype=torch.float64)
     sums: dict[tuple[int, int], Tensor] = {}
     for i in range(count):
@@ -173,10 +173,10 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
                 if one is not None and other is not None
             ]
             if dots:
-                # Parameters' parts differ by orders of magnitude, so that they are added in float64.
+                # The parameters' parts differ by orders of magnitude, so they are added in float64.
                 sums[i, j] = torch.stack(dots).double().sum()
-    # A GPU is waited for, so all are read at once.
+    # Reading waits for a GPU, so all values are read at once.
     values = torch.stack(list(sums.values())).tolist() if sums else []
     for (i, j), value in zip(sums, values, strict=True):
         products[i, j] = products[j, i] = value
-    return all_reduce_sum(products) if is_cut else products
+    return all_reduce_sum(products) if is_sharded else products

@@ -1,6 +1,6 @@
-"""Transfer between tasks: their gradients compared, and the effect of a step on one on the losses of all.
+"""Transfer between tasks: cosines of gradients, and the effect of a step on one task on all losses.
 
-It is measured beside the training, of which it changes no bit.
+The measurement does not change the training in any bit.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from palm.engine.training.loop import Step, Training
 from palm.engine.training.model import restored_modes
 from palm.engine.training.stream import TaskStream
 from palm.engine.training.task import PREDICTION_ROWS, Task
-from palm.engine.training.train_step import TaskBatches, gramian, sum_of_losses, taken_gradients
+from palm.engine.training.train_step import TaskBatches, gramian, pop_gradients, sum_of_losses
 from palm.reader.cache import training_rows
 
-ROWS = 64
-"""The rows of a task, at least, that one comparison takes: gradients of 16 rows point anywhere."""
+MIN_ROWS = 64
+"""Minimum number of rows per task in a comparison; gradients of 16 rows are mostly noise."""
 
 LOOK_AHEAD = 0.01
-"""A step on a task is at most as long as would lower its own loss by this share, if the loss were linear."""
+"""Maximum share by which a step on a task may lower the task's own loss, if the loss were linear."""
 
-SHARE = 0.02
-"""Of the time of training, what `auto` spends at most, by the number of passes."""
+MAX_SHARE = 0.02
+"""Maximum share of the training time that `auto` spends, estimated by the number of passes."""
 
-LEAST = 5
-"""Comparisons that a verdict needs at least."""
+MIN_COMPARISONS = 5
+"""Minimum number of comparisons for a verdict."""
 
 FP32_COST = 4
-"""How many times as long a pass takes in fp32, which comparisons are in, where the run computes in bf16."""
+"""Estimated cost of an fp32 pass, in which comparisons are made, relative to bf16."""
 
 
 class TransferProbe:
-    """Compares all tasks every so many global steps.
+    """An observer that compares all tasks every so many global steps.
 
-    A step is on rows that a task trains on next, and is judged on dev rows of each task that has some: those
-    that are trained on are soon known by heart.
+    Trial steps use the rows that a task trains on next. Their effect is measured on the dev rows of tasks
+    that have some, because training rows are soon memorized.
 
-    Gradients are those of the shared encoder, without dropout, in fp32, averaged over all devices. It takes
-    memory for one gradient of the encoder per task, two where it has dev rows, and a copy of the encoder.
+    Gradients are those of the shared encoder, without dropout, in fp32, averaged over all devices. Memory is
+    needed for a copy of the encoder and one gradient of it per task, two for tasks with dev rows.
 
     Args:
         training: the run.
-        every: how often; auto for a number of steps that makes it cost some 2 % of the time.
-        judged: the tasks for which all are judged; each task where None.
+        every: interval in global steps; 'auto' for one at which comparisons take about 2 % of the time.
+        judged: tasks on which the effects are measured; None: all tasks.
 
     Raises:
-        ConfigError: there is only one task; or the layers have no parameters in fp32 while they compute.
+        ConfigError: there is only one task, or layers have no fp32 parameters during computation.
 
     Source: look-ahead affinity: Fifty et al., 2021, arXiv:2109.04617, equation 1, with steps of equal effect.
     """
@@ -71,11 +71,11 @@ class TransferProbe:
         judged: Collection[str] | None = None,
     ) -> None:
         if len(training.tasks) < 2:
-            raise ConfigError("transfer_every_n_steps compares tasks, and there is one; leave it out")
+            raise ConfigError("transfer_every_n_steps compares tasks, and there is only one; leave it out")
         if training.replica.gathers_in_bf16:
-            # A step that lowers a loss by 1 % is mostly lost in rounded parameters.
+            # Rounding of bf16 parameters hides most of a step that lowers a loss by 1 %.
             raise ConfigError(
-                "transfer_every_n_steps compares tasks in fp32, and with parallel: fsdp and precision: "
+                "transfer_every_n_steps compares tasks in fp32, but with parallel: fsdp and precision: "
                 "bf16 layers have no fp32 weights; set parallel: ddp or precision: fp32, or leave it out"
             )
         self.training = training
@@ -94,7 +94,7 @@ class TransferProbe:
         return self.measure() if is_time else None
 
     def measure(self) -> Transferred:
-        """Compare them now."""
+        """Compare all tasks now."""
         began = time.perf_counter()
         training = self.training
         names = [task.name for task in training.tasks]
@@ -109,32 +109,32 @@ class TransferProbe:
             gradients = []
             for name, parts in rows:
                 losses.append(sum_of_losses(training.replica, [TaskBatches(name, parts)]).item())
-                gradients.append(taken_gradients(training.replica))
+                gradients.append(pop_gradients(training.replica))
             products = gramian([[own[k] for k in encoder] for own in gradients])
             norms = products.diagonal().sqrt().tolist()
             targets = [(place, *rows[place]) for place in judged.values()]
             changes = [
                 self._changes(own, gradients[own], losses, norms, targets) for own in range(len(names))
             ]
-        angles = cosines(products)
+        cosine = cosines(products)
         return Transferred(
             training.step,
             cosine=_pairs(
-                names, judged, [[row[at] for at in judged.values()] for row in angles[: len(names)]]
+                names, judged, [[row[at] for at in judged.values()] for row in cosine[: len(names)]]
             ),
             look_ahead=_pairs(names, judged, changes),
             took=round(time.perf_counter() - began, 3),
         )
 
     def _rows(self) -> list[tuple[str, list[tuple[Tensors, float]]]]:
-        """Return every task with its next batches, then those that have dev rows with batches of these."""
+        """Return every task with its next batches, then the tasks with dev rows with batches of those."""
         tasks = self.training.tasks
         own = [(task.name, self._batches(task, task.stream)) for task in tasks]
         of_dev = [(task.name, self._batches(task, self.dev.get(task.name))) for task in tasks]
         return [(name, parts) for name, parts in (*own, *of_dev) if parts]
 
     def _batches(self, task: Task, stream: TaskStream | None) -> list[tuple[Tensors, float]]:
-        """Place the batches of a task's next steps, each with the factor of its loss."""
+        """Move the batches of a task's next steps to the device, each with the factor of its loss."""
         if stream is None:
             return []
         training = self.training
@@ -154,17 +154,17 @@ class TransferProbe:
         norms: Sequence[float],
         targets: Sequence[tuple[int, str, Sequence[tuple[Tensors, float]]]],
     ) -> list[float]:
-        """Compare a step of the encoder on one task with one of the same length on each task itself.
+        """Compare a step of the encoder on one task with steps of the same length on each task itself.
 
-        The step is as long as would lower the loss of this task or of the other by `LOOK_AHEAD`, whichever is
-        shorter: where a gradient is almost 0, a step for as much of its loss would ruin all others.
+        The step lowers the loss of this task or of the other one by `LOOK_AHEAD`, whichever step is shorter:
+        with a gradient near 0, a step for that share of the task's own loss would ruin all others.
 
         Args:
-            own: the number of the task.
-            gradient: of the task.
-            losses: of all tasks, then of their dev rows.
-            norms: of their gradients.
-            targets: of each task the number of the rows that it is judged on, its name, and these rows.
+            own: index of the task.
+            gradient: gradient of the task.
+            losses: losses of all tasks, then of their dev rows.
+            norms: norms of the gradients of these losses.
+            targets: per measured task, the index of its rows, its name, and the rows.
         """
         model = self.training.model
         moved = [
@@ -181,7 +181,7 @@ class TransferProbe:
             torch._foreach_add_(weights, [grad for _, grad in moved], alpha=-length / (norms[own] or 1.0))
             fall = 1 - self._loss(name, parts) / losses[k]
             found.append(fall / (length * norms[k] / losses[k]) if length else math.nan)
-            # Put back, not subtracted: that would leave rounding in the weights.
+            # Restored from a copy, because subtracting would leave rounding errors in the weights.
             torch._foreach_copy_(weights, before)
         with self.training.replica.apart():
             pass
@@ -189,7 +189,7 @@ class TransferProbe:
 
     def _loss(self, name: str, parts: Sequence[tuple[Tensors, float]]) -> float:
         replica = self.training.replica
-        with replica.apart():  # with fsdp, what was gathered before is not to be used again
+        with replica.apart():  # with FSDP, previously gathered weights must not be used again
             pass
         total = 0.0
         with torch.no_grad():
@@ -201,7 +201,7 @@ class TransferProbe:
 
 @contextmanager
 def undisturbed(training: Training) -> Iterator[None]:
-    """Within it, the model computes in fp32 without dropout; afterwards all is as it was before."""
+    """Let the model compute in fp32 without dropout within the context, and restore its state afterwards."""
     model = training.model
     parameters = list(training.model.parameters())
     gradients = [p.grad for p in parameters]
@@ -221,52 +221,52 @@ def undisturbed(training: Training) -> Iterator[None]:
 
 
 def num_batches(stream: TaskStream) -> int:
-    """Return how many batches of a task one comparison takes, on each device: two or more, of `ROWS` rows."""
+    """Return the number of a task's batches per device in a comparison: at least two, and `MIN_ROWS` rows."""
     per_epoch = stream.steps_per_epoch
-    return min(per_epoch, max(2, math.ceil(ROWS * per_epoch / len(stream.rows))))
+    return min(per_epoch, max(2, math.ceil(MIN_ROWS * per_epoch / len(stream.rows))))
 
 
-def dev_stream(task: Task, batch_size: int | None = None) -> TaskStream | None:
-    """Return batches of a task's dev rows, those of its training where no size is given.
+def dev_stream(task: Task) -> TaskStream | None:
+    """Return batches of a task's dev rows, of the size of its training batches.
 
     Returns:
-        None if it has no dev_file, or not a row for each device.
+        The batches; None if the task has no dev_file, or fewer rows than devices.
     """
     assert task.stream is not None
     if task.dev_file is None:
         return None
     rows = training_rows(task.reader, task.dev_file, None)
-    size = min(batch_size or task.batch_size or PREDICTION_ROWS, len(rows) // task.stream.num_ranks)
+    size = min(task.batch_size or PREDICTION_ROWS, len(rows) // task.stream.num_ranks)
     return replace(task.stream, rows=rows, batch_size=size, max_tokens_per_batch=None) if size else None
 
 
 def automatic_period(training: Training, dev: Mapping[str, TaskStream]) -> int:
-    """After how many steps of a run a comparison costs some 2 % of their time, by the number of passes."""
-    # A backward pass is two forward ones; every batch has both, and those that judge a forward pass after a
-    # step on each task.
+    """Estimate the interval at which comparisons take about 2 % of the time, by the number of passes."""
+    # A backward pass counts as two forward passes. Every batch has both; those on which effects are measured
+    # have another forward pass after a step on each task.
     own = {task.name: num_batches(task.stream) for task in training.tasks if task.stream is not None}
     of_dev = {name: num_batches(stream) for name, stream in dev.items()}
     passes = 3 * (sum(own.values()) + sum(of_dev.values()))
     passes += len(training.tasks) * sum((own | of_dev).values())
-    dearer = FP32_COST if training.model.precision == "bf16" else 1
+    cost = FP32_COST if training.model.precision == "bf16" else 1
     parts = max(task.gradient_accumulation_steps for task in training.tasks)
-    every = math.ceil(passes * dearer / (SHARE * 3 * training.plan.count * parts))
+    every = math.ceil(passes * cost / (MAX_SHARE * 3 * training.plan.count * parts))
     total = training.plan.total_steps
-    if total < LEAST * every:
+    if total < MIN_COMPARISONS * every:
         logger.warning(
-            "transfer_every_n_steps: auto compares the tasks every %d steps, so %d times in %d steps, and a "
-            "verdict needs %d; set transfer_every_n_steps to %d for as many at a higher price",
+            "transfer_every_n_steps: auto compares the tasks every %d steps, so %d times in %d steps, but a "
+            "verdict needs %d comparisons; set transfer_every_n_steps to %d to get them at a higher cost",
             every,
             total // every,
             total,
-            LEAST,
-            max(1, total // LEAST),
+            MIN_COMPARISONS,
+            max(1, total // MIN_COMPARISONS),
         )
     return every
 
 
 def cosines(products: Tensor) -> list[list[float]]:
-    """The cosines between vectors, from their dot products [n, n]; not a number where one is zero."""
+    """Compute the cosines between vectors from their dot products [n, n]; NaN for zero vectors."""
     norms = products.diagonal().sqrt()
     found: list[list[float]] = (products / norms[:, None] / norms).tolist()
     return found

@@ -1,4 +1,4 @@
-"""The user's own observers, by dotted path."""
+"""Users' own observers, given as dotted paths."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Callbacks = Sequence[str] | Mapping[str, Mapping[str, Any]]
 
 
 def callback_problems(callbacks: object) -> list[str]:
-    """List what is wrong with callbacks that were given from Python."""
+    """Check callbacks that were given from Python; return a sentence per problem."""
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
-        return [f"callbacks should be a list of functions or objects that can be called, not {callbacks!r}"]
+        return [f"callbacks should be a list of functions or other callables, not {callbacks!r}"]
     return []
 
 
 def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Observer]:
-    """Import callbacks: a function is called with every event, and with its settings by name; of a class,
-    an object is made with its settings, and called with every event.
+    """Import callbacks: functions, called with every event and their settings as keyword arguments, or
+    classes, whose instances are made with their settings and called with every event.
 
     Args:
-        given: the setting.
-        place: its place and name, for messages.
+        given: the value of the setting.
+        place: the place and name of the setting, for messages.
 
     Raises:
-        ConfigError: what cannot be imported, or made with these settings, or called; all of them.
+        ConfigError: callbacks that cannot be imported, made with these settings, or called; lists all.
     """
     if given is None:
         return []
@@ -41,11 +41,11 @@ def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Obse
     problems = []
     for path, settings in named.items():
         try:
-            # The user's code runs here, so its errors are told with the place of the setting.
+            # The user's code runs here, so its errors are reported with the place of the setting.
             what = imported("callback", path)
             settings = settings or {}
             callback = what(**settings) if isinstance(what, type) else partial(what, **settings)
-            with suppress(ValueError):  # compiled code may not tell what it takes
+            with suppress(ValueError):  # compiled code may have no signature
                 if callable(callback):
                     inspect.signature(callback).bind("event")
         except (PalmError, TypeError) as error:
@@ -54,7 +54,7 @@ def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Obse
         if callable(callback):
             found.append(callback)
         else:
-            problems.append(f"{place}: {path} cannot be called; give the class __call__(self, event)")
+            problems.append(f"{place}: {path} is not callable; give the class a method __call__(self, event)")
     if problems:
         raise ConfigError(problems)
     return found

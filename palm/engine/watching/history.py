@@ -1,4 +1,4 @@
-"""`history.jsonl`: every event of a run on a line, in its only writer and its only reader."""
+"""The only writer and the only reader of `history.jsonl`, which has one line per event of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from palm.core.errors import StorageError
 from palm.core.files.door import make_folder, open_to_append
@@ -31,24 +31,26 @@ from palm.engine.training.events import (
     Warned,
     event_of,
 )
-from palm.engine.training.loop import Training
+
+if TYPE_CHECKING:
+    from palm.engine.training.loop import Training
 
 HISTORY_FILE = "history.jsonl"
 HISTORY_VERSION = 1
 
 
 class HistoryWriter:
-    """Keeps the lines of a run, and writes each to a file as it comes.
+    """An observer that keeps the lines of a run and writes each one to a file immediately.
 
-    Checkpoints hold the number of lines, so a run that resumes from one cuts off exactly what came after it.
-    If the file is not the one that the checkpoint knows, the steps behind the checkpoint are cut off.
+    Checkpoints contain the number of lines, so a resumed run removes exactly the lines that came after the
+    checkpoint. If the file does not match the checkpoint, lines of later steps are removed.
 
     Args:
-        training: its checkpoints hold the number of lines.
-        folder: of the file; None to keep the lines in memory only.
+        training: the run; its checkpoints contain the number of lines.
+        folder: the folder of the file; None: lines are kept only in memory.
 
     Attributes:
-        lines: those so far, earlier parts of a resumed run included.
+        lines: all lines so far, including earlier parts of a resumed run.
     """
 
     def __init__(self, training: Training, folder: Path | None) -> None:
@@ -60,7 +62,7 @@ class HistoryWriter:
         training.attach("history", self)
         if training.step > 0 and folder is not None:
             self.lines = self._lines_before(read_lines(folder / HISTORY_FILE), training.step)
-        # The clock goes on from the last line that tells the time, so that breaks do not count.
+        # The clock continues from the last line with a time, so the time between two parts does not count.
         earlier = next((line["seconds"] for line in reversed(self.lines) if "seconds" in line), 0.0)
         self._began = time.perf_counter() - earlier
 
@@ -69,12 +71,12 @@ class HistoryWriter:
         kept = self._kept
         if kept is None or len(lines) < kept or any(line["step"] > step for line in lines[:kept]):
             return [line for line in lines if line["step"] <= step and line["event"] != Ended.recorded_as]
-        # A checkpoint counts the lines before its own, which is written when it stands on the disk.
+        # A checkpoint counts the lines before its own, which is written after the checkpoint is on disk.
         saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
         return lines[:kept] + [line for line in saved if line["step"] == step]
 
     def seconds(self) -> float:
-        """Return the time since the run began, earlier parts of a resumed run included."""
+        """Return the time since the run began, including earlier parts of a resumed run."""
         return time.perf_counter() - self._began
 
     def __call__(self, event: Event) -> None:
@@ -85,8 +87,8 @@ class HistoryWriter:
         if isinstance(event, Evaluated | Ended):
             event = replace(event, seconds=round(self.seconds(), 3))
         elif isinstance(event, Saved):
-            event = replace(event, path=self._shown(event.path))
-        # Warnings about the data come again when a run resumes.
+            event = replace(event, path=self._relative(event.path))
+        # Warnings about the data are repeated when a run resumes.
         is_known = isinstance(event, Warned) and event.message in [line.get("message") for line in self.lines]
         if event.recorded_as and not is_known:
             self._write(event)
@@ -99,12 +101,12 @@ class HistoryWriter:
             path = self.folder / HISTORY_FILE
             with wrap_write_errors(path):
                 make_folder(path.parent)
-                # As a whole, which cuts off what was written after the checkpoint.
+                # Rewriting the file removes lines that were written after the checkpoint.
                 write_lines(path, self.lines)
                 self._file = open_to_append(path)
-        # A run that is killed between saving a checkpoint and writing its line would lack that line for ever.
-        if event.resumed_from is not None and self._is_here(event.resumed_from):
-            saved = Saved(event.training.step, "checkpoint", self._shown(event.resumed_from))
+        # Add the checkpoint's line if the run was killed between saving it and writing the line.
+        if event.resumed_from is not None and self._is_inside(event.resumed_from):
+            saved = Saved(event.training.step, "checkpoint", self._relative(event.resumed_from))
             if saved.as_line() not in self.lines:
                 self._write(saved)
 
@@ -114,12 +116,12 @@ class HistoryWriter:
         if last != drawn.as_line():
             self._write(drawn)
 
-    def _is_here(self, path: Path) -> bool:
+    def _is_inside(self, path: Path) -> bool:
         return self.folder is not None and path.resolve().is_relative_to(self.folder.resolve())
 
-    def _shown(self, path: Path) -> Path:
-        """Return a path relative to the folder, if it is in it."""
-        if self.folder is None or not self._is_here(path):
+    def _relative(self, path: Path) -> Path:
+        """Return a path relative to the folder, if it is inside."""
+        if self.folder is None or not self._is_inside(path):
             return path
         return path.resolve().relative_to(self.folder.resolve())
 
@@ -128,7 +130,7 @@ class HistoryWriter:
         self.lines.append(line)
         if self._file is None or self.folder is None:
             return
-        # The last line must not hide why the run ended, which may be a full disk.
+        # An error in writing the last line must not hide why the run ended, which may be a full disk.
         has_ended = isinstance(event, Ended)
         with (
             suppress(StorageError) if has_ended else nullcontext(),
@@ -138,18 +140,18 @@ class HistoryWriter:
             self._file.flush()
 
     def close(self) -> None:
-        """Write nothing more."""
+        """Close the file."""
         if self._file is not None:
-            with suppress(OSError):  # what a full disk did not take
+            with suppress(OSError):  # a full disk has been reported already
                 self._file.close()
             self._file = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of lines."""
+        """Return the number of lines, JSON-ready."""
         return {"lines": len(self.lines)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume after that many lines, if the file has them."""
+        """Restore the number of lines after which the run resumes."""
         self._kept = state["lines"]
 
 
@@ -182,7 +184,7 @@ def _text(line: Line) -> str:
 
 
 def write_lines(path: Path, lines: Iterable[Line]) -> None:
-    """Replace a history as a whole, so that a kill loses no line.
+    """Replace a history atomically, so no line is lost if the process is killed.
 
     Raises:
         StorageError: the file cannot be written.
@@ -191,10 +193,10 @@ def write_lines(path: Path, lines: Iterable[Line]) -> None:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Return the lines of a history, as JSON; none without a file.
+    """Return the lines of a history, as JSON; [] if there is no file.
 
     Raises:
-        StorageError: as for `read_events`.
+        StorageError: the same as for `read_events`.
     """
     return [line for line, _ in _read(path)] if path.is_file() else []
 
@@ -202,10 +204,10 @@ def read_lines(path: Path) -> list[Line]:
 def read_events(path: Path) -> list[Event]:
     """Return the events of a history that this version of palm knows.
 
-    A last line that a killed run left unfinished is ignored.
+    An incomplete last line, left by a killed run, is ignored.
 
     Raises:
-        StorageError: the file cannot be read, a line is not an event, or a newer palm wrote it.
+        StorageError: the file cannot be read, a line is not an event, or a newer version of palm wrote it.
     """
     return [event for _, event in _read(path) if event is not None]
 
@@ -215,13 +217,13 @@ def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
         written = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
     except OSError as error:
         raise StorageError(
-            f"{path}: {error.strerror or error}; name the save_path of a run that this palm trained"
+            f"{path}: {error.strerror or error}; give the save_path of a run that palm trained"
         ) from error
     for number, text in enumerate(written, start=1):
         try:
             line = parse_json(text.encode())
         except (ValueError, RecursionError):
-            # A kill may leave the last line unfinished; any other line that is no JSON is damage.
+            # A killed run may leave an incomplete last line; any other line that is not JSON is damage.
             if number == len(written):
                 return
             raise _damaged(path, number, "not JSON", text) from None
@@ -230,19 +232,19 @@ def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
             or not isinstance(line.get("step"), int)
             or not isinstance(line.get("event"), str)
         ):
-            raise _damaged(path, number, "not an event of a run with its step", text)
+            raise _damaged(path, number, "not an event with a step", text)
         try:
             event = event_of(line)
         except ValueError as error:
             raise _damaged(path, number, f"{line['event']!r} is damaged, {error}", text) from None
         if isinstance(event, Planned) and event.version > HISTORY_VERSION:
             raise StorageError(
-                f"{path} has version {event.version}, this palm reads {HISTORY_VERSION}; use a newer palm"
+                f"{path} has version {event.version}, but this palm reads {HISTORY_VERSION}; use a newer palm"
             )
         yield line, event
 
 
 def _damaged(path: Path, number: int, cause: str, text: str) -> StorageError:
     return StorageError(
-        f"{path}:{number}: {cause}: {text[:60]!r}; restore the file, or remove it to begin another"
+        f"{path}:{number}: {cause}: {text[:60]!r}; restore the file, or remove it to start a new one"
     )

@@ -1,4 +1,4 @@
-"""PALM's log lines of a run: steps, epochs, counts at its end, and the first rows of every task."""
+"""PALM's log lines of a run: steps, epochs, final counts, and the first rows of every task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from palm.engine.training.task import Task
 from palm.reader.inspection import readable_rows
 
 FIRST_ROWS = 3
-"""Rows of every task's first batch that are logged."""
+"""Number of rows of every task's first batch that are logged."""
 
 
 Heading = Callable[[Logged], str]
-"""The beginning of a step's line, which differs between PaddlePALM 2.x and 0.2.1."""
+"""Makes the beginning of a step's line, which differs between PaddlePALM 2.x and 0.2.1."""
 
 
 def palm_heading(logged: Logged) -> str:
@@ -25,7 +25,7 @@ def palm_heading(logged: Logged) -> str:
 
 
 class StepLog:
-    """Logs every step as PALM did, followed by running mean, learning rate, elapsed and remaining time."""
+    """An observer that logs steps in PALM's format, followed by mean loss, learning rate and times."""
 
     def __init__(self, heading: Heading = palm_heading) -> None:
         self.heading = heading
@@ -49,12 +49,12 @@ class StepLog:
 
 
 def clock(seconds: float) -> str:
-    """Return `0:01:15`, rounded."""
+    """Format seconds as `0:01:15`, rounded."""
     return str(timedelta(seconds=round(seconds)))
 
 
 class RunLog:
-    """Logs realised and planned steps of all tasks, after every epoch of the main task and at the end.
+    """An observer that logs actual and planned steps, after epochs of the main task and at the end.
 
     The main task is the first target.
     """
@@ -66,7 +66,7 @@ class RunLog:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.tasks = event.training.tasks
-            tell_short_epochs(self.tasks)
+            warn_of_short_epochs(self.tasks)
         elif isinstance(event, Step) and self.with_epochs:
             main = next(task for task in self.tasks if task.is_target)
             if event.part_of(main) is not None and main.step % main.steps_per_epoch == 0:
@@ -95,18 +95,18 @@ class RunLog:
                     )
 
 
-FEW = 0.9
-"""Fraction of a task's rows; a warning is logged if an epoch counts fewer."""
+SHORT_EPOCH = 0.9
+"""Fraction of a task's rows below which an epoch is considered short."""
 
 
-def tell_short_epochs(tasks: Sequence[Task]) -> None:
-    """Warn of targets whose epochs, counted in whole steps, are much shorter than a pass over their rows."""
+def warn_of_short_epochs(tasks: Sequence[Task]) -> None:
+    """Warn of targets whose epochs, in whole steps, are much shorter than a pass over their rows."""
     for task in tasks:
         rows, counted = task.rows_after(task.steps_per_epoch)
-        if task.is_target and counted < FEW * rows:
+        if task.is_target and counted < SHORT_EPOCH * rows:
             logger.warning(
-                "%s: an epoch counts whole steps, %d of %d rows; for more, set a smaller batch or a larger "
-                "num_epochs (its %d steps are %.1f passes over the rows)",
+                "%s: an epoch counts whole steps, %d of %d rows; to cover more, use a smaller batch or a "
+                "larger num_epochs (its %d steps are %.1f passes over the rows)",
                 task.name,
                 counted,
                 rows,
@@ -118,7 +118,7 @@ def tell_short_epochs(tasks: Sequence[Task]) -> None:
 def log_first_rows(event: Event) -> None:
     """Log some rows of every task's first batch as the model sees them, with their targets."""
     for part in event.parts if isinstance(event, Step) else ():
-        # The step has been counted already, and a resumed run has had it.
+        # The task's first step is already counted here; a resumed run is past it.
         if part.task.step == 1:
             rows = readable_rows(part.task.reader, part.batches[0], FIRST_ROWS)
             for number, row in enumerate(rows, start=1):

@@ -1,24 +1,21 @@
-"""Progress on a terminal or in a notebook: a bar for all steps, and under it a line for every task."""
+"""Progress on a terminal or in a notebook: a bar for all steps, and a line below it for every task."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Literal
+from typing import Any
 
-from palm.core.logging import logger, shows_colour
+from palm.core.logging import Progress, logger, shows_colour
 from palm.engine.training.events import Ended, Evaluated, Event, Logged, Started
 from palm.engine.training.loop import Step
 from palm.engine.watching.logs import Heading, StepLog, log_first_rows, palm_heading
-
-Progress = Literal["auto", "bar", "lines", "none"]
-"""Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""
 
 OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
 def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
-    """Return the observers that show a run in this way."""
+    """Return the observers that display a run's progress."""
     if progress == "auto":
         shown = logger.isEnabledFor(20)  # INFO
         can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
@@ -29,9 +26,9 @@ def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
 
 
 class ProgressBars:
-    """Shows all steps with the time that is left, and per task its steps, running mean and dev scores.
+    """An observer that shows all steps with the remaining time, and each task's steps, mean loss and scores.
 
-    The bar moves with every step; the numbers beside it change with logged steps and evaluations.
+    The bar moves with every step; the values beside it change with logged steps and evaluations.
     """
 
     def __init__(self) -> None:
@@ -44,7 +41,7 @@ class ProgressBars:
         if isinstance(event, Started):
             self._open(event)
         elif isinstance(event, Step):
-            # A target stays in the draw until the last one is through, and scores may change the plan.
+            # A finished target is still drawn until the last one is finished, and scores may change the plan.
             for part in event.parts:
                 own = self._bars[part.task.name]
                 own.bar_format = _task_format(part.task)
@@ -71,7 +68,7 @@ class ProgressBars:
                 bar.close()
 
     def _open(self, event: Started) -> None:
-        from tqdm.auto import tqdm  # it asks for the kind of notebook, which takes a while
+        from tqdm.auto import tqdm  # slow, because it detects the kind of notebook
 
         training = event.training
         width = max(len(task.name) for task in training.tasks)
@@ -104,11 +101,11 @@ def _task_format(task: Any) -> str:
 
 
 def _rates(logged: Logged, taken: int) -> str:
-    """Return the rates of the whole run, as many as fit beside `taken` columns."""
+    """Return the rates of the whole run, as many as fit next to `taken` columns."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (AttributeError, OSError, ValueError):
-        columns = 1000  # notebooks, and what only says that it is a terminal, break long lines
+        columns = 1000  # notebooks and terminals of unknown size wrap long lines
     rates = [f"lr {logged.learning_rate:.1e}", f"{logged.rows_per_second:.0f} examples/s"]
     rates.append(f"{logged.tokens_per_second:.0f} tokens/s")
     if logged.memory_bytes is not None:

@@ -1,4 +1,4 @@
-"""The numbers of a step: running mean loss, rates, time left; from a GPU they come a step later."""
+"""The values of a logged step: mean loss, rates, remaining time; from a GPU they arrive one step later."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from palm.engine.training.events import Event, Logged
 from palm.engine.training.loop import Step, Training
 
 DECAY = 0.98
-"""Of the running mean of a task's losses: the last 50 steps have two thirds of the weight."""
+"""Decay of the running mean of a task's losses; the last 50 steps have about two thirds of the weight."""
 
 
 class Meter:
-    """Returns the numbers of every `every`-th step.
+    """An observer that returns the values of every `every`-th step as events.
 
-    Running means are sums on the device. From a GPU, the numbers of a step are read with the next event, or
-    when the run is settled, so that no step waits for it.
+    Running means are sums on the device. From a GPU, the values of a step are read with the next event or
+    when the run is settled, so no step waits for them.
 
     Args:
-        training: its checkpoints hold the running means.
-        every: 0 or less: never.
-        seconds: returns the time since the run began, earlier parts of a resumed run included.
+        training: the run; its checkpoints contain the running means.
+        every: interval in global steps; 0 or less: never.
+        seconds: returns the time since the run began, including earlier parts of a resumed run.
     """
 
     def __init__(self, training: Training, every: int, seconds: Callable[[], float]) -> None:
@@ -54,24 +54,24 @@ class Meter:
         return lines if event.grad_norm.is_cuda else self.due()
 
     def due(self) -> list[Logged]:
-        """Return the events of a logged step that nobody was told yet."""
+        """Return the events of a logged step that have not been returned yet."""
         read = self._pending
         self._pending = None
         return [] if read is None else read()
 
     def _logged(self, step: Step) -> Callable[[], list[Logged]]:
-        """Begin to fetch the numbers of a step; return a function that gives an event for each drawn task."""
+        """Start fetching the values of a step; return a function that returns an event per drawn task."""
         sums = [self._sums[part.task.name] for part in step.parts]
         means = [total / weight for total, weight in sums]
         losses = [part.loss for part in step.parts]
-        # One transfer for all numbers of a step: reading them one by one would wait for a GPU as often.
+        # One transfer for all values of a step, because every read waits for a GPU.
         values = fetched({"values": torch.stack([step.grad_norm, *losses, *means])})
         now = self.seconds()
         training = self.training
         since, number, rows, tokens = self._last
         self._last = (now, training.step, training.rows, training.tokens)
         pace = max(now - since, 1e-9)
-        # By all of this run's time: evaluations and savings take as much of the rest.
+        # The average over this process's whole run, since evaluation and saving will also take their time.
         per_step = (now - self._first[0]) / (training.step - self._first[1])
         memory = memory_bytes(training.recipe.device)
         unread = [
@@ -98,33 +98,33 @@ class Meter:
         def read() -> list[Logged]:
             norm, *numbers = values()["values"].tolist()
             if not all(map(math.isfinite, (norm, *numbers))):
-                return []  # a step that was refused has no line
+                return []  # a refused step is not logged
             found = zip(unread, numbers[: len(unread)], numbers[len(unread) :], strict=True)
             return [replace(line, loss=loss, mean_loss=mean, grad_norm=norm) for line, loss, mean in found]
 
         return read
 
     def means(self) -> dict[str, float]:
-        """Return the running mean of the losses of every task that had a step."""
+        """Return the running mean loss of every task that had a step."""
         return {name: total.item() / weight for name, (total, weight) in self._sums.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The running means, JSON-ready."""
+        """Return the running means, JSON-ready."""
         return {name: [total.item(), weight] for name, (total, weight) in self._sums.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where `state_dict` was taken."""
-        # A float32 is the same number as a double, and float32 again: the means go on to the bit.
+        """Restore the running means that `state_dict` returned."""
+        # The round trip from float32 to double and back is exact, so the means continue bit for bit.
         self._sums = {name: (torch.tensor(total), weight) for name, (total, weight) in state.items()}
 
 
 def memory_bytes(device: torch.device) -> int | None:
-    """The most that tensors took on a GPU; on a CPU, the most memory of the process; None if unknown."""
+    """Return the peak memory of tensors on a GPU, or of the process on a CPU; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     status = Path("/proc/self/status")
     if status.is_file():
-        # `ru_maxrss` would do, but begins with the peak of the process that started this one.
+        # Not `ru_maxrss`, which includes the peak of the parent process.
         line = next(line for line in status.read_text("utf-8").splitlines() if line.startswith("VmHWM"))
         return 1024 * int(line.split()[1])
     try:

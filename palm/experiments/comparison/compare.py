@@ -1,4 +1,4 @@
-"""`palm compare`: the tasks of a configuration alone, together, and without each auxiliary, over seeds."""
+"""`palm compare`: train tasks alone, together, and without each auxiliary, over several seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palm.engine.run.run_lock import only_run_in
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.statistics import smallest_differences
-from palm.experiments.comparison.tuning import UPDATES, Point, said_of, tuned, tuning_problems
+from palm.experiments.comparison.tuning import UPDATES, Point, describe_tuning, tuned, tuning_problems
 from palm.experiments.comparison.variants import REFERENCE, Budget, Length, Variant
 from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result
 from palm.experiments.grid.pool import GridProgress, Pool
@@ -46,33 +46,33 @@ def compare(
     tune: Mapping[str, Sequence[Any]] | None = None,
     argv: Sequence[str] = (),
 ) -> Outcome:
-    """Train every target alone, all tasks together, and without each auxiliary, and say what helps what.
+    """Train every target alone, all tasks together, and all but each auxiliary; find which tasks help.
 
-    Every run is a process with a folder of its own. The same call resumes a comparison that was killed, and
-    adds seeds. The result is also in `compare.json` and `compare.txt` there.
+    Every run is a process with its own folder. The same call resumes a killed comparison, and with more seeds
+    adds the missing runs. The result is also written to `compare.json` and `compare.txt`.
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
         task_dir: the folder of the task files.
-        seeds: runs of every variant; 2 or more, seeds count up from `random_seed`.
+        seeds: number of runs of every variant, at least 2; seeds count up from `random_seed`.
         budget: what is equal in all variants: `target`, the steps of each target, or `total`, the steps of
             all tasks together.
-        test: target -> the file with labels that it is compared on; its `dev_file` where absent.
-        model: the model that is scored, `best` on dev data or `last`; where absent, `best` if all targets
-            have a test file beside their dev_file, else `last`: the best of many on the same rows flatters.
-        workers: runs at a time; one on every visible GPU, or one on a CPU, where absent.
-        output: the folder; `<save_path>_compare` where absent.
-        overwrite: remove the runs of another comparison there.
+        test: target -> the file with labels to compare it on; by default its `dev_file`.
+        model: the model to score, `best` on dev data or `last`. By default `best` if all targets have a test
+            file other than their dev_file, else `last`: the best of many on the same rows looks too good.
+        workers: runs at a time; by default one on every visible GPU, or one on a CPU.
+        output: the folder; by default `<save_path>_compare`.
+        overwrite: remove the runs of another comparison from the folder.
         keep_models: keep the models and checkpoints of scored runs.
-        also: name -> settings of one more variant with all tasks.
-        tune: setting -> values; every way is trained with all combinations, and compared with those that are
-            best by its dev data. `updates` is a factor of the updates of each way.
+        also: name -> settings of another variant with all tasks.
+        tune: setting -> values. Every way is trained with all combinations, and compared with the one that
+            is best on its dev data. `updates` is a factor of the updates of each way.
         argv: command-line arguments that override settings.
 
     Raises:
-        ConfigError: everything that is wrong with the configuration, in one report.
-        StorageError: the folder holds another comparison; says what differs.
-        PalmError: a run failed; what is done stays done.
+        ConfigError: the configuration has errors; all of them in one report.
+        StorageError: the folder contains another comparison; with the differences.
+        PalmError: a run failed; finished runs are kept.
     """
     show_on_console()
     source = Source(config, task_dir, argv)
@@ -101,7 +101,7 @@ def _checked(
 
     def at(values: Mapping[str, Any]) -> Setup:
         own = {name: value for name, value in values.items() if name != UPDATES}
-        # Stages of the configuration are a variant already.
+        # Stages of the configuration already are a variant.
         others = {name: source.at({"stages": None, **changes, **own}) for name, changes in also.items()}
         found = setup_of(source.at(own), budget, test, model, others)
         return replace(found, updates=values.get(UPDATES, 1.0))
@@ -123,46 +123,46 @@ def _compared(
     grid = pool.grid
     for name in (COMPARE_JSON, COMPARE_TABLE):
         check_replaceable(grid.path / name)
-    # The seeds are not in it: a comparison with more of them goes on in the same folder.
+    # The seeds are left out, so a comparison with more seeds continues in the same folder.
     tried = {"tune": [dict(point.values) for point in points]} if points else {}
     grid.open("compare", {**setup.about(), **tried}, overwrite, grows=("also", "data"))
     ways = setup.ways()
     logger.info("%s", setup.equal(ways))
     for target, rows in setup.num_rows().items():
-        message = "%s: with %d seeds and %d rows, differences above %.0f to %.0f points can be shown"
+        message = "%s: %d seeds and %d rows can show differences above %.0f to %.0f points"
         logger.info(message, target, seeds, rows, *smallest_differences(seeds, rows))
     settings = setup.settings
     chosen = range(settings.random_seed, settings.random_seed + seeds)
-    runs = setup.runs(ways, chosen)  # all mistakes before the first run
+    runs = setup.runs(ways, chosen)  # report all errors before the first run
     best = tuned(setup, points, ways, lambda trials: _trained(pool, trials)) if points else {}
     if best:
         runs = setup.runs(ways, chosen, {variant: point.setup for variant, point in best.items()})
-    return _outcome(grid, setup, ways, _trained(pool, runs), chosen, said_of(points, best))
+    return _outcome(grid, setup, ways, _trained(pool, runs), chosen, describe_tuning(points, best))
 
 
 def _keep_earlier(folder: Path, found: Outcome) -> None:
-    """Copy the answer that stands there, if it is another one, to the first free `compare-N.json`."""
+    """Copy an earlier result, if it differs from this one, to the first free `compare-N.json`."""
     file = folder / COMPARE_JSON
     if file.is_file() and (earlier := read_object(file)) != found.as_json():
         names = (folder / f"compare-{number}.json" for number in count(1))
         kept = next(name for name in names if not name.exists())
         write_json(kept, earlier)
-        logger.info("the earlier answer is kept as %s", kept)
+        logger.info("the earlier result is kept as %s", kept)
 
 
 def _trained(pool: Pool, runs: Sequence[GridRun]) -> dict[str, Result]:
-    """Train all runs; run -> its result."""
+    """Train all runs; return run -> its result."""
     results: dict[str, Result] = {}
     progress = GridProgress({run.name: run.steps for run in runs})
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
         if result["state"] != "done" and run.test:
-            raise PalmError(f"the run {run.name} has no result to compare: {result['why']}")
+            raise PalmError(f"run {run.name} has no result to compare: {result['why']}")
         shown = []
         for task, scored in result["test"].items():
             name, value = next(iter(scored["scores"].items()))
             shown.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
-        progress.tell(run.name, result, is_old, ", ".join(shown))
+        progress.report(run.name, result, is_old, ", ".join(shown))
         results[run.name] = result
 
     pool.train(runs, done)

@@ -1,4 +1,4 @@
-"""`palm compare --rows`: score against rows for each way to train. Would more labels help, or a helper?"""
+"""`palm compare --rows`: scores by number of training rows, to compare more labels with a helper task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palm.controller.plan import plan
 from palm.controller.saved_model import targets_of
 from palm.core.errors import ConfigError
 from palm.core.files.fs import check_replaceable, write_json, write_text
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.experiments.comparison.compare import compare
 from palm.experiments.comparison.outcome import Outcome, SeedScores
 from palm.experiments.comparison.statistics import LEVEL, t_quantile
@@ -30,18 +30,18 @@ CURVES_TABLE = "curves.txt"
 CURVES_PAGE = "curves.html"
 
 Points = Mapping[int, SeedScores]
-"""Number of training rows -> the scores with them."""
+"""Number of training rows -> scores."""
 
 
 @dataclass(frozen=True)
 class LearningCurves:
-    """Scores against training rows; `print` shows them as tables.
+    """Scores by number of training rows; `print` shows them as tables.
 
     Args:
         metrics: target -> the name of its score.
-        curves: target -> way to train -> its scores. `alone` is the better of the target alone with its own
-            steps, and alone with as many updates as all tasks together.
-        outcomes: the comparisons, by what was asked for: `50`, `all`.
+        curves: target -> way to train -> its scores. `alone` is the better of two variants: the target alone
+            with its own steps, and with as many updates as all tasks together.
+        outcomes: number of rows as requested, such as `50` or `all` -> its comparison.
     """
 
     metrics: Mapping[str, str]
@@ -50,7 +50,7 @@ class LearningCurves:
 
     def __str__(self) -> str:
         lines = [
-            "Mean and 95 % interval over seeds; the rows are one draw, which the intervals do not count."
+            "Mean and 95 % interval over seeds; intervals do not account for the choice of training rows."
         ]
         for target, ways in self.curves.items():
             sizes = sorted({rows for points in ways.values() for rows in points})
@@ -64,7 +64,7 @@ class LearningCurves:
         return "\n".join(lines)
 
     def _advice(self, target: str, sizes: Sequence[int]) -> Iterator[str]:
-        """Yield what the last rows were worth, and what the best way to train with other tasks is."""
+        """Yield what the last rows gained, and what the best way to train with other tasks gains."""
         ways = {way: points for way, points in self.curves[target].items() if way != ALONE}
         if len(sizes) < 2 or not ways:
             return
@@ -77,7 +77,7 @@ class LearningCurves:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """The scores, JSON-ready; those of each comparison are in its own folder."""
+        """Return the scores, JSON-ready; those of each comparison are in its own folder."""
         curves = {
             target: {way: {rows: asdict(own) for rows, own in points.items()} for way, points in ways.items()}
             for target, ways in self.curves.items()
@@ -85,7 +85,7 @@ class LearningCurves:
         return {"metrics": self.metrics, "curves": curves}
 
     def charts(self) -> list[Chart]:
-        """A chart for each target: the mean of every way, and the ends of its interval behind it."""
+        """Return a chart for each target: the mean of every way, with the ends of its interval behind it."""
         found = []
         for target, ways in self.curves.items():
             lines = []
@@ -108,20 +108,20 @@ def learning_curves(
     argv: Sequence[str] = (),
     **options: Any,
 ) -> LearningCurves:
-    """Compare with several numbers of the targets' training rows; other tasks keep all of theirs.
+    """Compare with several numbers of training rows of the targets; other tasks keep all of theirs.
 
     Args:
-        config, task_dir, argv: as of `compare`.
-        rows: numbers of rows, in the place of the setting `sample` of every target; `all` for all.
-        output: the folder; `<save_path>_curves` where absent. It has a comparison for each number.
+        config, task_dir, argv: as for `compare`.
+        rows: numbers of rows, which replace the setting `sample` of every target; `all` for all.
+        output: the folder, with a comparison for each number; by default `<save_path>_curves`.
         options: of `compare`.
 
     Raises:
-        ConfigError: a number of rows that is none; and as `compare`.
+        ConfigError: a number of rows is not one; and as for `compare`.
     """
     counts = list(dict.fromkeys(map(str, rows)))
     if wrong := [each for each in counts if each != ALL and not (each.isdecimal() and int(each) > 0)]:
-        raise ConfigError(f"rows: {', '.join(wrong)}: give whole numbers above 0, or {ALL}")
+        raise ConfigError(f"rows should be whole numbers above 0, or {ALL}, not {', '.join(wrong)}")
     planned = plan(Source(config, task_dir, argv).at({}), for_train=True)
     folder = folder_of(planned.settings["save_path"], "curves", output)
     for name in (CURVES_JSON, CURVES_TABLE, CURVES_PAGE):
@@ -150,8 +150,8 @@ def curves_of(outcomes: Mapping[str, Outcome], known: Mapping[str, int]) -> Lear
     """Collect the scores of comparisons.
 
     Args:
-        outcomes: number of rows, or `all` -> the comparison with them.
-        known: target -> all its training rows.
+        outcomes: number of rows, or `all` -> the comparison.
+        known: target -> the number of all its training rows.
     """
     curves: dict[str, dict[str, dict[int, SeedScores]]] = {target: {} for target in known}
     metrics = {}
@@ -174,7 +174,7 @@ def _goodness(metric: str, scores: SeedScores) -> float:
 
 
 def _half(scores: SeedScores) -> float:
-    """Half of the 95 % interval of the mean over seeds."""
+    """Return half the width of the 95 % interval of the mean over seeds."""
     return t_quantile(1 - LEVEL / 2, len(scores.per_seed) - 1) * scores.standard_error
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from palm.core.errors import PalmError
 from palm.core.files.records import check_unchanged
 from palm.core.files.untrusted import parse_json, wrap_read_errors
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.experiments.comparison.statistics import (
     LEVEL,
     Difference,
@@ -36,9 +36,9 @@ class Scoring:
     """The rows that a task is compared on.
 
     Args:
-        file: with labels.
-        metric: the deciding number.
-        rows: of the file.
+        file: the file with labels.
+        metric: the score that decides.
+        rows: number of rows in the file.
         model: which model was scored, `best` or `last`.
         is_dev: whether the file is the task's dev_file.
     """
@@ -56,8 +56,8 @@ class SeedScores:
 
     Args:
         per_seed: in the order of the seeds.
-        mean: of them.
-        deviation: their standard deviation.
+        mean: over seeds.
+        deviation: standard deviation over seeds.
         standard_error: of the mean, `deviation / sqrt(seeds)`.
     """
 
@@ -68,7 +68,7 @@ class SeedScores:
 
     @classmethod
     def of(cls, values: Floats) -> SeedScores:
-        """The scores of some seeds, float64[seeds]."""
+        """Create it from the scores of several seeds, float64[seeds]."""
         deviation = float(values.std(ddof=1))
         return cls(values.tolist(), float(values.mean()), deviation, deviation / len(values) ** 0.5)
 
@@ -80,7 +80,7 @@ class Trained:
     Args:
         variant: the way of training.
         length: of its runs, as planned.
-        seconds: that a run took, on average.
+        seconds: mean duration of a run.
         scores: target -> its scores.
     """
 
@@ -92,22 +92,22 @@ class Trained:
 
 @dataclass(frozen=True)
 class Answer:
-    """One comparison: a target in one way of training and in another.
+    """One comparison of a target between two ways of training.
 
     Args:
         target: the task.
-        reference: the name of the way: `together`, `staged`, or one that was asked for.
-        reference_label: how a verdict calls it.
+        reference: the name of the first way: `together`, `staged`, or one of `also`.
+        reference_label: its name in a verdict.
         variant: the name of the other variant.
-        label: how a verdict calls that one.
+        label: its name in a verdict.
         unit: of the difference.
         difference: reference - other variant; above 0, the reference is better.
-        comparisons: the number that its interval and p-value are corrected for: its own and those planned
-            with it, or those with variants that were asked for (`also`).
-        p_corrected: the p-value for that number.
-        verdict: of the reference: `better` or `worse`; the same after `perhaps`, where only the p-value
-            before the correction says so; or `no difference`.
-        judged: whether it enters the verdicts; beside a target alone, whether that is the better one.
+        comparisons: the number of comparisons for which its interval and p-value are corrected: all planned
+            ones, or all with variants of `also`.
+        p_corrected: the p-value after that correction.
+        verdict: of the reference: `better` or `worse`; the same after `perhaps` if only the p-value before
+            the correction supports it; or `no difference`.
+        judged: whether it enters the verdicts; of two controls alone, only the better one does.
     """
 
     target: str
@@ -129,13 +129,14 @@ class Outcome:
 
     Args:
         budget: what was equal: `target` or `total` steps.
-        equal: the same in words, with numbers.
+        equal: the same in words and numbers.
         seeds: of the runs of every variant.
-        tests: target -> what it was compared on.
+        tests: target -> the rows that it was compared on.
         variants: the ways of training.
-        answers: a comparison each.
-        verdicts: target -> all that was found of it, in words.
-        helpers: auxiliary -> target -> `helpful` or `harmful`, perhaps with `perhaps`, or `no difference`.
+        answers: the comparisons.
+        verdicts: target -> its verdict, in words.
+        helpers: auxiliary -> target -> `helpful`, `harmful`, either of them after `perhaps`, or
+            `no difference`.
     """
 
     budget: Budget
@@ -148,7 +149,7 @@ class Outcome:
     helpers: Mapping[str, Mapping[str, str]]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, JSON-ready."""
+        """Return all of it, JSON-ready."""
         return {"format": COMPARE_FORMAT, "version": COMPARE_VERSION, **json.loads(json.dumps(asdict(self)))}
 
     def __str__(self) -> str:
@@ -186,13 +187,13 @@ def _p(value: float) -> str:
 
 
 Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
-"""Target -> variant -> per seed, prediction and truth of every test row."""
+"""Target -> variant -> for every seed, prediction and truth of every test row."""
 
 
 def _corrected_apart(
     answers: Sequence[Answer], asked: Collection[str], tests: Mapping[str, Scoring]
 ) -> list[Answer]:
-    """Correct planned comparisons together, and those with variants that were asked for apart from them."""
+    """Correct planned comparisons together, and those with variants of `also` separately."""
     families: dict[bool, list[Answer]] = {False: [], True: []}
     for each in answers:
         families[each.reference in asked or each.variant in asked].append(each)
@@ -208,18 +209,18 @@ def outcome_of(
     equal: str,
     resamples: int = RESAMPLES,
 ) -> Outcome:
-    """Compare variants by the test rows that their runs predicted.
+    """Compare variants by the predictions of their runs on test rows.
 
     Args:
-        variants: with their lengths, and the seconds that a run took; the first is the reference.
-        rows: as all runs predicted them.
-        tests: target -> what it was compared on.
+        variants: with their lengths, and the mean seconds of a run; the first is the reference.
+        rows: the predictions of all runs.
+        tests: target -> the rows that it was compared on.
         seeds: two or more.
-        budget, equal: what was equal, also in words.
-        resamples: of the test rows.
+        budget, equal: what was equal, and the same in words.
+        resamples: number of resamples of the test rows.
 
     Raises:
-        PalmError: runs that predicted different numbers of rows.
+        PalmError: runs predicted different numbers of rows.
     """
     scores: dict[str, dict[str, SeedScores]] = {variant.name: {} for variant, _, _ in variants}
     answers = []
@@ -244,8 +245,10 @@ def outcome_of(
 
 
 def _pairs(known: Sequence[tuple[Variant, Length]]) -> Iterator[list[tuple[Variant, Variant]]]:
-    """Yield what is compared, each list with one judgement: each way of all tasks with the target alone, with
-    its own steps and with as many updates; the reference with every other variant.
+    """Yield lists of pairs to compare; only the worst result of a list is judged.
+
+    Each way of all tasks is compared with the target alone, with its own steps and with as many updates; and
+    the reference is compared with every other variant.
     """
     alone = [(variant, length.total) for variant, length in known if variant.is_alone]
     reference = known[0][0]
@@ -262,13 +265,13 @@ def _pairs(known: Sequence[tuple[Variant, Length]]) -> Iterator[list[tuple[Varia
 def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[Answer]:
     """Correct p-values and intervals for the number of answers, and decide.
 
-    An interval holds 0 exactly where its corrected p-value decides nothing.
+    An interval contains 0 exactly if its corrected p-value decides nothing.
     """
     found = []
     p_values = holm([answer.difference.p_value for answer in answers])
     for answer, p in zip(answers, p_values, strict=True):
         effect = answer.difference
-        # The level that Holm's order sets for this p-value, so that interval and verdict never disagree.
+        # The level that Holm's method sets for this p-value, so that interval and verdict never disagree.
         level = LEVEL * effect.p_value / p if effect.p_value else LEVEL / len(answers)
         half = t_quantile(1 - level / 2, len(effect.per_seed) - 1) * effect.standard_error
         most = _largest_difference(METRICS[tests[answer.target].metric])
@@ -289,20 +292,20 @@ def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[
 
 
 def _largest_difference(metric: type[Metric]) -> float:
-    """Return the largest difference of a metric that two ways can have, in the unit of answers."""
+    """Return the largest possible difference of a metric between two ways, in the unit of answers."""
     return 100 * (1 - metric.worst / metric.perfect) if metric.higher_is_better else math.inf
 
 
 def _scored(
     metric: type[Metric], target: str, by_variant: Mapping[str, Sequence[Sequence[Pair]]], resamples: int
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Variant -> its scores on all rows, float64[seeds], and on resampled ones, float64[resamples, seeds]."""
+    """Score variants on all rows, float64[seeds], and on resamples of them, float64[resamples, seeds]."""
     runs = [pairs for each in by_variant.values() for pairs in each]
     if len({len(pairs) for pairs in runs}) > 1:
         raise PalmError(f"task {target!r}: runs were scored on different numbers of rows; use --overwrite")
     scores, resampled = resampled_scores(metric, runs, resamples, np.random.default_rng(0))
     ends = np.cumsum([len(each) for each in by_variant.values()])[:-1]
-    # As where the best model is chosen, a score that is not a number counts as 0.
+    # A score that is not a number counts as 0, as it does when the best model is chosen.
     whole = np.split(np.nan_to_num(scores, nan=0.0), ends)
     parts = np.split(np.nan_to_num(resampled, nan=0.0), ends, axis=1)
     return dict(zip(by_variant, whole, strict=True)), dict(zip(by_variant, parts, strict=True))
@@ -334,7 +337,7 @@ def _answer(
 
 
 def _verdict_text(answer: Answer, seeds: int) -> str:
-    """The verdict in words: of a way beside a target alone, else of the variant beside training together."""
+    """Return a verdict in words: of a way against a target alone, else of a variant against the reference."""
     found = answer.difference
     way = answer.reference_label
     is_alone = answer.label.startswith(ALONE)
@@ -356,7 +359,7 @@ def _verdict_text(answer: Answer, seeds: int) -> str:
 def _helpers(
     variants: Sequence[tuple[Variant, Length, float]], answers: Sequence[Answer]
 ) -> dict[str, dict[str, str]]:
-    """Judge each auxiliary by the variant that leaves out it alone: auxiliary -> target -> word."""
+    """Judge each auxiliary by the variant that leaves out only it: auxiliary -> target -> word."""
     everything = set(variants[0][0].tasks)
     words = {"better": "helpful", "worse": "harmful"}
     left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}
@@ -370,10 +373,10 @@ def _helpers(
 
 
 def read_rows(path: Path) -> list[Pair]:
-    """Prediction and truth of every row that a run was scored on.
+    """Read prediction and truth of every row that a run was scored on.
 
     Raises:
-        StorageError: the file is missing, or not as palm wrote it.
+        StorageError: the file is missing or was changed.
     """
     check_unchanged(path)
     with wrap_read_errors(path), path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""`palm compare --screen`: estimate what each helper does for the targets, try the best few, recommend."""
+"""`palm compare --screen`: estimate the effect of each helper on the targets, and compare the best few."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from palm.core.checks import count_problems, raise_any
 from palm.core.files.fs import check_replaceable, write_json, write_text
 from palm.core.logging import logger
 from palm.core.numerics.rng import generator
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.engine.training.device_transfer import placed
 from palm.engine.training.loop import Training
 from palm.engine.training.stream import TaskStream
 from palm.engine.training.task import Task
-from palm.engine.training.train_step import TaskBatches, sum_of_losses, taken_gradients
+from palm.engine.training.train_step import TaskBatches, pop_gradients, sum_of_losses
 from palm.engine.training.transfer import TransferProbe, dev_stream, undisturbed
 from palm.experiments.comparison.compare import compare
 from palm.experiments.comparison.outcome import Outcome
@@ -39,28 +39,28 @@ from palm.experiments.grid.folder import word_of
 from palm.experiments.grid.source import Source, folder_of
 
 PART = 4
-"""Rows that have one gradient together: four times as many rows in little more time."""
+"""Rows that share one gradient: four times as many rows in little more time."""
 
 PARTS = 32
-"""Gradients of a task, at most; twice as many of dev rows."""
+"""Maximum gradients of a task; twice as many for dev rows."""
 
 WIDTH = 4096
-"""Numbers of a projected gradient."""
+"""Dimension of a projected gradient."""
 
 PENALTY = 0.1
-"""Decay in a fit, as a share of the mean squared slope of the target; the linear model holds nearby."""
+"""Weight decay of a fit, as a share of the target's mean squared slope; the linear model is only local."""
 
 Linearised = tuple[Tensor, Tensor]
-"""Parts of a task around some weights: log-odds, float64[parts], and their slopes, float64[parts, WIDTH]."""
+"""Parts of a task at given weights: log-odds, float64[parts], and their slopes, float64[parts, WIDTH]."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The worth of a helper for the targets, estimated on their dev rows.
+    """The estimated effect of a helper on the targets' dev rows.
 
     Args:
         helper: the task.
-        fall: share by which it lowers the targets' dev loss, beside the targets alone; the mean of targets.
+        fall: share by which it lowers the targets' dev loss compared with the targets alone; mean of targets.
         look_ahead, cosine: of the helper's training rows for the targets' dev rows, see `Transferred`; means.
     """
 
@@ -72,13 +72,13 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Screened:
-    """Helpers by their estimates, those that were tried, and a recommendation; `print` shows all.
+    """Estimates of all helpers, a comparison with the best, and a recommendation; `print` shows them.
 
     Args:
         estimates: of all helpers, the best look-ahead first.
         outcome: the comparison with the best of them.
-        recommended: settings of the tasks to train, in the place of those of the configuration.
-        why: the reason.
+        recommended: settings of the tasks to train, which replace those of the configuration.
+        why: the reason for the recommendation.
     """
 
     estimates: Sequence[Estimate]
@@ -105,19 +105,19 @@ def screened(
     argv: Sequence[str] = (),
     **options: Any,
 ) -> Screened:
-    """Estimate what each helper is worth by one run of all tasks, and compare with the best few.
+    """Estimate the effect of each helper with one run of all tasks, and compare with the best few.
 
     Args:
-        config, task_dir, argv: as of `compare`.
-        keep: how many helpers are tried.
-        output: the folder; `<save_path>_screen` where absent. The comparison is in it.
+        config, task_dir, argv: as for `compare`.
+        keep: number of helpers to compare with.
+        output: the folder, which contains the comparison; by default `<save_path>_screen`.
         options: of `compare`.
 
     Raises:
-        ConfigError: a target without dev rows, or nothing to choose from; and as `compare`.
+        ConfigError: a target has no dev rows, or there is no helper; and as for `compare`.
 
-    Source: Li, Sharma and Zhang, 2024, arXiv:2409.19458: one model of all tasks, linearised; a regression on
-    projected gradients estimates the loss after training on some of the tasks.
+    Source: Li, Sharma and Zhang, 2024, arXiv:2409.19458: a model of all tasks is linearised, and a regression
+    on projected gradients estimates the loss after training on some of the tasks.
     """
     source = Source(config, task_dir, argv)
     whole = source.at({})
@@ -136,7 +136,7 @@ def screened(
         pass
     estimates = estimates_of(training)
     best = [each.helper for each in estimates[:keep]]
-    logger.info("screen: tries %s of %d helpers", ", ".join(best), len(helpers))
+    logger.info("screen: comparing with %s, the best of %d helpers", ", ".join(best), len(helpers))
     changes = [
         f"--{name}={word_of(value)}" for name, value in settings_of(whole, planned, [*targets, *best]).items()
     ]
@@ -149,7 +149,7 @@ def screened(
 
 
 def settings_of(config: Config, planned: Plan, tasks: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that a configuration needs for some of its tasks, in its order."""
+    """Return the settings that a configuration needs to train only some of its tasks, in its order."""
     run = document(config, planned, [name for name in config.tasks if name in tasks])["global"]
     kept = ("task_instance", *marked(PER_TASK), "best_by", "mixing_references")
     return {name: run[name] for name in kept if name in run}
@@ -159,9 +159,9 @@ def _problems(
     planned: Plan, targets: Sequence[str], helpers: Sequence[str], test: Mapping[str, str | Path]
 ) -> Iterator[str]:
     if planned.settings.get("stages"):
-        yield "screen: stages name their tasks; leave them out, and compare them afterwards"
+        yield "screen: stages name their tasks; remove the stages, and compare them afterwards"
     if not helpers:
-        yield "screen: all tasks are targets; target_tag 0 marks the helpers to choose from"
+        yield "screen: all tasks are targets; mark the helpers to choose from with target_tag 0"
     for target in targets:
         if (dev := dev_file_of(planned, target)) is None:
             yield f"screen: dev rows choose the helpers, and task {target!r} has no dev_file"
@@ -170,13 +170,15 @@ def _problems(
 
 
 def chosen_helpers(outcome: Outcome, tried: Sequence[str]) -> tuple[list[str], str]:
-    """Return the helpers to keep, and why: those that are not harmful, if training with all of them helps."""
+    """Return the helpers to keep and the reason: all but harmful ones, if training with all of them helps."""
     judged = [each for each in outcome.answers if each.reference == REFERENCE and each.judged]
     verdicts = " ".join(each.verdict for each in judged if each.label.startswith(ALONE))
     if "better" not in verdicts or "worse" in verdicts:
         return [], "no helper, because training together is not shown to be better than alone."
     harmful = [
-        name for name in tried if any("harmful" in said for said in outcome.helpers.get(name, {}).values())
+        name
+        for name in tried
+        if any("harmful" in effect for effect in outcome.helpers.get(name, {}).values())
     ]
     kept = [name for name in tried if name not in harmful]
     without = f"; {', '.join(harmful)} did harm" if harmful else ""
@@ -184,13 +186,14 @@ def chosen_helpers(outcome: Outcome, tried: Sequence[str]) -> tuple[list[str], s
 
 
 def estimates_of(training: Training) -> list[Estimate]:
-    """Estimate what each helper does to the dev losses of the targets, around the weights of a run.
+    """Estimate the effect of each helper on the targets' dev losses, linearised at the weights of a run.
 
     Args:
-        training: of all tasks, trained; every target has a dev_file.
+        training: a finished run of all tasks; every target has a dev_file.
 
     Returns:
-        The best look-ahead first: with eight helpers of known worth, that had those on top which help.
+        An estimate for each helper, the best look-ahead first: of eight helpers of known worth, look-ahead
+        and cosine put those that help first, and the estimated dev loss did not (docs/results.md).
     """
     targets = {task.name: task for task in training.tasks if task.is_target}
     compared = TransferProbe(training, -1, targets).measure()
@@ -215,12 +218,12 @@ def estimates_of(training: Training) -> list[Estimate]:
 def projection(
     sizes: Sequence[int], device: torch.device | str = "cpu"
 ) -> Callable[[Sequence[Tensor | None]], Tensor]:
-    """Return a random projection of gradients to `WIDTH` numbers, which keeps dot products but for noise.
+    """Return a random projection of gradients to `WIDTH` values, which preserves dot products up to noise.
 
-    Each number is the sum of every `WIDTH`-th entry of all gradients in a row, with random signs.
+    Each value is the sum, with random signs, of every `WIDTH`-th entry of all gradients in a row.
 
     Args:
-        sizes: entries of every gradient; 0 for one that does not count.
+        sizes: number of entries of every gradient; 0 to ignore it.
         device: of the gradients.
     """
     starts = list(accumulate(sizes, initial=0))
@@ -256,29 +259,29 @@ def linearised(
         if task.head.num_terms(batch):
             parts = [(placed(batch, training.recipe.device, training.model.backbone), 1.0)]
             loss = sum_of_losses(training.replica, [TaskBatches(task.name, parts)]).item()
-            # The loss of a part known by heart is 0, which has no log-odds; exp(709) is the last number.
+            # A loss of 0 has no log-odds, and exp overflows above 709.
             loss = min(max(loss, 1e-6), 700.0)
             odds.append(-math.log(math.expm1(loss)))
-            slopes.append(project(taken_gradients(training.replica)) / math.expm1(-loss))
+            slopes.append(project(pop_gradients(training.replica)) / math.expm1(-loss))
     return torch.tensor(odds, dtype=torch.float64), torch.stack(slopes)
 
 
 def loss_after(tasks: Sequence[Linearised], judged: Linearised, penalty: float = PENALTY) -> float:
     """Estimate the loss of some rows after training on tasks, the first of which is the target.
 
-    It is that of a logistic regression on the slopes. Tasks share as many updates as the target alone has.
+    It is the loss of a logistic regression on the slopes. The tasks share the updates of the target alone.
     """
     odds = torch.cat([each for each, _ in tasks])
     slopes = torch.cat([each for _, each in tasks])
     shares = torch.cat([torch.full_like(each, 1 / len(each) / len(tasks)) for each, _ in tasks])
     scale = tasks[0][1].square().sum(1).mean()  # one for all fits of a target
-    basis = torch.linalg.qr(slopes.T).Q  # the fit lies in the span of the slopes
+    basis = torch.linalg.qr(slopes.T).Q  # the solution is in the span of the slopes
     change = basis @ fitted(odds, slopes @ basis, shares, penalty * scale)
     return F.softplus(-judged[0] - judged[1] @ change).mean().item()
 
 
 def fitted(odds: Tensor, features: Tensor, shares: Tensor, penalty: Tensor) -> Tensor:
-    """Return the change of weights with the least sum of softplus(-odds - features @ change) and penalty."""
+    """Return the change of weights that minimises softplus(-odds - features @ change) plus the penalty."""
     change = torch.zeros(features.shape[1], dtype=torch.float64, requires_grad=True)
     rule = torch.optim.LBFGS([change], max_iter=100, line_search_fn="strong_wolfe")
 

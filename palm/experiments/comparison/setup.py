@@ -1,4 +1,4 @@
-"""A comparison before its first run: its variants and their lengths, its test files, its runs."""
+"""The setup of a comparison: its variants and their lengths, its test files, its runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from palm.config import Config, read_config
 from palm.controller.build import build, open_data
-from palm.controller.document import Document, data_checksums, document, that_count
+from palm.controller.document import Document, data_checksums, document, result_settings
 from palm.controller.plan import Plan, plan
 from palm.controller.saved_model import targets_of
 from palm.controller.settings import RunSettings
@@ -39,23 +39,23 @@ from palm.experiments.grid.folder import GridRun
 from palm.reader.tables.files import is_data
 
 VARIANT_NAME = re.compile(r"\w[\w.-]{0,40}")
-"""Names of further variants; a folder has such a name."""
+"""Valid names of variants in `also`, which are also names of folders."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A comparison before its first run.
+    """The setup of a comparison.
 
     Args:
         config: the configuration.
-        plan: what its components take.
+        plan: its components and their settings.
         settings: of the whole run.
         budget: what is equal in all variants.
-        tests: target -> the file that it is compared on.
-        model: which model is scored there, `best` or `last`.
-        stages: those of the configuration, planned; empty where it has none.
-        also: name -> all tasks with some other settings, a variant of its own.
-        as_given: whether it is as long as its own settings say, whatever the budget is.
+        tests: target -> the file to compare it on.
+        model: which model to score on it, `best` or `last`.
+        stages: the planned stages of the configuration; empty if it has none.
+        also: name -> the setup of another variant with all tasks.
+        as_given: whether its length is set by its own settings instead of the budget.
         updates: factor of the length of every run.
     """
 
@@ -71,7 +71,7 @@ class Setup:
     updates: float = 1.0
 
     def about(self) -> dict[str, Any]:
-        """Everything that its runs depend on, JSON-ready."""
+        """Return everything that its runs depend on, JSON-ready."""
         return {
             "budget": self.budget,
             "model": self.model,
@@ -84,9 +84,9 @@ class Setup:
         }
 
     def ways(self) -> list[tuple[Variant, Length]]:
-        """The variants, that of all tasks first, and how long each trains.
+        """Return the variants, first the one with all tasks, and their lengths.
 
-        Training files are encoded for this, so the data is in the cache before the first run asks for it.
+        Training files are encoded for this, so the data is in the cache before the first run needs it.
         """
         whole = self._planned()
         names = [task.name for task in whole.tasks]
@@ -103,23 +103,23 @@ class Setup:
 
     @property
     def _devices(self) -> int:
-        # The steps of a run depend on its number of devices, so all runs have one, unless told otherwise.
+        # The steps of a run depend on its number of devices, so all runs use one by default.
         return 1 if self.settings.num_devices == "auto" else self.settings.num_devices
 
     def _planned(self) -> StepPlan:
-        """The plan of all tasks by these settings; their data is in the cache afterwards."""
+        """Return the plan of all tasks with these settings; their data is in the cache afterwards."""
         return open_data(build(self.plan, self.config.place), self._devices)
 
     def num_rows(self) -> dict[str, int]:
-        """Target -> the examples of its test file."""
+        """Return target -> the number of examples in its test file."""
         tasks = {task.name: task for task in self.plan.tasks}
         return {name: sum(1 for _ in tasks[name].examples(path)) for name, path in self.tests.items()}
 
     def _length(self, whole: StepPlan) -> tuple[Length, list[dict[str, Any]] | None]:
-        """The length of a run of all tasks by these settings, and its stages, within the budget.
+        """Return the length of a run of all tasks with these settings, and its stages, within the budget.
 
         Args:
-            whole: the plan of the run that the budget is taken from.
+            whole: the plan of the run that sets the budget.
         """
         epochs = self.settings.num_epochs
         if not self.stages:
@@ -127,7 +127,7 @@ class Setup:
             own = length_of(plan, epochs)
             return own if self.as_given else fitted(plan, epochs, whole, self.budget), None
         plans = list(steps_of(self.stages, self._devices).values())
-        # All stages are stretched alike, so that they keep their proportions.
+        # All stages are scaled by the same factor, so they keep their proportions.
         factor = 1.0 if self.as_given else self._spent(whole) / sum(map(self._spent, plans))
         plans = [planned(plan, None, _times(factor, plan.total_steps)) for plan in plans]
         limits = [{"num_epochs": None, "max_steps": plan.max_steps} for plan in plans]
@@ -139,14 +139,14 @@ class Setup:
         return Length(epochs, dict(steps), total, self.settings.max_steps), stages
 
     def _spent(self, plan: StepPlan) -> int:
-        """Count what the budget counts: steps of targets, or updates."""
+        """Count what the budget limits: steps of targets, or updates."""
         if self.budget == "total":
             return plan.total_steps
         return sum(task.expected_steps for task in plan.tasks if task.name in self.tests)
 
     @property
     def _settings(self) -> dict[str, Any]:
-        return that_count(document(self.config, self.plan, self.config.tasks, stages=self._stages))
+        return result_settings(document(self.config, self.plan, self.config.tasks, stages=self._stages))
 
     @property
     def _stages(self) -> list[dict[str, Any]] | None:
@@ -158,17 +158,17 @@ class Setup:
         seeds: Sequence[int],
         points: Mapping[str, Setup] = MappingProxyType({}),
     ) -> list[GridRun]:
-        """Every variant with the first seed, then with the next.
+        """Return the runs of all variants, ordered by seed.
 
-        Each variant is built once, and thrown away, before any of them trains.
+        Each variant is built once, and discarded, before any of them trains.
 
         Args:
             ways: the variants.
             seeds: of their runs.
-            points: variant -> the comparison at its settings, if they are not these.
+            points: variant -> the comparison with its own settings, if they differ from these.
 
         Raises:
-            ConfigError: what a variant by itself has wrong, such as settings that need other tasks.
+            ConfigError: a variant has errors of its own, such as settings that need other tasks.
         """
         runs = [
             points.get(variant.name, self)._run(variant, length, seed)
@@ -176,7 +176,7 @@ class Setup:
             for variant, length in ways
         ]
         problems: list[str] = []
-        # Seeds change nothing that could be wrong, so the runs of one are built.
+        # A seed cannot cause an error, so the runs of one seed are enough.
         for run in runs[: len(ways)]:
             config = read_config(run.settings, argv=[])
             try:
@@ -216,27 +216,27 @@ class Setup:
         """Describe what is equal in all variants, in words and numbers."""
         updates = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
         stops = self.settings.early_stopping_patience > 0
-        late = "; early stopping is on, so these are the most that a run has" if stops else ""
+        late = "; with early stopping, these are upper limits" if stops else ""
         reference = ways[0][1]
         if self.budget == "target":
             each = ", ".join(f"{name} {reference.steps[name]}" for name in self.tests)
-            equal = f"Equal target steps, but for rounding: {each}; updates: {updates}{late}."
+            equal = f"Equal target steps, except for rounding: {each}; updates: {updates}{late}."
         else:
             own = "; ".join(f"{way.name}: {length}" for way, length in ways if not way.is_alone)
-            equal = f"Equal updates: {reference.total}; of tasks: {own}; all updates: {updates}{late}."
+            equal = f"Equal updates: {reference.total}; steps of tasks: {own}; all updates: {updates}{late}."
         judged = (
-            "Each way is judged against the better of a target alone with its steps of the run of all tasks, "
-            "and alone with as many updates as that way."
+            "Each way is judged against the better of two runs of the target alone: with the same steps as "
+            "among all tasks, and with as many updates as that way."
         )
         apart = "".join(f" {way.name}, as given: {length}." for way, length in ways if way.as_given)
         return f"{equal} {judged}{apart}"
 
     def is_dev(self, target: str) -> bool:
-        """Tell whether a target is compared on its dev_file."""
+        """Check whether a target is compared on its dev_file."""
         return self.tests[target] == dev_file_of(self.plan, target)
 
     def given_stages(self) -> list[dict[str, Any]]:
-        """The stages of this comparison and of further variants, as they are given."""
+        """Return the stages of this comparison and of the variants in `also`, as given."""
         return [stage for each in (self, *self.also.values()) for stage in each._stages or ()]
 
 
@@ -245,10 +245,10 @@ def _times(factor: float, steps: int) -> int:
 
 
 def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]:
-    """Drop settings that name, or count, tasks which a variant lacks; yield what was dropped, and why.
+    """Drop settings that refer to tasks which a variant lacks; yield a message about each.
 
     Args:
-        settings: of the variant; changed.
+        settings: of the variant; changed in place.
         of_balance: the names of `balance` and of its settings.
     """
     run = settings["global"]
@@ -256,12 +256,12 @@ def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]
     for name, own in tasks.items():
         if (primary := own.get("share_rows_with")) is not None and primary not in tasks:
             del own["share_rows_with"]
-            yield f"task {name!r} reads rows of its own: share_rows_with names {primary!r}, which is left out"
+            yield f"task {name!r} reads its own rows: share_rows_with names {primary!r}, which is left out"
     drawn = sum("share_rows_with" not in own for own in tasks.values())
     count = run.get("tasks_per_step", 1)
     if count != "all" and count > drawn:
         run["tasks_per_step"] = drawn
-        yield f"tasks_per_step is {drawn}, not {count}: no more tasks are drawn"
+        yield f"tasks_per_step is {drawn} instead of {count}: only {drawn} tasks are drawn"
     together = len(tasks) if count == "all" else min(count, drawn) + len(tasks) - drawn
     if "balance" in run and together < 2:
         yield f"balance {run['balance']} is left out: a step has one task"
@@ -276,17 +276,17 @@ def setup_of(
     model: str | None,
     also: Mapping[str, Config] = MappingProxyType({}),
 ) -> Setup:
-    """Look at everything that can be wrong before anything is trained.
+    """Set up a comparison, and check everything that can be checked before training.
 
     Args:
         config: the configuration.
         budget: what is equal in all variants.
-        test: target -> the file that it is compared on.
-        model: which model is scored there.
-        also: name -> the configuration of one more variant with all tasks.
+        test: target -> the file to compare it on.
+        model: which model to score on it.
+        also: name -> the configuration of another variant with all tasks.
 
     Raises:
-        ConfigError: all of it, in one report.
+        ConfigError: there are errors; all of them in one report.
     """
     whole = plan(config, for_train=True)
     settings = RunSettings(**whole.settings)
@@ -299,17 +299,17 @@ def setup_of(
 
 
 def _changed(setup: Setup, name: str, config: Config) -> Setup:
-    """The setup of one more variant.
+    """Return the setup of another variant.
 
     Raises:
-        ConfigError: its name is another's, or it has other tasks.
+        ConfigError: its name is invalid or taken, or it has other tasks.
     """
     problems = []
     is_taken = name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-"))
     if is_taken or not VARIANT_NAME.fullmatch(name):
-        problems.append(f"also: {name!r} cannot name a variant; use a word of its own, such as 'each_step'")
+        problems.append(f"also: {name!r} cannot name a variant; use another word, such as 'each_step'")
     if config.tasks != setup.config.tasks:
-        problems.append(f"also: {name} has other tasks; every variant there is of all tasks")
+        problems.append(f"also: {name} has other tasks; every variant in `also` needs all tasks")
     raise_any(problems)
     own = plan(config, for_train=True)
     settings = RunSettings(**own.settings)
@@ -325,15 +325,15 @@ def _changed(setup: Setup, name: str, config: Config) -> Setup:
 
 
 def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:
-    """Target -> the file that it is compared on.
+    """Return target -> the file to compare it on.
 
     Raises:
-        ConfigError: a target has none, or one is named for what is no target.
+        ConfigError: a target has no such file, or a file is given for a task that is not a target.
     """
     known = ", ".join(targets)
-    problems = [f"test: {name!r} is no target; there are {known}" for name in given if name not in targets]
+    problems = [f"test: {name!r} is not a target; there are {known}" for name in given if name not in targets]
     if len(plan.tasks) == 1:
-        problems.append("task_instance names one task; a comparison needs a second one to train it with")
+        problems.append("task_instance names only one task; a comparison needs at least two")
     found = {}
     for name in targets:
         path = Path(given[name]) if name in given else dev_file_of(plan, name)
@@ -350,5 +350,5 @@ def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Pa
 
 
 def dev_file_of(plan: Plan, task: str) -> Path | None:
-    """The `dev_file` of a task."""
+    """Return the `dev_file` of a task."""
     return next(each.task.get("dev_file") for each in plan.tasks if each.name == task)

@@ -14,10 +14,10 @@ from palm.metrics.resampling import Floats
 _gauss_legendre = cache(np.polynomial.legendre.leggauss)
 
 LEVEL = 0.05
-"""The chance to call two equal ways different that is accepted."""
+"""The accepted probability of calling two equal ways different."""
 
 MAX_FREEDOM = 1000.0
-"""Above it, this one is taken; its 97.5 % quantile is 1.962, that of the normal distribution 1.960."""
+"""The most degrees of freedom; the 97.5 % quantile is 1.962, that of the normal distribution 1.960."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Difference:
 
     Args:
         mean: over the seeds, on all test rows.
-        standard_error: of `mean`, seeds and rows together.
-        seed_error: the part of the seeds: standard deviation of `per_seed` / sqrt(seeds).
-        row_error: the part of the test rows, which all seeds share.
-        low: where the 95 % interval begins.
-        high: where it ends.
-        p_value: two-sided, of no difference, before any correction.
-        per_seed: the difference of every seed.
+        standard_error: of `mean`, from seeds and rows together.
+        seed_error: the part from seeds: standard deviation of `per_seed` / sqrt(seeds).
+        row_error: the part from the test rows, which all seeds share.
+        low: lower end of the 95 % interval.
+        high: upper end of the 95 % interval.
+        p_value: two-sided, for no difference, before any correction.
+        per_seed: the difference for every seed.
     """
 
     mean: float
@@ -48,28 +48,28 @@ class Difference:
 def paired_difference(per_seed: Floats, resampled: Floats) -> Difference:
     """Compare two ways of training that share seeds and test rows.
 
-    The variance of the mean difference has two parts that add up: what another set of S seeds would change
-    (the variance over seeds / S), and what other test rows would change for all seeds alike. The latter comes
-    from resampling rows; of that variance the part is taken off that is each seed's own, because it is
-    already in the variance over seeds. The statistic is compared with a t distribution of S - 1 degrees of
-    freedom, as if all of the variance were estimated from S values: exact where the seeds dominate, cautious
-    where the rows do.
+    The variance of the mean difference is the sum of two parts: the effect of another set of S seeds (the
+    variance over seeds / S), and the effect of other test rows, which is common to all seeds. The latter is
+    estimated by resampling rows; the part of that variance which is specific to each seed is subtracted,
+    because the variance over seeds already contains it. The statistic is compared with a t distribution with
+    S - 1 degrees of freedom, as if all of the variance were estimated from S values: this is exact if the
+    seeds dominate, and conservative if the rows do.
 
     Args:
-        per_seed: difference of every seed on all rows, float64[seeds], 2 seeds or more.
-        resampled: the same on resampled rows, those of a resample being the same for all seeds,
+        per_seed: difference for every seed on all rows, float64[seeds], at least 2 seeds.
+        resampled: the same on resampled rows, which are the same for all seeds,
             float64[resamples, seeds].
 
     Source: a two-way layout with crossed random effects (Searle, Casella and McCulloch, 1992, "Variance
-    Components", chapter 5), for which Owen, 2007, "The pigeonhole bootstrap", compares ways of resampling.
+    Components", chapter 5), for which Owen, 2007, "The pigeonhole bootstrap", compares resampling methods.
     """
     seeds = len(per_seed)
     mean = float(per_seed.mean())
     of_seeds = float(per_seed.var(ddof=1)) / seeds
     together = float(resampled.mean(axis=1).var(ddof=1))
     apart = float(resampled.var(axis=0, ddof=1).mean())
-    # Of a single seed the variance is that of all together plus its own, of the mean over S seeds the
-    # former plus own / S: the difference of the two is (S - 1) times own / S.
+    # The variance for one seed is common + own, that of the mean over S seeds is common + own / S; their
+    # difference is (S - 1) * own / S.
     own = max(0.0, (apart - together) / (seeds - 1))
     of_rows = max(0.0, together - own)
     error = math.sqrt(of_seeds + of_rows)
@@ -90,8 +90,8 @@ def paired_difference(per_seed: Floats, resampled: Floats) -> Difference:
 def smallest_differences(seeds: int, rows: int) -> tuple[float, float]:
     """Estimate the smallest difference that a comparison can show, in points of accuracy: low and high.
 
-    It is half of the 95 % interval before correction, for two ways that are right on different rows in 10 to
-    30 % of them, and whose difference varies by 2 to 4 points from seed to seed.
+    This is half the width of the 95 % interval before correction, for two ways that disagree on 10 to 30 % of
+    the rows and whose difference has a standard deviation of 2 to 4 points over seeds.
     """
     low, high = (
         t_quantile(1 - LEVEL / 2, seeds - 1) * math.sqrt(deviation**2 / seeds + 100**2 * disagreement / rows)
@@ -101,7 +101,7 @@ def smallest_differences(seeds: int, rows: int) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for their number: below a level, the chance of any false one is below it, too.
+    """Correct p-values for their number, which bounds the probability of any false positive.
 
     Source: Holm, 1979, "A simple sequentially rejective multiple test procedure".
     """
@@ -115,10 +115,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def t_tail(value: float, freedom: float) -> float:
-    """The chance that a variable with Student's t distribution is above `value`, which is 0 or more.
+    """Return the probability that a variable with Student's t distribution is above `value` >= 0.
 
-    With x = sqrt(freedom) * tan(angle) the density becomes a power of the cosine, which Gauss and Legendre's
-    rule integrates; errors are below 1e-9 for whole degrees of freedom.
+    With x = sqrt(freedom) * tan(angle) the density becomes a power of the cosine, which is integrated by
+    Gauss-Legendre quadrature; errors are below 1e-9 for integer degrees of freedom.
     """
     freedom = min(freedom, MAX_FREEDOM)
     start = math.atan(value / math.sqrt(freedom))
@@ -132,7 +132,7 @@ def t_tail(value: float, freedom: float) -> float:
 
 @cache
 def t_quantile(share: float, freedom: float) -> float:
-    """The value that a variable with Student's t distribution is below with a chance of `share` > 0.5."""
+    """Return the `share` quantile of Student's t distribution, for `share` > 0.5."""
     low = 0.0
     high = 1.0
     while t_tail(high, freedom) > 1 - share:

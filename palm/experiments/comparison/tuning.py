@@ -1,4 +1,4 @@
-"""Settings of each way to train, chosen by dev data before test data is looked at, at equal cost."""
+"""Tuning: settings of each way to train, chosen by dev data before test data is used, at equal cost."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from palm.experiments.comparison.variants import Length, Variant
 from palm.experiments.grid.folder import GridRun, Result, best_of
 
 UPDATES = "updates"
-"""The setting of a point that is no setting of a run: a factor of the updates that each way has."""
+"""The only setting of a point that is not a setting of a run: a factor of the updates of each way."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Settings that are tried for every way.
+    """Settings to try for every way.
 
     Args:
-        values: as they were given.
-        setup: the comparison with them.
+        values: setting -> value, as given.
+        setup: the comparison with these values.
     """
 
     values: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Point:
 
 
 def tuning_problems(setup: Setup, points: Sequence[Point]) -> Iterator[str]:
-    """List the reasons why settings cannot be chosen by dev data, and then compared on other rows."""
+    """List the reasons why settings cannot be chosen by dev data and then compared on other rows."""
     for target in setup.tests:
         if setup.is_dev(target):
             yield f"tune: dev data chooses the settings of {target!r}; name other rows: --test {target}=FILE"
@@ -42,7 +42,7 @@ def tuning_problems(setup: Setup, points: Sequence[Point]) -> Iterator[str]:
     tried = {name for point in points for name in point.values}
     for stage in setup.given_stages():
         if own := tried & stage.keys():
-            yield f"tune: a stage says {', '.join(sorted(own))} itself; take it out there to have it tuned"
+            yield f"tune: a stage sets {', '.join(sorted(own))} itself; remove it there to have it tuned"
 
 
 def tuned(
@@ -51,16 +51,19 @@ def tuned(
     ways: Sequence[tuple[Variant, Length]],
     train: Callable[[Sequence[GridRun]], Mapping[str, Result]],
 ) -> dict[str, Point]:
-    """Train every way at every point with the first seed; returns the point with the best dev score of each.
+    """Train every way at every point with the first seed, and choose by dev score.
 
     Args:
         setup: the comparison.
-        points: what is tried.
+        points: the settings to try.
         ways: the variants.
-        train: trains runs; run -> its result.
+        train: trains runs and returns run -> its result.
+
+    Returns:
+        Variant -> the point with its best dev score.
 
     Raises:
-        PalmError: no run of a way came to its end.
+        PalmError: no run of a way finished.
     """
     runs: dict[str, tuple[str, Point]] = {}
     waiting = []
@@ -78,14 +81,14 @@ def tuned(
             found[variant] = max(found.get(variant, (score, point)), (score, point), key=lambda each: each[0])
     if lost := [variant.name for variant, _ in ways if variant.name not in found]:
         raise PalmError(
-            f"tune: no run of {', '.join(lost)} came to its end with a dev score; try lower rates"
+            f"tune: no run of {', '.join(lost)} finished with a dev score; try lower learning rates"
         )
     return {variant: point for variant, (_, point) in found.items()}
 
 
-def said_of(points: Sequence[Point], best: Mapping[str, Point]) -> str:
-    """Describe the points that were chosen; nothing if none was."""
+def describe_tuning(points: Sequence[Point], best: Mapping[str, Point]) -> str:
+    """Describe the chosen points; return an empty text if nothing was tuned."""
     if not best:
         return ""
     chosen = "; ".join(f"{variant} {point}" for variant, point in best.items())
-    return f" Each way has the best of {len(points)} settings by its dev data, with the first seed: {chosen}."
+    return f" Each way has the best of {len(points)} settings on its dev data, with the first seed: {chosen}."

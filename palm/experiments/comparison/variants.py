@@ -1,4 +1,4 @@
-"""The ways of training that are compared, and how long each trains."""
+"""The ways of training to compare, and their lengths."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Budget = Literal["target", "total"]
 REFERENCE = "together"
 
 STAGED = "staged"
-"""The variant that trains as `stages` says."""
+"""The variant that trains in the `stages` of the configuration."""
 
 ALONE = "alone"
-"""The name of a target by itself in a verdict."""
+"""The name in a verdict of a target that is trained by itself."""
 
 ALIKE = 0.05
-"""The share by which numbers of updates may differ and still count as the same."""
+"""The share by which numbers of updates may differ and still count as equal."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Variant:
 
     Args:
         name: of its runs.
-        label: how a verdict calls it: `alone`, `without mlm`.
-        tasks: that it trains, in the configuration's order.
+        label: its name in a verdict: `alone`, `without mlm`.
+        tasks: the tasks that it trains, in the configuration's order.
         changes: settings of the whole run in which it differs.
         is_way: whether it trains all tasks, and so is judged against every target alone.
-        as_given: whether it is as long as its own settings say, whatever the budget is.
+        as_given: whether its length is set by its own settings instead of the budget.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Variant:
 
     @property
     def is_alone(self) -> bool:
-        """Return True if it trains a target by itself."""
+        """True if it trains a target by itself."""
         return not self.is_way and self.label.startswith(ALONE)
 
 
@@ -57,8 +57,8 @@ class Length:
     Args:
         num_epochs: of its main task; None for as many as `max_steps` allows.
         steps: task -> planned steps.
-        total: updates, the optimizer steps of the run, each of which may train several tasks.
-        max_steps: the most of them.
+        total: updates, that is optimizer steps of the run, each of which may train several tasks.
+        max_steps: upper limit of the updates.
     """
 
     num_epochs: float | None
@@ -71,9 +71,9 @@ class Length:
 
 
 def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
-    """All tasks together, which the others are compared with; each target alone; without each auxiliary.
+    """Return the variants: all tasks together (the reference), each target alone, and without each auxiliary.
 
-    Where two would train the same tasks, the first of them is there.
+    If two variants would train the same tasks, only the first is returned.
 
     Args:
         tasks: name -> whether it is a target, in the configuration's order.
@@ -91,13 +91,13 @@ def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
 def lengths_of(
     variants: Sequence[Variant], whole: StepPlan, num_epochs: float | None, budget: Budget
 ) -> list[Length]:
-    """Choose how long every variant trains so that the budget is the same in all of them.
+    """Choose the length of every variant so that all have the same budget.
 
     Args:
-        variants: the ways of training, that of all tasks first.
+        variants: the ways of training, first the one with all tasks.
         whole: the plan of the run of all tasks.
-        num_epochs: of the main task, in that run.
-        budget: what is equal among variants of several tasks; a target alone has its steps of that run.
+        num_epochs: of the main task in that run.
+        budget: what is equal in variants of several tasks; a target alone has the same steps as in that run.
     """
     found = [length_of(whole, num_epochs)]
     for variant in variants[1:]:
@@ -107,16 +107,16 @@ def lengths_of(
 
 
 def length_of(plan: StepPlan, num_epochs: float | None) -> Length:
-    """The length of a run that is planned."""
+    """Return the length of a planned run."""
     return Length(num_epochs, plan.expected_steps, plan.total_steps, plan.max_steps)
 
 
 def fitted(plan: StepPlan, num_epochs: float | None, whole: StepPlan, budget: Budget) -> Length:
-    """Choose the length of a run that has what the run of all tasks has.
+    """Choose the length of a run so that it has the same budget as the run of all tasks.
 
     Args:
-        plan: of the run, with steps that would be expected of it.
-        num_epochs: of its main task, where that gives the same.
+        plan: of the run, with its expected steps.
+        num_epochs: of its main task, used if that results in the same budget.
         whole: the plan of the run of all tasks.
         budget: what should be the same: `target`, the steps of each target; `total`, the updates.
     """
@@ -125,7 +125,7 @@ def fitted(plan: StepPlan, num_epochs: float | None, whole: StepPlan, budget: Bu
     if budget == "target":
         per_epoch = plan.main.mix_ratio * plan.main.steps_per_epoch
         main = wanted[plan.main.name]
-        # A quotient may lose a step when it is multiplied again and cut off; half a step more does not.
+        # The quotient, multiplied and truncated again, may be a step short; with half a step more it is not.
         candidates = [(main / per_epoch, None), ((main + 0.5) / per_epoch, None), (None, plan.total_steps)]
         if num_epochs is not None:
             candidates.insert(0, (num_epochs, None))
@@ -134,7 +134,7 @@ def fitted(plan: StepPlan, num_epochs: float | None, whole: StepPlan, budget: Bu
 
 
 def controls_of(ways: Sequence[tuple[Variant, Length]], whole: StepPlan) -> list[tuple[Variant, Length]]:
-    """Every target alone for as many updates as each way of all tasks has, where no variant is that yet."""
+    """Return variants of every target alone with as many updates as each way of all tasks, if missing."""
     found: list[tuple[Variant, Length]] = []
     for way, length in ways:
         for target in (task.name for task in whole.tasks if task.is_target and way.is_way):
@@ -148,10 +148,9 @@ def controls_of(ways: Sequence[tuple[Variant, Length]], whole: StepPlan) -> list
 
 
 def part_of(whole: StepPlan, names: Sequence[str]) -> StepPlan:
-    """Return the plan of some of the tasks, with the steps that they have among all, and without a limit.
+    """Return the plan of some of the tasks, with the same steps as among all, and without a step limit.
 
-    Tasks that share the rows of one that is not among them are drawn themselves. A task by itself has no
-    mixing.
+    Tasks that share the rows of one that is missing are drawn themselves. A task by itself has no mixing.
     """
     tasks = [
         replace(task, share_rows_with=task.share_rows_with if task.share_rows_with in names else None)
@@ -167,5 +166,5 @@ def part_of(whole: StepPlan, names: Sequence[str]) -> StepPlan:
 
 
 def planned(plan: StepPlan, num_epochs: float | None, max_steps: int | None) -> StepPlan:
-    """Plan a run anew, with another length."""
+    """Return the plan of a run with another length."""
     return replace(plan, max_steps=max_steps).over_epochs(num_epochs)

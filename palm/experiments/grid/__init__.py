@@ -1,1 +1,1 @@
-"""Many runs in one folder: each trained by a process of its own, once, whatever happens in between."""
+"""Many runs in one folder, each trained once by its own process, even after interruptions."""

@@ -1,4 +1,4 @@
-"""The folder of a grid: a description that does not change, and for every run one that tells its state."""
+"""The folder of a grid: its description, and for every run a folder with its job and result."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from palm.core.files.fs import remove_written, write_json, write_text
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.records import read_record
 from palm.core.logging import logger
-from palm.engine.run.run_directory import CONFIGURATION as RESOLVED
-from palm.engine.run.run_directory import RECORD, STAGES_RECORD
+from palm.engine.run.run_names import CONFIGURATION as RESOLVED
+from palm.engine.run.run_names import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
 
 DESCRIPTION = "grid.json"
@@ -33,10 +33,10 @@ ROWS = "rows"
 RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
 RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, f"{ROWS}/*.jsonl"]
 RUN_PATTERNS += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name in RUN_FILES]
-"""The files of a run's folder beside models and checkpoints, which have manifests."""
+"""The files of a run's folder, except models and checkpoints, which have manifests."""
 
 MOST_DIFFERENCES = 8
-"""Differences that a message names."""
+"""Maximum differences in a message."""
 
 
 class Description(TypedDict):
@@ -47,7 +47,7 @@ class Description(TypedDict):
 
 
 class Job(TypedDict):
-    """The content of `job.json`: what the process of a run needs beside the configuration."""
+    """The content of `job.json`: what the process of a run needs in addition to the configuration."""
 
     test: Mapping[str, str]
     model: str
@@ -56,7 +56,7 @@ class Job(TypedDict):
 
 
 class Tested(TypedDict):
-    """The scores of a task's model on the file that it is compared on, the deciding metric first."""
+    """The scores of a task's model on its test file, the main metric first."""
 
     metric: str
     model: str
@@ -68,9 +68,9 @@ class Result(TypedDict):
 
     Attributes:
         state: `done` or `failed`.
-        why: it failed.
+        why: the reason for a failure; empty otherwise.
         dev: global step and score of every evaluation.
-        seconds: of a run that is done; 0 of others.
+        seconds: duration of a finished run; 0 for a failed one.
         test: task -> its scores.
     """
 
@@ -88,11 +88,11 @@ class GridRun:
 
     Args:
         name: of its folder.
-        settings: its configuration, but for where it is saved.
-        steps: that it will make, for the time that is left; 0 where that is not known.
-        test: task -> a file with labels that its model is scored on after training.
-        model: which model is scored: `best`, where there is one, or `last`.
-        point: the settings that a search tries in it.
+        settings: its configuration, without `save_path`.
+        steps: planned steps, to estimate the remaining time; 0 if unknown.
+        test: task -> a file with labels to score its model on after training.
+        model: which model to score: `best`, if there is one, or `last`.
+        point: the settings that a search tries in this run.
     """
 
     name: str
@@ -121,22 +121,22 @@ class Grid:
         Args:
             kind: the command that makes it, such as `compare`.
             about: everything that its runs depend on, JSON-ready.
-            grows: sections of `about` that may have more, or less, than they had: what they have of both is
-                the same, and what was there is kept.
-            overwrite: remove the runs of a grid that was begun with something else.
+            grows: sections of `about` that may gain or lose entries; common entries must be equal, and
+                earlier ones are kept.
+            overwrite: remove the runs of a grid with another description.
 
         Returns:
-            Whether it was begun.
+            True if a grid was begun, False if it was resumed.
 
         Raises:
-            StorageError: the folder holds another grid, and what differs; or it cannot be written.
+            StorageError: the folder contains another grid, with the differences; or it cannot be written.
         """
         file = self.path / DESCRIPTION
         if file.is_file():
             saved = read_record(file, Description)
             old = saved["about"]
-            # A comparison may get more variants later. Its results stay valid as long as all that both
-            # descriptions have is equal.
+            # A comparison may get more variants later. Its results stay valid if everything that is in both
+            # descriptions is equal.
             about = {**about, **{name: {**old.get(name, {}), **about[name]} for name in grows}}
             kept = {name: {key: about[name][key] for key in old.get(name, {})} for name in grows}
             lines = [
@@ -144,7 +144,7 @@ class Grid:
                 for path, before, now in changes(old, {**about, **kept})
             ]
             if saved["kind"] != kind:
-                lines = [f"it was made by palm {saved['kind']}, not by palm {kind}"]
+                lines = [f"it was made by palm {saved['kind']}, not palm {kind}"]
             if not lines:
                 write_json(file, {**saved, "about": about})
                 return False
@@ -156,31 +156,32 @@ class Grid:
                 )
             for folder in self.folders():
                 clear(folder)
-                logger.info("removed what an earlier %s wrote: %s", saved["kind"], folder)
+                logger.info("removed the files of an earlier %s: %s", saved["kind"], folder)
         make_folder(self.path / "runs")
         write_json(file, {"kind": kind, "about": about})
         return True
 
     def folder(self, name: str) -> Path:
-        """Of one run.
+        """Return the folder of a run.
 
         Raises:
-            StorageError: it is a link, or in one.
+            StorageError: its path contains a symbolic link.
         """
         folder = self.path / "runs" / name
         if has_link(folder / OUT, self.path):
             raise StorageError(
-                f"{folder / OUT} is a link, or in one; remove it, or give another folder (--output)"
+                f"the path {folder / OUT} contains a symbolic link; remove the link, or give another folder "
+                "(--output)"
             )
         return folder
 
     def folders(self) -> list[Path]:
-        """Of all runs that were begun."""
+        """Return the folders of all runs that were begun."""
         found = (job.parent for job in (self.path / "runs").glob(f"*/{JOB}"))
         return sorted(folder for folder in found if not has_link(folder, self.path))
 
     def prepare(self, run: GridRun, keep_models: bool) -> Path:
-        """Write what the process of a run reads; returns its folder."""
+        """Write the files that the process of a run reads, and return its folder."""
         folder = self.folder(run.name)
         make_folder(folder)
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
@@ -196,27 +197,27 @@ class Grid:
         return dict(read_record(file, Job)["point"]) if file.exists() else None
 
     def result(self, name: str) -> Result | None:
-        """The result of a run; None until it is done."""
+        """Return the result of a run; None until it has finished."""
         file = self.folder(name) / RESULT
         return read_record(file, Result) if file.exists() else None
 
 
 def best_of(result: Result) -> tuple[int, float | None]:
-    """Global step and score of the best evaluation of a run."""
+    """Return the global step and the score of the best evaluation of a run."""
     if not result["dev"]:
         return 0, None
-    # Of equal scores the earliest, which cost least.
+    # Of equal scores, the earliest costs least.
     step, score = max(result["dev"], key=lambda each: (each[1], -each[0]))
     return step, score
 
 
 def word_of(value: Any) -> str:
-    """A setting's value as the command line takes it."""
+    """Return a setting's value as a word of the command line."""
     return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
 def clear(folder: Path) -> None:
-    """Remove what palm wrote into the folder of a run, and nothing else."""
+    """Remove everything that palm wrote to the folder of a run, and nothing else."""
     remove_models(folder)
     for pattern in RUN_PATTERNS:
         for file in folder.glob(pattern):
@@ -225,6 +226,6 @@ def clear(folder: Path) -> None:
 
 
 def remove_models(folder: Path) -> None:
-    """Remove the models and checkpoints of a run, which are most of what it takes on the disk."""
+    """Remove the models and checkpoints of a run, which take most of its disk space."""
     for manifest in sorted((folder / OUT).rglob(MANIFEST)):
         remove_directory(manifest.parent)

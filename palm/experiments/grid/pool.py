@@ -1,4 +1,4 @@
-"""The processes of a grid: one for every run, some at a time, stopped together and cleanly."""
+"""The processes of a grid: one for every run, several at a time, stopped together and cleanly."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun,
 
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 60.0
-"""Time between two lines about the progress of the runs."""
+"""Time between two log lines about the progress of the runs."""
 
 KILL_SECONDS = 120.0
-"""Time that a run which is to end has for the step at hand and its checkpoint."""
+"""Time that a run has to finish its current step and save a checkpoint before it is killed."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,11 @@ class Pool:
     """The processes that train the runs of a grid.
 
     Args:
-        grid: their folder.
-        command: the words after `palm` with which a process is one of them, after the configuration's name.
-        slots: environment variables of the runs that are trained at a time, one mapping for each.
-        keep_models: whether models and checkpoints of a run stay when it is scored.
+        grid: the folder of the runs.
+        command: the `palm` command that trains one run, followed by its options; the path of the run's
+            configuration is inserted after the first word.
+        slots: environment variables of the runs that are trained at the same time, one mapping for each.
+        keep_models: whether to keep the models and checkpoints of scored runs.
     """
 
     grid: Grid
@@ -48,15 +49,15 @@ class Pool:
     keep_models: bool = False
 
     def train(self, runs: Iterable[GridRun], done: Callable[[GridRun, Result, bool], None]) -> None:
-        """Train all runs that are not done, in order, as many at a time as there are slots.
+        """Train all unfinished runs in order, as many at a time as there are slots.
 
         Args:
-            runs: the next is asked for when a slot is free.
-            done: called with every run and its result, and whether it was there before.
+            runs: the next one is requested when a slot is free.
+            done: called with every run, its result, and whether it had been finished before.
 
         Raises:
-            PalmError: a run failed; those beside it end with a checkpoint, and what is done stays done.
-            KeyboardInterrupt, Stopped: as asked by the user; the same.
+            PalmError: a run failed; the others that are active end with a checkpoint, and results are kept.
+            KeyboardInterrupt, Stopped: requested by the user; the same.
         """
         waiting = iter(runs)
         free = list(self.slots)
@@ -71,22 +72,22 @@ class Pool:
                     active.append((run, self._started(run, free[-1]), free.pop()))
                 if not active:
                     return
-                time.sleep(POLL_SECONDS)  # there is no call that waits for the first of several processes
+                time.sleep(POLL_SECONDS)  # subprocess cannot wait for the first of several processes
                 if time.monotonic() - reported > REPORT_SECONDS:
                     reported = time.monotonic()
-                    logger.info("%s", "; ".join(self._how_far(run) for run, _, _ in active))
-                # A list of its own, because those that have ended leave `active`.
+                    logger.info("%s", "; ".join(self._describe_progress(run) for run, _, _ in active))
+                # A copy, because processes that have ended are removed from `active`.
                 for each in [each for each in active if each[1].poll() is not None]:
                     active.remove(each)
                     free.append(each[2])
                     done(each[0], self._result(each[0], each[1]), False)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(self._how_to_go_on()) from None
+            raise KeyboardInterrupt(self._resume_hint()) from None
         except Stopped:
-            logger.warning("%s", self._how_to_go_on())
+            logger.warning("%s", self._resume_hint())
             raise
         finally:
-            _end([process for _, process, _ in active])
+            _stop([process for _, process, _ in active])
 
     def _started(self, run: GridRun, slot: Mapping[str, str]) -> subprocess.Popen[bytes]:
         folder = self.grid.prepare(run, self.keep_models)
@@ -95,13 +96,13 @@ class Pool:
         logger.info("%s: training; its log is %s", run.name, folder / LOG)
         if not (folder / LOG).exists():
             write_text(folder / LOG, f"{shlex.join(words)}\n", grows=True)
-        # Lines are appended to it, so it must be palm's own file still.
+        # Output is appended to the log, so it must still be palm's own file.
         check_replaceable(folder / LOG)
         with open_to_append(folder / LOG) as log:
-            # A session of its own: Ctrl-C reaches this process alone, which tells the others.
+            # With a new session, Ctrl-C reaches only this process, which stops the others.
             return subprocess.Popen(
                 words,
-                stdin=subprocess.PIPE,  # its end tells the process that this one has died (see `work`)
+                stdin=subprocess.PIPE,  # closed when this process dies, which ends the run (see `work`)
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **slot},
@@ -118,25 +119,25 @@ class Pool:
         errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
         output = "\n".join(lines[errors[-1] :] if errors else lines[-5:])
         raise PalmError(
-            f"the run {run.name} ended with exit code {process.returncode}:\n{output}\n"
-            f"Its log is {log}; what is done stays done, and the same command goes on from there"
+            f"run {run.name} ended with exit code {process.returncode}:\n{output}\n"
+            f"Its log is {log}; finished runs are kept, and the same command continues from there"
         )
 
-    def _how_far(self, run: GridRun) -> str:
-        """The last step that a run has written down."""
+    def _describe_progress(self, run: GridRun) -> str:
+        """Describe the last step that a run has recorded."""
         lines = read_lines(self.grid.folder(run.name) / OUT / HISTORY_FILE)
         steps = [line["step"] for line in lines if line["event"] == Logged.recorded_as]
         of = f" of {run.steps}" if run.steps else ""
         return f"{run.name}: step {steps[-1] if steps else 0}{of}"
 
-    def _how_to_go_on(self) -> str:
+    def _resume_hint(self) -> str:
         done = sum(self.grid.result(folder.name) is not None for folder in self.grid.folders())
-        command = command_of_program() or "the same once more"
-        return f"{done} runs are done, others go on from their checkpoints: {command}"
+        command = command_of_program() or "run the same command again"
+        return f"{done} runs are done; to resume the others from their checkpoints: {command}"
 
 
-def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Let runs finish the step at hand and save a checkpoint; kill those that do not."""
+def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Let runs finish the current step and save a checkpoint; kill those that take too long."""
     for process in processes:
         process.terminate()
     until = time.monotonic() + KILL_SECONDS
@@ -149,14 +150,14 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def slots_of(workers: int | None, use_gpu: bool) -> list[dict[str, str]]:
-    """The environment of every process that trains at the same time.
+    """Return the environment variables of the processes that train at the same time.
 
     Args:
-        workers: how many; None for one on every visible GPU, or one on a CPU.
-        use_gpu: whether the runs would use GPUs.
+        workers: number of processes; None for one on every visible GPU, or one on a CPU.
+        use_gpu: whether the runs use GPUs if there are any.
 
     Raises:
-        ConfigError: fewer than 1.
+        ConfigError: `workers` is below 1.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     number = torch.cuda.device_count() if use_gpu else 0
@@ -168,15 +169,15 @@ def slots_of(workers: int | None, use_gpu: bool) -> list[dict[str, str]]:
         return [{"CUDA_VISIBLE_DEVICES": devices[k % len(devices)]} for k in range(workers)]
     if workers == 1 or "OMP_NUM_THREADS" in os.environ:
         return [{} for _ in range(workers)]
-    # Each would take all cores for itself, and they would wait for each other.
+    # Without a limit, each process would use all cores, and they would wait for each other.
     return [{"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))} for _ in range(workers)]
 
 
 class GridProgress:
-    """Logs every run that ends, its scores, and the time that is left.
+    """Logs every run that ends, its scores, and the remaining time.
 
     Args:
-        runs: name -> its planned steps; 1 each where they are not known.
+        runs: name -> its planned steps; 1 for each if they are unknown.
     """
 
     def __init__(self, runs: Mapping[str, int]) -> None:
@@ -185,22 +186,22 @@ class GridProgress:
         self._made = 0
         self._began = time.monotonic()
 
-    def tell(self, run: str, result: Result, is_old: bool, shown: str) -> None:
-        """Log a run that is done.
+    def report(self, run: str, result: Result, is_old: bool, scores: str) -> None:
+        """Log a finished run.
 
         Args:
             run: its name.
-            result: what it wrote.
-            is_old: whether it was done before.
-            shown: its scores.
+            result: its result.
+            is_old: whether it had been finished before.
+            scores: its scores as text.
         """
         steps = self._left.pop(run, 0)
         number = self._total - len(self._left)
         if is_old:
-            logger.info("run %d of %d, %s: done before; %s", number, self._total, run, shown)
+            logger.info("run %d of %d, %s: done before; %s", number, self._total, run, scores)
             return
         self._made += steps
         seconds = (time.monotonic() - self._began) / max(1, self._made) * sum(self._left.values())
         left = f"; about {duration(seconds)} left" if self._left else ""
         state = "" if result["state"] == "done" else f" {result['state']}:"
-        logger.info("run %d of %d, %s:%s %s%s", number, self._total, run, state, shown, left)
+        logger.info("run %d of %d, %s:%s %s%s", number, self._total, run, state, scores, left)

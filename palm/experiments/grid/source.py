@@ -1,4 +1,4 @@
-"""The configuration that the runs of a grid are made of, as it is given and with other settings."""
+"""The configuration from which the runs of a grid are made, as given and with changed settings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from palm.config import Config
-from palm.controller.startup import configured
+from palm.controller.startup import read_program_config
 from palm.experiments.grid.folder import Grid, word_of
 from palm.experiments.grid.pool import Pool, slots_of
 
 
 @dataclass(frozen=True)
 class Source:
-    """A configuration as it is given.
+    """A configuration as given.
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
@@ -28,18 +28,18 @@ class Source:
     argv: Sequence[str]
 
     def at(self, changes: Mapping[str, Any]) -> Config:
-        """Read it with other settings, which are above all else."""
+        """Read it with some settings changed; these override all others."""
         words = [*self.argv, *(f"--{name}={word_of(value)}" for name, value in changes.items())]
-        return configured(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
+        return read_program_config(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
 
     def pool(
         self, grid: Grid, command: str, workers: int | None, use_gpu: bool, keep_models: bool = False
     ) -> Pool:
-        """Return the processes that train the runs of a grid, which import the user's own components."""
+        """Return the process pool of a grid; its processes can import the user's own components."""
         home = [] if isinstance(self.config, Mapping) else ["--of", str(self.config)]
         return Pool(grid, [command, "--one_run", *home], slots_of(workers, use_gpu), keep_models)
 
 
 def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:
-    """Return the folder of a grid: as it is asked for, or beside that of a run."""
+    """Return the folder of a grid: `output` if given, otherwise `<save_path>_<kind>`."""
     return save_path.with_name(f"{save_path.name}_{kind}") if output is None else Path(output)

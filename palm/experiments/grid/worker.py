@@ -1,4 +1,4 @@
-"""The process of one run: it trains or resumes the run, scores its models, and writes the result."""
+"""The process of one run: train or resume it, score its models, and write the result."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from palm.metrics import metrics_of, scores_of
 
 
 class _Listener:
-    """Keeps the evaluator of a run; of stages that of the last, and none where all were done."""
+    """Keeps the evaluator of a run (of the last stage that was trained); None if nothing was trained."""
 
     evaluator: object = None
 
@@ -49,16 +49,16 @@ class _Listener:
 
 
 def work(folder: Path) -> None:
-    """Train and score the run of a folder, unless that was done; `result.json` is written last."""
+    """Train and score the run of a folder, unless it has a result; `result.json` is written last."""
 
     def end_with_parent() -> None:
         os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock when the interpreter ends
         os.kill(os.getpid(), signal.SIGTERM)
 
-    # The process that started this one holds the other end of standard input and never writes: the end of the
-    # file means that it has died, and this one ends as on SIGTERM, with a checkpoint.
+    # The parent process holds the other end of standard input and never writes. End of file means that it has
+    # died; this process then ends with a checkpoint, as on SIGTERM.
     threading.Thread(target=end_with_parent, daemon=True).start()
-    # A run whose parent has died may still be saving: two processes must not write into one folder.
+    # A process whose parent has died may still be saving, and two must not write to the same folder.
     with within(folder), locked(folder / ".worker.lock", f"ending the run in {folder}"):
         if not (folder / RESULT).is_file():
             job = read_record(folder / JOB, Job)
@@ -74,7 +74,7 @@ def _trained(folder: Path, job: Job) -> Result:
     controller = Controller(folder / CONFIGURATION, argv=[])
     try:
         trained = controller.train([listener])
-    except TrainingError as error:  # such as a loss that is no number: a result, not a fault of the grid
+    except TrainingError as error:  # such as a NaN loss, which is a result and not an error of the grid
         why = str(error).splitlines()[0]
         return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
     evaluator = listener.evaluator
@@ -89,7 +89,7 @@ def _trained(folder: Path, job: Job) -> Result:
 
 
 def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested:
-    """Predict a file with labels and keep every row with its truth; the scores, and the deciding metric."""
+    """Score a model on a file with labels; every prediction is written to the run's folder with its truth."""
     settings = controller.plan.settings
     saved = folder / OUT / task
     which = BEST if job["model"] == "best" and is_sealed(saved / BEST) else LAST
@@ -97,7 +97,7 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     model.to(device_of(settings.get("use_gpu", True), settings.get("device", "auto")))
     chosen = next(each for each in controller.plan.tasks if each.name == task).task.get("metrics")
     names: Sequence[str] = chosen or model.head.metrics
-    # The model takes rows in chunks; `tee` keeps them until their truths have been taken too.
+    # The model reads rows in chunks; `tee` keeps them until their truths have been read, too.
     seen, known = tee(model.reader.read_true(Path(job["test"][task])))
     records = chain.from_iterable(model.steps(seen, losses={}))
     pairs = list(zip(records, model.reader.truths(known), strict=True))

@@ -1,4 +1,4 @@
-"""The space of a sweep: the values of each setting that are tried."""
+"""The search space of a sweep: the values to try for each setting."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from palm.config.files import parsed_yaml, read_yaml
+from palm.config.files import parse_yaml, read_yaml
 from palm.config.values import guessed
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
 
 Values = dict[str, Any]
-"""Setting -> its value; `intent.batch_size` is that of one task."""
+"""Setting -> its value; `intent.batch_size` is a setting of one task."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """All values between two; whole numbers, if both are.
+    """A range of values, or of integers if both ends are integers.
 
     Args:
-        low: the least.
-        high: the largest.
-        log: drawn by their logarithm.
-        step: between values; None for all.
+        low: the least value.
+        high: the largest value.
+        log: sample on a logarithmic scale.
+        step: between values; None for a continuous range.
     """
 
     low: float
@@ -47,14 +47,14 @@ class Range:
 
 
 Space = Mapping[str, Sequence[Any] | Range]
-"""Setting -> the values that it may have, in the order in which a grid tries them, or a range."""
+"""Setting -> its values, in the order in which a grid tries them, or a range."""
 
 
 def space_of(given: Mapping[str, Any]) -> Space:
     """Check a search space: setting -> a list of values, or `{low: …, high: …, log: …, step: …}`.
 
     Raises:
-        ConfigError: what is neither, all of it.
+        ConfigError: values are neither; all problems in one report.
     """
     raise_any(type_problems(Mapping, "a mapping from settings to values", space=given))
     found: dict[str, Sequence[Any] | Range] = {}
@@ -75,7 +75,7 @@ def space_of(given: Mapping[str, Any]) -> Space:
 
 
 def read_space(path: Path) -> dict[str, Any]:
-    """Read the search space of a YAML file.
+    """Read a search space from a YAML file.
 
     Raises:
         ConfigError: it cannot be read.
@@ -87,22 +87,22 @@ def read_space(path: Path) -> dict[str, Any]:
 
 
 def grid_words(words: Iterable[str], option: str = "--grid") -> dict[str, Any]:
-    """Parse `NAME=V1,V2` of an option of the command line.
+    """Parse `NAME=V1,V2`, the values of a command-line option.
 
     Raises:
-        ConfigError: a word of another form.
+        ConfigError: a word has another form.
     """
     found = {}
     for word in words:
         name, _, rest = word.partition("=")
-        found[name] = parsed_yaml(f"[{rest}]") if name and rest else None
+        found[name] = parse_yaml(f"[{rest}]") if name and rest else None
         if not found[name]:
-            raise ConfigError(f"{option} takes NAME=VALUE,VALUE..., not {word!r}")
+            raise ConfigError(f"{option} should be NAME=VALUE,VALUE..., not {word!r}")
     return found
 
 
 def grid_points(space: Space) -> list[Values]:
-    """List all combinations of all values, the last setting changing fastest.
+    """List all combinations of values; the last setting changes fastest.
 
     Raises:
         ConfigError: the space has a range.
@@ -110,16 +110,18 @@ def grid_points(space: Space) -> list[Values]:
     lists = []
     for name, values in space.items():
         if isinstance(values, Range):
-            raise ConfigError(f"sweep: {name} is a range, which a grid cannot go through; give --trials N")
+            raise ConfigError(
+                f"sweep: {name} is a range, which needs --trials N; a grid needs a list of values"
+            )
         lists.append(values)
     return [dict(zip(space, point, strict=True)) for point in itertools.product(*lists)]
 
 
 def first_point(space: Space) -> Values:
-    """The first value of everything."""
+    """Return the first value of every setting."""
     return {name: each.low if isinstance(each, Range) else each[0] for name, each in space.items()}
 
 
 def json_of_space(space: Space) -> dict[str, Any]:
-    """The space, JSON-ready."""
+    """Return the space, JSON-ready."""
     return {name: asdict(each) if isinstance(each, Range) else list(each) for name, each in space.items()}

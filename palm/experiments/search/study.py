@@ -1,4 +1,4 @@
-"""Points that Optuna chooses."""
+"""Trials whose settings Optuna chooses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from palm.experiments.search.space import Range, Space, Values
 
 
 class Study:
-    """The trials of a sweep for Optuna's tree-structured Parzen estimator, which keeps no file.
+    """The trials of a sweep, chosen in memory by Optuna's tree-structured Parzen estimator.
 
     Args:
-        space: what is tried.
-        seed: of the choices; each trial has its own, so that a resumed study chooses as one left in peace.
+        space: the search space.
+        seed: of the choices; every trial has its own, so a resumed study makes the same choices as an
+            uninterrupted one.
 
     Raises:
         PalmError: optuna is missing.
@@ -37,8 +38,8 @@ class Study:
         """Return the point of the next trial: the known one, if the trial was begun before."""
         if known is not None:
             self._study.enqueue_trial(known)
-        # A sampler for each trial, seeded by its number: the state of one for all would tell how often
-        # it was asked, which a kill changes.
+        # Every trial has its own sampler, seeded by its number: the state of a shared one would depend on
+        # the number of calls, which is different after a kill.
         self._study.sampler = self._sampler(seed=self._seed + len(self._study.trials))
         trial = self._study.ask()
         return {name: _suggested(trial, name, values) for name, values in self._space.items()}
@@ -50,7 +51,7 @@ class Study:
 
 def _suggested(trial: Any, name: str, values: Sequence[Any] | Range) -> Any:
     if not isinstance(values, Range):
-        # Optuna keeps no lists; as the words of a command line they mean the same.
+        # Optuna does not accept lists; as words of the command line they mean the same.
         return trial.suggest_categorical(
             name, [word_of(value) if isinstance(value, list) else value for value in values]
         )

@@ -1,4 +1,4 @@
-"""`palm sweep`: one run for every point of a grid, or for every trial of Optuna, and the best as YAML."""
+"""`palm sweep`: one run for every point of a grid or trial of Optuna, and the best settings as YAML."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from palm.config import Config, yaml_text
-from palm.controller.document import data_checksums, document, that_count
+from palm.controller.document import data_checksums, document, result_settings
 from palm.controller.plan import plan
 from palm.controller.settings import RunSettings
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.files.fs import check_not_read, check_replaceable, remove_written, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
-from palm.engine.run.evaluation import aligned
+from palm.core.shown import aligned
 from palm.engine.run.run_lock import only_run_in
 from palm.experiments.grid.folder import Grid, GridRun, Result, best_of
 from palm.experiments.grid.pool import GridProgress, Pool
@@ -35,11 +35,11 @@ class Trial:
     Args:
         run: its folder under `runs`.
         values: setting -> value.
-        state: done or failed.
-        score: the best mean dev score, from 0 or below to 1; None where there is none.
-        step: its global step.
-        seconds: that it took; None where it did not come to its end.
-        why: it failed.
+        state: `done` or `failed`.
+        score: the best mean dev score, at most 1; None if there is none.
+        step: the global step of that score.
+        seconds: duration; None if it failed.
+        why: the reason for a failure; empty otherwise.
     """
 
     run: str
@@ -58,7 +58,7 @@ class Sweep:
     Args:
         trials: in the order in which they were begun.
         best: the trial with the highest score.
-        best_config: a configuration that `palm train` takes.
+        best_config: a configuration for `palm train` with the best settings.
     """
 
     trials: Sequence[Trial]
@@ -91,27 +91,29 @@ def sweep(
     """Train with different settings, and find those with the best dev scores.
 
     A run's score is the mean over targets (or `best_by`) of their first metric at its best evaluation. The
-    same call resumes a sweep that was killed, and adds trials. The result is also in the folder.
+    same call resumes a killed sweep, and adds trials. The result is also written to the folder.
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
         space: setting -> a list of values, or `{"low": …, "high": …, "log": …, "step": …}`; settings of one
             task are called `task.setting`.
         task_dir: the folder of the task files.
-        trials: let Optuna choose so many points; all combinations where absent.
-        workers: runs at a time; one on every visible GPU, or one on a CPU, where absent.
-        output: the folder; `<save_path>_sweep` where absent.
-        overwrite: remove the runs of another sweep there.
-        keep_models: keep the models and checkpoints of runs that are done.
+        trials: number of trials chosen by Optuna; by default all combinations are tried.
+        workers: runs at a time; by default one on every visible GPU, or one on a CPU.
+        output: the folder; by default `<save_path>_sweep`.
+        overwrite: remove the runs of another sweep from the folder.
+        keep_models: keep the models and checkpoints of finished runs.
         argv: command-line arguments that override settings.
 
     Raises:
-        ConfigError: everything that is wrong with the configuration or the space, in one report.
-        PalmError: the folder holds another sweep, a run ended with an error, or none has a score.
+        ConfigError: the configuration or the space has errors; all of them in one report.
+        PalmError: the folder contains another sweep, a run ended with an error, or none has a score.
     """
     show_on_console()
     found = space_of(space)
     raise_any([] if trials is None else count_problems(trials=trials))
+    if "save_path" in found:
+        raise ConfigError("sweep: save_path cannot vary; each run has its own folder under --output")
     source = Source(config, task_dir, argv)
     settings = _checked(source.at(first_point(found)))
     with only_run_in(folder := folder_of(settings.save_path, "sweep", output)):
@@ -128,29 +130,29 @@ def _checked(config: Config) -> RunSettings:
     if settings.stages:
         raise ConfigError(NO_STAGES)
     if all(task.task.get("dev_file") is None for task in planned.tasks):
-        raise ConfigError("a sweep needs dev scores, and no task has a dev_file; give one to a target")
+        raise ConfigError("a sweep needs dev scores, but no task has a dev_file; set dev_file for a target")
     return settings
 
 
 def _document(config: Config) -> dict[str, Any]:
-    plan(config, for_train=True)  # what is asked for is what it resolves to
+    plan(config, for_train=True)  # records the resolved settings
     whole = config.resolved()
     alike = {"num_devices": 1} if whole["global"].get("num_devices", "auto") == "auto" else {}
     return {**whole, "global": {**whole["global"], **alike}}
 
 
 NO_STAGES = (
-    "stages: a sweep compares runs by the best dev score of each, and stages are several runs; take stages "
-    "out, and search those of one stage: task_instance as in it, and for a later one start_from: "
-    "<save_path>/stages/<the one before>/weights. Then write the best into the stage"
+    "stages: a sweep compares single runs by their best dev score, and stages are several runs; remove them, "
+    "and search the settings of one stage: give its task_instance, and for a later stage start_from: "
+    "<save_path>/stages/<the one before>/weights. Then write the best settings into the stage"
 )
 
 
 def _opened(folder: Path, space: Space, source: Source, trials: int | None, overwrite: bool) -> Study | None:
-    """Open the folder; returns its study, where Optuna chooses the points."""
+    """Open the folder; return its study, or None if all points are tried."""
     if trials is None:
         for point in grid_points(space):
-            plan(source.at(point), for_train=True)  # all mistakes before the first run
+            plan(source.at(point), for_train=True)  # report all errors before the first run
     for name in (SWEEP_JSON, BEST_CONFIG):
         check_replaceable(folder / name)
         check_not_read(folder / name, [source.config])
@@ -159,7 +161,7 @@ def _opened(folder: Path, space: Space, source: Source, trials: int | None, over
     about = {
         "space": json_of_space(space),
         "by": "grid" if trials is None else "optuna",
-        "settings": that_count(document(given, planned, given.tasks)),
+        "settings": result_settings(document(given, planned, given.tasks)),
         "data": data_checksums([planned]),
     }
     if Grid(folder).open("sweep", about, overwrite):
@@ -169,7 +171,7 @@ def _opened(folder: Path, space: Space, source: Source, trials: int | None, over
 
 
 def _trained(pool: Pool, source: Source, space: Space, study: Study | None, trials: int) -> list[Trial]:
-    """Train a run for each point of a grid, or each trial of a study."""
+    """Train a run for every point of a grid, or every trial of a study."""
     points = [] if study is not None else grid_points(space)
     names = [f"{k:04d}" for k in range(trials or len(points))]
     progress = GridProgress(dict.fromkeys(names, 1))
@@ -177,7 +179,7 @@ def _trained(pool: Pool, source: Source, space: Space, study: Study | None, tria
 
     def runs() -> Iterator[GridRun]:
         for number, name in enumerate(names):
-            # A trial that was begun has its point on the disk; Optuna hears of it before it chooses the next.
+            # A trial that was begun has its point on disk; it is passed to Optuna before the next choice.
             point = points[number] if study is None else study.next_point(pool.grid.point(name))
             yield GridRun(name, _document(source.at(point)), point=point)
 
@@ -187,7 +189,7 @@ def _trained(pool: Pool, source: Source, space: Space, study: Study | None, tria
             study.tell(int(run.name), score if result["state"] == "done" else None)
         label = _label(run.point)
         shown = result["why"] or ("no dev score" if score is None else f"dev score {score:.4f}")
-        progress.tell(run.name, result, is_old, f"{label}: {shown}")
+        progress.report(run.name, result, is_old, f"{label}: {shown}")
         seconds = result["seconds"] or None
         found[run.name] = Trial(run.name, run.point, result["state"], score, step, seconds, result["why"])
 

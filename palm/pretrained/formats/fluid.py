@@ -1,4 +1,4 @@
-"""Paddle Fluid's variable files: one tensor each, a short header before its raw numbers."""
+"""Paddle Fluid's variable files: one tensor each, a short header before its raw values."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from torch import Tensor
 
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
-from palm.pretrained.formats.zips import MAX_MEMBERS, Limited, most_unpacked
+from palm.pretrained.formats.zips import MAX_MEMBERS, LimitedReader, max_unpacked
 
 ARCHIVE = "__palmmodel__"
 """PaddlePALM's packed parameters: a gzipped tar of variable files."""
 
 MAX_LEVELS = 16
-"""Levels of detail of a variable; weights have none."""
+"""Limit of a variable's levels of detail; weights have none."""
 
 MAX_DESCRIPTION = 1024
-"""Bytes of a variable's description; weights have a type and two sizes."""
+"""Limit of the bytes of a variable's description; weights have a type and two sizes."""
 
-_LONGEST = 63
-"""Bits before the last byte of an integer; more make no 64."""
+_MAX_SHIFT = 63
+"""Bits before the last byte of a 64-bit integer."""
 
 _FORM = " as a Paddle variable"
 _BLOCK = 1 << 24
 
 _DTYPES = {2: "<i4", 3: "<i8", 4: "<f2", 5: "<f4", 6: "<f8"}
 _NOT_WEIGHTS = re.compile(r"^\.|__$|@|(?:_moment[12]|_beta[12]_pow_acc|_ema)_\d+$")
-"""Descriptions, counters and the optimizer's memory, which lie beside the weights."""
+"""Descriptions, counters and optimizer states, which are stored beside the weights."""
 
 
 def read_folder(folder: Path, headers: bool = False) -> dict[str, Tensor]:
-    """The weights of a folder with one file per variable, by file name.
+    """Read the weights of a folder with one file per variable, by file name.
 
     Args:
-        folder: what Fluid's `save_persistables` wrote.
-        headers: leave the numbers where they are; the tensors are on the device "meta".
+        folder: a folder written by Fluid's `save_persistables`.
+        headers: do not read the values; the tensors are on the device "meta".
 
     Raises:
-        StorageError: a file is not a variable, or cut short.
+        StorageError: if a file is not a variable, or is truncated.
     """
     files = {file.name: file for file in sorted(folder.iterdir()) if file.is_file()}
     found = {}
@@ -59,25 +59,25 @@ def read_folder(folder: Path, headers: bool = False) -> dict[str, Tensor]:
 
 
 def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
-    """The weights in a `__palmmodel__` file, by member name.
+    """Read the weights in a `__palmmodel__` file, by member name.
 
     Args:
         archive: a gzipped tar of variables.
-        headers: keep no numbers; the tensors are on the device "meta". The file is unpacked all the same.
+        headers: do not keep the values; the tensors are on the device "meta". The file is unpacked anyway.
 
     Raises:
-        StorageError: it is not a gzipped tar, a member is not a variable, or it unpacks to far more than
-            it weighs.
+        StorageError: if it is not a gzipped tar, if a member is not a variable, or if it unpacks to far more
+            than its size.
     """
     found = {}
     others = []
     with wrap_read_errors(archive), gzip.open(archive) as raw:
-        # gzip does not tell how much there will be, so it is counted while it comes.
-        unpacked = Limited(raw, most_unpacked(archive.stat().st_size))
+        # gzip does not store the unpacked size, so bytes are counted while reading.
+        unpacked = LimitedReader(raw, max_unpacked(archive.stat().st_size))
         with tarfile.open(fileobj=io.BufferedReader(unpacked, 1 << 16), mode="r|") as tar:
             for number, member in enumerate(tar):
                 if number >= MAX_MEMBERS:
-                    raise ValueError(f"it holds more than {MAX_MEMBERS} files; it is no model")
+                    raise ValueError(f"it contains more than {MAX_MEMBERS} files; it is not a model")
                 name = Path(member.name).name
                 stream = tar.extractfile(member) if member.isreg() and not member.issparse() else None
                 if _NOT_WEIGHTS.search(name):
@@ -91,38 +91,38 @@ def read_archive(archive: Path, headers: bool = False) -> dict[str, Tensor]:
 
 
 def _weights_among(names: Iterable[str], place: Path) -> list[str]:
-    """The names of weights; how many others there are is logged."""
+    """Select the names of weights, and log the number of the others."""
     names = list(names)
     weights = [name for name in names if not _NOT_WEIGHTS.search(name)]
-    if left := len(names) - len(weights):
-        logger.info("%s: %d entries beside the weights are not read, such as an optimizer's", place, left)
+    if others := len(names) - len(weights):
+        logger.info("%s: %d entries that are not weights are ignored, such as an optimizer's", place, others)
     return weights
 
 
 def _variable(stream: IO[bytes], size: int, headers: bool) -> Tensor:
-    """The tensor of a variable of `size` bytes."""
-    dtype, shape, left = _header(stream, size)
-    if math.prod(shape) * dtype.itemsize != left:
-        raise ValueError(f"it claims {shape} numbers of {dtype.itemsize} bytes, and has another size")
+    """Read the tensor of a variable of `size` bytes."""
+    dtype, shape, remaining = _header(stream, size)
+    if math.prod(shape) * dtype.itemsize != remaining:
+        raise ValueError(f"it claims {shape} values of {dtype.itemsize} bytes, but has another size")
     if headers:
         return torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype, device="meta")
     values = np.empty(shape, dtype)
     raw = values.reshape(-1).view(np.uint8)
-    for start in range(0, len(raw), _BLOCK):  # an archive's own reader makes copies of what it reads
+    for start in range(0, len(raw), _BLOCK):  # in blocks, because the reader of an archive copies its data
         part = raw[start : start + _BLOCK]
         data = stream.read(len(part))
         if len(data) < len(part):
-            raise ValueError("cut short")
+            raise ValueError("it is truncated")
         part[:] = np.frombuffer(data, np.uint8)
     return torch.from_numpy(values)
 
 
 def _header(stream: IO[bytes], size: int) -> tuple[np.dtype[Any], list[int], int]:
-    """Type and shape of a variable, and how many of its `size` bytes are left for the numbers.
+    """Read the type and shape of a variable; also return how many of its `size` bytes remain for the values.
 
     Little endian: u32 version 0; u64 number of levels of detail, per level its size in bytes (u64)
-    and that many bytes; u32 version 0; i32 size of a protobuf TensorDesc; that: field 1, the type, and
-    repeated field 2, the shape; the raw numbers.
+    and that many bytes; u32 version 0; i32 size of a protobuf TensorDesc; the TensorDesc with field 1, the
+    type, and repeated field 2, the shape; the raw values.
     """
     version, levels = struct.unpack("<IQ", stream.read(12))
     if levels > MAX_LEVELS:
@@ -131,38 +131,38 @@ def _header(stream: IO[bytes], size: int) -> tuple[np.dtype[Any], list[int], int
     for _ in range(levels):
         skipped = struct.unpack("<Q", stream.read(8))[0]
         if at + skipped > size:
-            raise ValueError("cut short")
+            raise ValueError("it is truncated")
         stream.read(skipped)
         at += 8 + skipped
     tensor_version, described = struct.unpack("<Ii", stream.read(8))
     if version or tensor_version:
-        raise ValueError(f"the format has version {max(version, tensor_version)}; known: 0")
+        raise ValueError(f"the format has version {max(version, tensor_version)}, expected 0")
     if not 0 <= described <= MAX_DESCRIPTION:
         raise ValueError(f"it claims a description of {described} bytes")
-    types, shape = _described(stream.read(described))
+    types, shape = _parse_description(stream.read(described))
     return np.dtype(_DTYPES[types[0]]), shape, size - at - 8 - described
 
 
-def _described(message: bytes) -> tuple[list[int], list[int]]:
-    """The values of a TensorDesc's fields 1 and 2, which are integers as all of its fields are."""
+def _parse_description(message: bytes) -> tuple[list[int], list[int]]:
+    """Parse fields 1 and 2 of a TensorDesc; all of its fields are integers."""
     found: dict[int, list[int]] = {1 << 3: [], 2 << 3: []}
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
         if tag not in found:
-            raise ValueError("not the description of a variable")
+            raise ValueError("its header is not the description of a variable")
         value, at = _varint(message, at)
         found[tag].append(value)
     return found[1 << 3], found[2 << 3]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer that begins at a place, seven bits a byte from the lowest on, and where it ends."""
+    """Parse the varint at a position, seven bits per byte, lowest first; also return its end."""
     value = shift = 0
-    while at < len(data) and data[at] & 0x80 and shift < _LONGEST:
+    while at < len(data) and data[at] & 0x80 and shift < _MAX_SHIFT:
         value |= (data[at] & 0x7F) << shift
         at += 1
         shift += 7
     if at >= len(data) or data[at] & 0x80:
-        raise ValueError("cut short")
+        raise ValueError("it is truncated")
     return value | data[at] << shift, at + 1

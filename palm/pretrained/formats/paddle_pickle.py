@@ -1,4 +1,4 @@
-"""Paddle's `.pdparams`: a pickle of numpy's arrays."""
+"""Paddle's `.pdparams`: a pickle of numpy arrays."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from palm.pretrained.formats.pickles import COMMON, Fillable, Stream, load_pickl
 
 NAMES_KEY = "StructuredToParameterName@@"
 PARTS_KEY = "UnpackBigParamInfor@@"
-"""Paddle's own entries: other names of the arrays, and large arrays that were cut into parts."""
+"""Paddle's own entries: other names of the arrays, and large arrays that were split into parts."""
 
 _DTYPES = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "b1"}
 
 
 def read_pdparams(file: Path, headers: bool = False) -> dict[str, Tensor]:
-    """Return the arrays of a file that `paddle.save(layer.state_dict(), file)` wrote, by name.
+    """Read the arrays of a file written by `paddle.save(layer.state_dict(), file)`, by name.
 
     Args:
         file: the file.
-        headers: give tensors on the device "meta"; the numbers are read all the same, for they lie within
-            the pickle.
+        headers: return tensors on the device "meta"; the values are read anyway, as part of the pickle.
 
     Raises:
-        StorageError: it is something else, holds more than arrays, or asks for anything to be called.
+        StorageError: if it is not such a file, contains anything besides arrays, or asks for a function to be
+            called.
     """
     with wrap_read_errors(file, " as Paddle's arrays"):
         with file.open("rb") as stream:
             content = load_pickle(Stream(stream, file.stat().st_size), _KNOWN)
         if not isinstance(content, dict):
-            raise pickle.UnpicklingError(f"it holds a {type(content).__name__}, not arrays by name")
+            raise pickle.UnpicklingError(f"it contains a {type(content).__name__}, not arrays by name")
         content.pop(NAMES_KEY, None)
         parts = content.pop(PARTS_KEY, {})
-        # One by one, so that there is one copy more of a single array only.
+        # One by one, so only a single array is in memory twice.
         tensors = {name: _tensor(name, content.pop(name)) for name in list(content)}
         for name, cut in parts.items():
             pieces = [tensors.pop(piece) for piece in cut["slices"]]
@@ -47,37 +47,37 @@ def read_pdparams(file: Path, headers: bool = False) -> dict[str, Tensor]:
 
 
 def _tensor(name: object, value: Any) -> Tensor:
-    """Return the tensor of an entry; in some versions a parameter is (its name, its array)."""
+    """Convert an entry to a tensor; in some versions a parameter is (its name, its array)."""
     array = value[1] if isinstance(value, tuple) and len(value) == 2 else value
     if not (isinstance(name, str) and isinstance(array, _Array) and array.values is not None):
-        raise pickle.UnpicklingError(f"{name!r} is no array")
+        raise pickle.UnpicklingError(f"{name!r} is not an array")
     values = array.values
-    if values.dtype.str[1:] == "u2":  # Paddle's bfloat16, a type that numpy does not have
+    if values.dtype.str[1:] == "u2":  # Paddle's bfloat16, which numpy lacks
         return torch.from_numpy(values.astype("<u2")).view(torch.bfloat16)
     return torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
 
 
 class _Dtype(Fillable):
-    """An array's type: its code, and later the order of its bytes."""
+    """The dtype of an array: its code and, set later, its byte order."""
 
     __slots__ = ("code", "order")
 
     def __init__(self, code: object, *_: object) -> None:
         if not isinstance(code, str) or code not in _DTYPES:
             shown = repr(code) if isinstance(code, str) else type(code).__name__
-            raise pickle.UnpicklingError(f"arrays of {shown} are not numbers")
+            raise pickle.UnpicklingError(f"arrays of type {shown} are not numeric")
         self.code = code
         self.order = "<"
 
     def fill(self, state: Any) -> None:
-        """Take the order of the bytes."""
+        """Set the byte order."""
         if not isinstance(state[1], str) or state[1] not in ("<", ">", "|", "="):
-            raise pickle.UnpicklingError("the order of an array's bytes is unknown")
+            raise pickle.UnpicklingError("the byte order of an array is unknown")
         self.order = state[1]
 
 
 class _Array(Fillable):
-    """An array, empty until its state comes; it is always made with the same arguments."""
+    """An array, empty until `fill`; numpy always creates it with the same arguments."""
 
     __slots__ = ("values",)
 
@@ -85,18 +85,18 @@ class _Array(Fillable):
         self.values: np.ndarray[Any, Any] | None = None
 
     def fill(self, state: Any) -> None:
-        """Take shape, type and numbers."""
+        """Set shape, dtype and values."""
         _, shape, dtype, is_fortran, data = state
-        # Python 2 wrote bytes as text; each character is a byte then.
+        # Python 2 wrote bytes as text, one character per byte.
         raw = data.encode("latin1") if isinstance(data, str) else data
         flat = np.frombuffer(raw, dtype=np.dtype(dtype.order + dtype.code))
         self.values = flat.reshape(shape, order="F" if is_fortran else "C")
 
 
 def _encode(text: str, encoding: object) -> bytes:
-    """Stand for `_codecs.encode`, with which old protocols write bytes."""
+    """Replace `_codecs.encode`, which old protocols use for bytes."""
     if not isinstance(encoding, str) or encoding != "latin1":
-        raise pickle.UnpicklingError("bytes are written as latin1, not in another encoding")
+        raise pickle.UnpicklingError("the encoding of bytes should be latin1")
     return text.encode("latin1")
 
 
@@ -108,4 +108,4 @@ _KNOWN: dict[str, object] = {
     "numpy.dtype": _Dtype,
     "_codecs.encode": _encode,
 }
-"""Every name that a file of arrays needs -> what stands for it."""
+"""Name that a file of arrays may refer to -> its replacement."""

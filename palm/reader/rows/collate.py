@@ -1,4 +1,4 @@
-"""Rows of different lengths as one batch of rectangular tensors, padded to the longest."""
+"""Collate rows of different lengths into tensors that are padded to the longest row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEQUENCE_ATTR: Specs = {
     "task_ids": _TOKENS,
     "input_mask": TensorSpec(("batch", "seq"), torch.bool),
 }
-"""What every reader's batch carries."""
+"""The tensors in every reader's batches."""
 
 ONE_PER_ROW = TensorSpec(("batch",), torch.long)
 
@@ -29,10 +29,10 @@ def padded_batch(rows: Rows, indices: Sequence[int], pad_id: int, task_id: int) 
     """The tensors of `SEQUENCE_ATTR` for these rows, each [batch, seq].
 
     Args:
-        rows: with the columns `token_ids` and `first_segment`.
-        indices: which rows, in the batch's order.
-        pad_id: the token id of padding; all other fields are 0 there.
-        task_id: the value of `task_ids` on real tokens.
+        rows: rows with the columns `token_ids` and `first_segment`.
+        indices: indices of the batch's rows, in order.
+        pad_id: the token id of padding, where all other fields are 0.
+        task_id: the value of `task_ids` for real tokens.
     """
     tokens = [rows["token_ids"][index] for index in indices]
     first_segment = np.asarray([rows["first_segment"][index] for index in indices])
@@ -40,11 +40,11 @@ def padded_batch(rows: Rows, indices: Sequence[int], pad_id: int, task_id: int) 
     columns = np.arange(lengths.max())
     mask: npt.NDArray[np.bool_] = columns < lengths[:, None]  # [batch, seq]
     token_ids = np.full(mask.shape, pad_id, dtype=np.int64)
-    # A mask is filled row by row from the left, which is the order of the tokens put one after another.
+    # A mask is filled row by row from the left, in the order of the concatenated tokens.
     token_ids[mask] = np.concatenate(tokens)
     return {
         "token_ids": torch.from_numpy(token_ids),
-        # 0 in padding, which every table of positions has.
+        # Padding has position 0, which every position table contains.
         "position_ids": torch.from_numpy(columns * mask),
         "segment_ids": torch.from_numpy(((columns >= first_segment[:, None]) & mask).astype(np.int64)),
         "task_ids": torch.from_numpy(task_id * mask.astype(np.int64)),
@@ -53,12 +53,12 @@ def padded_batch(rows: Rows, indices: Sequence[int], pad_id: int, task_id: int) 
 
 
 def padded(groups: Sequence[Numbers], fill: int, least: int = 0) -> torch.Tensor:
-    """Numbers of several rows as one tensor, [rows, widest], with `fill` behind the last ones.
+    """Pad the values of several rows on the right to one tensor, [rows, widest].
 
     Args:
-        groups: the numbers of each row.
-        fill: stands where a row has no more.
-        least: the least width.
+        groups: the values of each row.
+        fill: the padding value.
+        least: the minimum width.
     """
     widest = max(least, *map(len, groups))
     return torch.from_numpy(

@@ -1,4 +1,4 @@
-"""Encoded examples as flat arrays with offsets: small, quick to slice, ready to be mapped."""
+"""Encoded examples as flat arrays with offsets, which are compact and can be memory-mapped."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Column:
     """One field of all rows.
 
     Args:
-        values: all rows' numbers one after another; one per row where `offsets` is None. They are
-            integers, but for labels that are real numbers.
-        offsets: row i is `values[offsets[i] : offsets[i + 1]]`; None for one number a row.
+        values: the concatenated values of all rows, or one value per row if `offsets` is None. They are
+            integers, except for real labels.
+        offsets: row i is `values[offsets[i] : offsets[i + 1]]`; None for one value per row.
     """
 
     values: Numbers
@@ -35,39 +35,39 @@ class Column:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> Ints:
-        """Row `row` as an array (of no dimension where it is one number)."""
+        """Row `row` as an array, which is zero-dimensional if `offsets` is None."""
         if self.offsets is None:
             return self.values[row, ...]
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
     @property
     def lengths(self) -> Ints:
-        """The number of numbers of every row, int64[rows]."""
+        """The number of values in every row, int64[rows]."""
         if self.offsets is None:
             return np.ones(len(self), dtype=np.int64)
         return np.diff(self.offsets)
 
     @classmethod
     def ragged(cls, rows: Sequence[Sequence[float] | Numbers], dtype: npt.DTypeLike = np.int32) -> Column:
-        """A column of rows of different lengths."""
+        """A column whose rows have different lengths."""
         flat = np.concatenate([np.asarray(row) for row in rows]) if len(rows) else np.empty(0)
         return cls(flat.astype(dtype), offsets_of([len(row) for row in rows]))
 
     @classmethod
     def scalar(cls, values: Sequence[float] | Numbers, dtype: npt.DTypeLike = np.int64) -> Column:
-        """A column of one number a row, whole ones unless `dtype` says otherwise."""
+        """A column with one value per row."""
         return cls(np.asarray(values, dtype=dtype).reshape(-1))
 
 
 class Rows:
-    """Named columns of equal length; `token_ids` is always one of them.
+    """Named columns of equal length, one of which is `token_ids`.
 
     Args:
         columns: name -> column.
-        digest: the value of `digest`, where it is known.
+        digest: the value of `digest` if it is known.
 
     Attributes:
-        bad: the first of the file's rows that were left out or repaired, and how many there were.
+        bad: records of the file's first rows that were left out or repaired, and the number of all of them.
     """
 
     bad: tuple[Sequence[dict[str, Any]], int] = ((), 0)
@@ -88,12 +88,12 @@ class Rows:
 
     @property
     def lengths(self) -> Ints:
-        """Number of tokens of every row, int64[rows]."""
+        """The number of tokens in every row, int64[rows]."""
         return self.columns["token_ids"].lengths
 
     @property
     def digest(self) -> str:
-        """A short hash of all columns: equal rows in equal order, equal digest."""
+        """A short hash of all columns, which is equal for the same rows in the same order."""
         if self._digest is None:
             arrays = {name: vars(column).items() for name, column in self.columns.items()}
             self._digest = digest_of(
@@ -105,7 +105,7 @@ class Rows:
         return self._digest
 
     def select(self, indices: Sequence[int]) -> Rows:
-        """These rows alone, in this order."""
+        """Only these rows, in this order."""
         return Rows(
             {
                 name: Column(column.values[indices])
@@ -117,7 +117,7 @@ class Rows:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Rows]) -> Rows:
-        """All rows of all parts, in order."""
+        """Concatenate the rows of all parts."""
         if len(parts) == 1:
             return parts[0]
         joined = {}
@@ -129,7 +129,7 @@ class Rows:
 
 
 def offsets_of(lengths: Sequence[int] | Ints) -> Ints:
-    """The offsets of rows of these lengths, as a `Column` has them, int64[rows + 1]."""
+    """The `Column.offsets` of rows of these lengths, int64[rows + 1]."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
@@ -140,6 +140,6 @@ def array_info(array: Ints) -> ArrayInfo:
 
 
 def digest_of(columns: Mapping[str, Any]) -> str:
-    """A short hash of columns, from the descriptions of their `values` and `offsets`."""
+    """A short hash of columns, computed from the `array_info` of their `values` and `offsets`."""
     header = json.dumps(columns, sort_keys=True).encode()
     return hashlib.blake2b(header, digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Rows in a folder: one file an array, written a part at a time, mapped into memory when they are read."""
+"""Rows in a folder with one file per array, written in parts and memory-mapped for reading."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ DESCRIPTION = "rows.json"
 
 
 def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad: BadRows) -> None:
-    """Write rows part by part; only one part is in memory.
+    """Write rows in parts, only one of which is in memory.
 
     Args:
         folder: an empty folder.
-        parts: every part has the columns of the first.
-        messages: the warnings about the rows, to be logged again; all of them are there after the last part.
-        bad: the rows that were left out or repaired, likewise.
+        parts: parts that all have the same columns.
+        messages: the warnings about the rows, to be logged on later use; complete after the last part.
+        bad: the rows that were left out or repaired; complete after the last part.
 
     Raises:
-        OSError: the folder cannot be written.
-        PalmError: a part has other columns, or numbers of another type.
+        OSError: the folder cannot be written to.
+        PalmError: a part has other columns, or values of another type.
     """
     kinds: dict[str, str] = {}
     files: dict[Path, BinaryIO] = {}
@@ -43,8 +43,8 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
             kinds = kinds or _kinds(rows)
             if _kinds(rows) != kinds:
                 raise PalmError(
-                    f"the reader encodes some rows as {kinds}, others as {_kinds(rows)}; "
-                    "encode should make the same columns of all examples"
+                    f"the reader encodes some rows as {kinds} and others as {_kinds(rows)}; "
+                    "encode should return the same columns for all examples"
                 )
             for number, column in enumerate(columns.values()):
                 values = folder / f"{number}.values"
@@ -52,7 +52,7 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
                 if values not in files:
                     files[values] = opened.enter_context(new_file(values))
                 if column.offsets is not None:
-                    # Offsets count from the file's first number; those of the first part begin with a 0.
+                    # Offsets count from the file's first value; those of the first part begin with a 0.
                     shifted = column.offsets + files[values].tell() // column.values.itemsize
                     if offsets not in files:
                         files[offsets] = opened.enter_context(new_file(offsets))
@@ -71,26 +71,26 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
 
 
 def _info(file: Path, part: Ints) -> ArrayInfo:
-    """Describe a written array, as `array_info` would if it were in memory."""
+    """The `array_info` of a written array, without loading it into memory."""
     count = file.stat().st_size // part.itemsize
     return {"dtype": part.dtype.str, "count": count, "blake2b": checksum(file, "blake2b")}
 
 
 def _kinds(rows: Rows) -> dict[str, str]:
-    """The type of every column, in words."""
+    """The type of every column, for messages."""
     return {
-        name: f"{'one' if column.offsets is None else 'many'} {column.values.dtype} a row"
+        name: f"{'one' if column.offsets is None else 'many'} {column.values.dtype} per row"
         for name, column in rows.columns.items()
     }
 
 
 def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
-    """The rows of a folder, on the disk until they are used, and the warnings to be logged about them.
+    """The memory-mapped rows of a folder and the warnings to be logged about them.
 
     Raises:
-        StorageError: something is missing, cut short or changed.
+        StorageError: a file is missing, truncated or changed.
     """
-    # Every file is read once, for its checksum: a flipped bit would otherwise train on wrong rows unnoticed.
+    # Every file is read once for its checksum; otherwise, a flipped bit would silently train on wrong rows.
     verify(folder, (DESCRIPTION,))
     about = read_object(folder / DESCRIPTION)
     with wrap_read_errors(folder / DESCRIPTION):

@@ -1,1 +1,1 @@
-"""Tables in the formats that people have: files, records with their places, columns."""
+"""Tables in common file formats: their files, rows and columns."""

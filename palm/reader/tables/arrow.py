@@ -1,4 +1,4 @@
-"""Tables of Parquet and Arrow files, read a batch of rows at a time by pyarrow (extra `parquet`)."""
+"""Tables in Parquet and Arrow files, read in batches of rows by pyarrow (extra `parquet`)."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any
 from palm.core.errors import DataError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.reader.tables.files import format_of, seekable
-from palm.reader.tables.record import Head, Refuse, TableRow
+from palm.reader.tables.record import OnHeader, Refuse, TableRow
 
 BATCH = 256
-"""Rows that are Python values at a time; with 1024, memory grows by 3 MB more."""
+"""Rows converted to Python values at a time; with 1024, memory grows by 3 MB more."""
 
 
-def parquet_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
+def parquet_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
     """The rows of a Parquet file; a place is the row group and the row in it, both counted from 1.
 
     Args:
         file: the file.
-        head: takes the columns' names and the file.
-        refuse: takes nothing, as every row can be read.
+        on_header: called with the column names and the file name.
+        refuse: never called, because every row can be read.
 
     Raises:
-        DataError: no such file, a damaged one, pyarrow missing, or what `head` raises.
+        DataError: a missing or damaged file, pyarrow is not installed, or an error from `on_header`.
     """
     with _opened(file, "Parquet") as table:
-        columns = head(table.schema_arrow.names, str(file))
+        columns = on_header(table.schema_arrow.names, str(file))
         for group in range(table.num_row_groups):
             batches = table.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False)
             yield from _placed(batches, f"{file}: row group {group + 1}")
 
 
-def arrow_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
-    """The rows of an Arrow file, as the library `datasets` saves them; see `parquet_rows`."""
+def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
+    """The rows of an Arrow file saved by the library `datasets`; see `parquet_rows`."""
     with _opened(file, "an Arrow file") as batches:
-        columns = head(batches.schema.names, str(file))
+        columns = on_header(batches.schema.names, str(file))
         for number, batch in enumerate(batches, start=1):
             wanted = batch if columns is None else batch.select(columns)
             parts = (wanted.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
@@ -45,7 +45,7 @@ def arrow_rows(file: Path, head: Head, refuse: Refuse) -> Iterator[TableRow]:  #
 
 
 def file_schema(file: Path) -> Any:
-    """The columns of a Parquet or Arrow file with their types, a `pyarrow.Schema`."""
+    """The `pyarrow.Schema` of a Parquet or Arrow file."""
     is_parquet = format_of(file) == "parquet"
     with _opened(file, "Parquet" if is_parquet else "an Arrow file") as table:
         return table.schema_arrow if is_parquet else table.schema
@@ -71,7 +71,7 @@ def _placed(batches: Iterator[Any], place: str) -> Iterator[TableRow]:
     for batch in batches:
         rows = batch.to_pylist()
         del batch
-        # Else the pool keeps the pages of all threads and former batches: of a file of 40 MB, 28 MiB.
+        # Otherwise, the pool keeps the pages of all threads and earlier batches: 28 MiB for a 40 MB file.
         default_memory_pool().release_unused()
         for cells in rows:
             row += 1

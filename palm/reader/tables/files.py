@@ -1,4 +1,4 @@
-"""The files of a table: from its path to local files in their order, and to their bytes."""
+"""The files of a table: find the local files for a path, and open them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import IO, Any, Literal, get_args
 from palm.core.errors import DataError
 from palm.core.files.checksum import checksum
 from palm.core.files.untrusted import POINTER, is_pointer, read_object
-from palm.reader.tables.remote import copies_of, is_address
+from palm.reader.tables.remote import copies_of, is_url
 
 TableFormat = Literal["tsv", "csv", "jsonl", "parquet", "arrow", "squad"]
 
@@ -26,33 +26,33 @@ FORMATS: dict[str, TableFormat] = {
     **{f".{kind}": kind for kind in get_args(TableFormat) if kind != "squad"},
     ".ndjson": "jsonl",
 }
-"""The endings of names that tell a format."""
+"""Suffix of a file name -> its format."""
 
 _FOREIGN = {
-    b"PK\3\4": "a ZIP archive, as Excel's files are",
-    b"\xd0\xcf\x11\xe0": "a file of Excel",
+    b"PK\3\4": "a ZIP archive, such as an Excel file",
+    b"\xd0\xcf\x11\xe0": "an Excel file",
     b"\x80": "a pickle",
-    b"\x1f\x8b": "packed by gzip without the ending .gz",
+    b"\x1f\x8b": "compressed with gzip, but without the suffix .gz",
 }
-"""The first bytes of files that are sometimes taken for tables."""
+"""The first bytes of files that are sometimes mistaken for tables."""
 
-_PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+_COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def format_of(file: Path) -> TableFormat | None:
-    """The format that a file's name tells, `.gz` and its like left aside; None for any other name."""
-    endings = [ending.lower() for ending in file.suffixes[-2:]]
-    if endings and endings[-1] in _PACKED:
-        endings.pop()
-    return FORMATS.get(endings[-1]) if endings else None
+    """The format given by the suffix of a file, apart from `.gz` and the like; None for other suffixes."""
+    suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    return FORMATS.get(suffixes[-1]) if suffixes else None
 
 
 def files_of(path: Path) -> list[Path]:
-    """The local files of a table: of a folder or a pattern in the order of their names.
+    """The local files of a table; those of a folder or pattern are sorted by name.
 
     Args:
-        path: a file, a folder, a pattern such as `part-*.csv`, an address, which is copied first, or several
-            of these with commas between.
+        path: a file, a folder, a pattern such as `part-*.csv`, a URL, which is downloaded first, or several
+            of these, separated by commas.
 
     Raises:
         DataError: there are none.
@@ -63,24 +63,24 @@ def files_of(path: Path) -> list[Path]:
         found = _files_in(path)
     elif "," in str(path):
         found = [file for part in str(path).split(",") for file in files_of(Path(part.strip()))]
-    elif is_address(path):
+    elif is_url(path):
         found = list(copies_of(path))
     else:
         found = [Path(name) for name in sorted(glob.glob(str(path))) if Path(name).is_file()]  # noqa: PTH207
     if not found:
-        raise DataError(f"{path}: cannot read the data file ({absence(path)})")
+        raise DataError(f"{path}: cannot read the data file ({missing_reason(path)})")
     return found
 
 
-def absence(path: Path) -> str:
-    """Say in what way a path leads to no data."""
+def missing_reason(path: Path) -> str:
+    """The reason why there is no data at a path, for messages."""
     if path.is_dir():
         return "no table in this folder"
-    return "no plain file" if path.exists() else "no such file"
+    return "not a regular file" if path.exists() else "no such file"
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """The tables in a folder; of one that Hugging Face's `datasets` saved, those that its state names."""
+    """The tables in a folder; in one saved by Hugging Face's `datasets`, the files listed in its state."""
     state = folder / "state.json"
     if state.is_file():
         parts = read_object(state).get("_data_files", [])
@@ -90,43 +90,43 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def is_data(path: Path) -> bool:
-    """Tell whether a path leads to a table, or to any other data file; an address is not asked."""
+    """Check whether there is a data file or table at a path; URLs are assumed to exist."""
     try:
-        return is_address(path) or bool(files_of(path))
-    except (DataError, OSError):  # such as a name that is too long
+        return is_url(path) or bool(files_of(path))
+    except (DataError, OSError):  # OSError: for example, a name that is too long
         return False
 
 
 def digest_of(files: Sequence[Path], algorithm: str = "sha256") -> str:
-    """The hexadecimal hash of a file's bytes; of several files, the hash of their hashes.
+    """The hexadecimal hash of a file's bytes, or the hash of several files' hashes.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     parts = [checksum(file, algorithm) for file in files]
     return parts[0] if len(parts) == 1 else hashlib.new(algorithm, "".join(parts).encode()).hexdigest()
 
 
 def data_size(path: Path) -> int:
-    """The bytes of a data file, or of all files of a table."""
+    """The size in bytes of a data file, or of all files of a table."""
     return sum(file.stat().st_size for file in files_of(path))
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a data file, unpacked while they are read.
+    """Open a data file in binary mode, decompressing it while it is read.
 
     Raises:
-        DataError: no such file, or a damaged one.
+        DataError: a missing or damaged file.
     """
-    opener = _PACKED.get(file.suffix.lower(), open)
+    opener = _COMPRESSED.get(file.suffix.lower(), open)
     try:
         with opener(file, "rb") as stream:
             start = stream.peek(64)
             if is_pointer(start):
                 raise DataError(f"{file}: cannot read the data file ({POINTER})")
             if kinds := [kind for each, kind in _FOREIGN.items() if start.startswith(each)]:
-                raise DataError(f"{file}: it is {kinds[0]}, and no table; save it as CSV, or name its format")
+                raise DataError(f"{file}: not a table, but {kinds[0]}; save it as CSV or set format")
             yield stream
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -135,13 +135,13 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def seekable(file: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a data file, in any order; a packed one is unpacked into a temporary file first.
+    """Open a data file for random access; a compressed one is decompressed into a temporary file first.
 
     Raises:
-        DataError: as `opened`.
+        DataError: see `opened`.
     """
     with opened(file) as stream:
-        if file.suffix.lower() not in _PACKED:
+        if file.suffix.lower() not in _COMPRESSED:
             yield stream
             return
         with tempfile.TemporaryFile() as whole:

@@ -1,8 +1,8 @@
-"""A JSON file of any size, whose one long list is read an element at a time.
+"""Stream the elements of one long list in a JSON file of any size.
 
-Measured on files of SQuAD's form (one core, Python 3.11): 30 MB take 0.12 s and 6 MiB, 300 MB 1.2 s and
-6 MiB; with `json.load` 0.3 s and 113 MiB, 6.5 s and 1130 MiB; with `ijson` (its C parser) 0.15 s and 1.4 s,
-1 MiB each, and its errors have no line.
+Measured on files in SQuAD's format (one core, Python 3.11): 30 MB take 0.12 s and 6 MiB, 300 MB 1.2 s and
+6 MiB; with `json.load`, 0.3 s and 113 MiB, 6.5 s and 1130 MiB; with `ijson` (C parser), 0.15 s and 1.4 s,
+1 MiB each, but its errors do not contain the line.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ CHUNK = 1 << 20
 """Characters read at a time."""
 
 _DECODER = json.JSONDecoder()
-_BLANKS = re.compile(r"[ \t\r\n]*")
+_WHITE_SPACE = re.compile(r"[ \t\r\n]*")
 _LONGEST_CUT = 16
-"""An error this close to the end of the text may come from the rest missing (`-Infinit`, `\\u12`)."""
+"""An error this close to the end of the window may be due to a truncated token (`-Infinit`, `\\u12`)."""
 
 
 def list_elements(path: Path, key: str) -> Iterator[Any]:
     """The elements of the list under `key` of the JSON object in `path`, lazily.
 
-    Only one element, and a fixed number of characters, is in memory at a time.
+    Only one element and a fixed number of characters are in memory at a time.
 
     Raises:
         DataError: no such file, not JSON (with `file:line:column`), or no list under `key`.
@@ -53,14 +53,14 @@ def _elements(scanner: _Scanner, key: str) -> Iterator[Any]:
         for _ in scanner.items("[", "]", f"a list under {key!r}"):
             yield scanner.value()
     if scanner.peek():
-        hint = "; a file with a JSON object a line is named .jsonl" if scanner.peek() == "{" else ""
+        hint = "; name a file with one JSON object per line .jsonl" if scanner.peek() == "{" else ""
         scanner.fail("nothing after the closing '}'", hint)
     if not found:
         scanner.fail(f"a list {key!r} in the object")
 
 
 class _Scanner:
-    """A window over the text of a file, from the next unread character on."""
+    """A window over the text of a file that starts at the next unread character."""
 
     def __init__(self, path: Path, file: TextIO) -> None:
         self._path = path
@@ -72,26 +72,26 @@ class _Scanner:
         self._at_end = False
 
     def peek(self) -> str:
-        """The next character that is not blank, unread; nothing at the end of the file."""
+        """Skip white space and return the next character without reading it; empty at the end of the file."""
         while True:
-            self._next = _BLANKS.match(self._text, self._next).end()  # type: ignore[union-attr]
+            self._next = _WHITE_SPACE.match(self._text, self._next).end()  # type: ignore[union-attr]
             if self._next < len(self._text) or self._at_end:
                 return self._text[self._next : self._next + 1]
             self._read_on()
 
     def skip(self, character: str) -> bool:
-        """Step over the next character if it is this one."""
+        """Skip the next character if it is this one."""
         found = self.peek() == character
         self._next += found
         return found
 
     def expect(self, character: str, meaning: str) -> None:
-        """Step over the next character, which must be this one."""
+        """Skip the next character, which must be this one."""
         if not self.skip(character):
             self.fail(meaning)
 
     def items(self, opening: str, closing: str, meaning: str) -> Iterator[None]:
-        """Step over brackets and commas; yields where an item of the list or object is to be read."""
+        """Skip the brackets and commas of a list or object, yielding wherever an item has to be read."""
         self.expect(opening, meaning)
         more = not self.skip(closing)
         while more:
@@ -101,7 +101,7 @@ class _Scanner:
                 self.expect(closing, f"',' or {closing!r}")
 
     def value(self) -> Any:
-        """The next value, read whole."""
+        """Read the next value."""
         self.peek()
         while True:
             try:
@@ -111,11 +111,11 @@ class _Scanner:
                 may_be_cut = near_the_end or error.msg.startswith("Unterminated string")
                 if self._at_end or not may_be_cut:
                     self._fail_at(error.pos, f"not JSON: {error.msg}")
-            except (ValueError, RecursionError) as error:  # a number of more digits than Python takes
+            except (ValueError, RecursionError) as error:  # a number with more digits than Python allows
                 deep = isinstance(error, RecursionError)
                 self._fail_at(self._next, f"not JSON: {'it is nested too deeply' if deep else error}")
             else:
-                # What was read may be the beginning of a longer number, as `1` of `1e5`.
+                # The value may be the beginning of a longer number, such as the `1` of `1e5`.
                 rest = self._text[end : end + 3]
                 may_go_on = not rest or (len(rest) < 3 and rest[0] in ".eE")
                 if self._at_end or not may_go_on:
@@ -124,14 +124,14 @@ class _Scanner:
             self._read_on()
 
     def fail(self, expected: str, hint: str = "") -> None:
-        """Raise the error that the next character is not what was expected."""
+        """Raise an error about an unexpected next character."""
         found = repr(self.peek()) if self.peek() else "the end"
         self._fail_at(self._next, f"expected {expected}, found {found}{hint}")
 
     def _read_on(self) -> None:
         kept = self._text[self._next :]
         self._line, self._column = self._place_of(self._next)
-        # As much again as there is: a long value is tried a few times, not once per chunk.
+        # Double the window, so that a long value is parsed a few times rather than once per chunk.
         more = self._file.read(max(CHUNK, len(kept)))
         self._at_end = not more
         self._text = kept + more

@@ -1,4 +1,4 @@
-"""A row of a table, and the calls with which a format's reader tells of its header and its problems."""
+"""The row of a table, and the callbacks for headers and problems that every format's reader takes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from palm.core.errors import DataError
 
 Refuse = Callable[[DataError], object]
-"""Takes the problem with a row that is left out."""
+"""Called with the problem of a row that is left out."""
 
-Head = Callable[[Sequence[str], str], Sequence[str] | None]
-"""Takes the names of a file's columns and their place; returns those that are wanted, or None for all."""
+OnHeader = Callable[[Sequence[str], str], Sequence[str] | None]
+"""Called with a file's column names and their place; returns the columns to read, or None for all."""
 
 
 class TableRow(NamedTuple):
-    """One row of a table: its cells by column name, and its place, as `file:line`."""
+    """One row of a table: its cells by column name, and its place, such as `file:line`."""
 
     cells: Mapping[str, Any]
     place: str
@@ -27,7 +27,7 @@ def cut(text: str, length: int = 80) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """The text of a cell that names a label: of 1, "1" and 1.0 the same; nothing for a cell without value."""
+    """The text of a label's cell, which is the same for 1, "1" and 1.0; empty for a missing value."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -38,5 +38,5 @@ def cell_text(value: Any) -> str:
 
 
 def is_missing(value: Any) -> bool:
-    """Tell whether a cell has no value: null, an empty list or a blank text, but never the word "null"."""
+    """Check whether a cell is null, an empty list or blank; the text "null" is a value."""
     return value is None or (isinstance(value, (str, list)) and not (value and str(value).strip()))

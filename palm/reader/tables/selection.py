@@ -1,4 +1,4 @@
-"""The rows of a table that are chosen for a part of it: written down as a file that is read like a table."""
+"""Selections of a table's rows, such as a dev split, stored as files that are read like tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palm.core.files.untrusted import parse_json, wrap_read_errors
 from palm.reader.tables.files import digest_of, files_of
 from palm.reader.tables.record import cell_text, is_missing
 
-ENDING = ".rows.json"
+SUFFIX = ".rows.json"
 _FORMAT = "palm-rows"
 
 Numbers = npt.NDArray[np.int64]
@@ -26,13 +26,13 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen rows of a table.
+    """The selected rows of a table.
 
     Args:
-        table: its path.
-        sha256: the checksum of its files.
-        rows: their numbers, from 0, among those that can be read.
-        settings: those that chose the rows.
+        table: the path of the table.
+        sha256: the checksum of the table's files.
+        rows: indices of the selected rows among the readable ones.
+        settings: the settings that selected the rows.
     """
 
     table: Path
@@ -42,12 +42,12 @@ class Selection:
 
     @property
     def key(self) -> str:
-        """A hash of the table's bytes and the rows; places do not count."""
+        """A hash of the table's bytes and the rows, independent of paths."""
         return hashlib.sha256(json.dumps([self.sha256, list(self.rows)]).encode()).hexdigest()
 
     @property
     def text(self) -> str:
-        """The content of its file."""
+        """The content of the selection's file."""
         return (
             json.dumps({"format": _FORMAT, "version": 1, **vars(self)}, ensure_ascii=False, default=str)
             + "\n"
@@ -55,43 +55,43 @@ class Selection:
 
 
 def is_selection(path: Path) -> bool:
-    """Tell whether a path is that of chosen rows."""
-    return path.name.endswith(ENDING)
+    """Check whether a path is that of a selection."""
+    return path.name.endswith(SUFFIX)
 
 
 def read_selection(path: Path) -> Selection:
-    """Read a file of chosen rows.
+    """Read the file of a selection.
 
     Raises:
-        DataError: it cannot be read, or is something else.
+        DataError: the file cannot be read, or is not a selection.
     """
     return _read(path, path.is_file() and _facts(path))
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - they tell whether it is the same file
-    with wrap_read_errors(path, " the chosen rows", DataError):
+def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - part of the cache key
+    with wrap_read_errors(path, " the selected rows", DataError):
         content = parse_json(path.read_bytes())
         if content["format"] != _FORMAT or not all(type(row) is int and row >= 0 for row in content["rows"]):
-            raise ValueError("it does not hold rows that palm chose")
+            raise ValueError("not a selection of rows written by palm")
         return Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])
 
 
 def chosen_of(path: Path, files: Iterable[Path]) -> bytes:
-    """Mark the chosen rows of a table by 1, up to the last of them.
+    """A mask of the table's rows up to the last selected one, with 1 for selected rows.
 
     Args:
-        path: the file of chosen rows.
-        files: of the table.
+        path: the file of the selection.
+        files: the files of the table.
 
     Raises:
-        DataError: the table has changed since.
+        DataError: the table has changed since the selection.
     """
     selection = read_selection(path)
     if _digest(tuple(map(_facts, files))) != selection.sha256:
         raise DataError(
-            f"{selection.table}: the table has changed since its rows were chosen ({path}); train anew, "
-            "or bring the table back"
+            f"{selection.table}: the table has changed since its rows were selected ({path}); restore the "
+            "table, or train again from scratch"
         )
     return np.bincount(np.asarray(selection.rows, dtype=np.int64)).astype(np.uint8).tobytes()
 
@@ -106,30 +106,30 @@ def _digest(facts: tuple[tuple[Path, int, int], ...]) -> str:
 
 
 def data_checksum(path: Path, algorithm: str = "sha256") -> str:
-    """The hexadecimal hash of a data file's bytes, or of chosen rows; see `digest_of`.
+    """The hexadecimal hash of a data file's bytes or of a selection; see `digest_of`.
 
     Raises:
         OSError: a file cannot be read.
-        DataError: there is none.
+        DataError: no such file.
     """
     return read_selection(path).key if is_selection(path) else digest_of(files_of(path), algorithm)
 
 
 def table_of(path: Path) -> Path:
-    """The table of which a file has chosen rows, or else the path itself."""
+    """The table of a selection; any other path is returned unchanged."""
     return read_selection(path).table if is_selection(path) else path
 
 
 @dataclass
 class RowKeys:
-    """Keys of the texts of a table's rows, and their labels, for a task.
+    """Keys for the texts and labels of a table's rows in one task.
 
     Args:
-        seed: of the choice.
+        seed: the seed of the selection.
 
     Attributes:
-        texts: a number for each row, the same for the same texts; as random as a hash with the seed.
-        labels: a number for each row's label; -1 for a row without one.
+        texts: a hash of each row's texts with the seed; rows with the same texts have the same hash.
+        labels: an id for each row's label; -1 for a row without a label.
     """
 
     seed: int
@@ -138,7 +138,7 @@ class RowKeys:
     _codes: dict[str, int] = field(default_factory=dict)
 
     def add(self, texts: Sequence[Any], label: Any) -> None:
-        """Take the next row."""
+        """Add the next row."""
         content = json.dumps([self.seed, *texts], default=str).encode()
         self.texts.append(int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big"))
         name = "" if isinstance(label, list) else cell_text(label)
@@ -146,11 +146,11 @@ class RowKeys:
 
 
 def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, Numbers]:
-    """Divide rows into parts: by label (of several tasks, by all of them), equal texts in the same part.
+    """Split rows into parts, stratified by the labels of all tasks, with equal texts in the same part.
 
     Args:
-        keys: those of each task that uses the table.
-        fractions: part -> its fraction of the rows; the others are `train`.
+        keys: the keys of each task that uses the table.
+        fractions: part -> its fraction of the rows; the remaining rows are `train`.
     """
     if not fractions or not keys[0].texts:
         return {name: np.arange(len(keys[0].texts)) for name in ("train", *fractions)}
@@ -166,7 +166,7 @@ def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, 
         for name, fraction in fractions.items():
             debts[name] += size * fraction
         most = max(debts, key=debts.__getitem__)
-        if debts[most] >= size / 2:  # so every label has its part to within a group
+        if debts[most] >= size / 2:  # every label gets its fraction up to the size of a group
             debts[most] -= size
             parts[group] = names.index(most)
     of_rows = parts[owners]
@@ -174,7 +174,7 @@ def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, 
 
 
 def _groups(texts: Numbers) -> Numbers:
-    """A number for each row, the same for rows that some task's texts [tasks, rows] make equal."""
+    """A group id for each row; rows that have equal texts in any task, [tasks, rows], are in one group."""
     groups = np.arange(texts.shape[1])
     known = [np.unique(each, return_inverse=True)[1] for each in np.unique(texts, axis=0)]
     while True:
@@ -188,13 +188,13 @@ def _groups(texts: Numbers) -> Numbers:
 
 
 def sample(keys: RowKeys, rows: Numbers, count: int | None, per_label: int | None) -> Numbers:
-    """Choose some of these rows by chance, in the table's order; rows without a label are none of them.
+    """Sample some of these rows, in the table's order; rows without a label are never sampled.
 
     Args:
-        keys: of the task.
-        rows: to choose from.
-        count: how many, of each label its share; all where None.
-        per_label: how many of each label; all where None.
+        keys: the keys of the task.
+        rows: the rows to sample from.
+        count: the number of rows, in proportion to the labels; None for all.
+        per_label: the number of rows per label; None for all.
     """
     labels = np.asarray(keys.labels)[rows]
     labelled = rows[labels >= 0] if (labels >= 0).any() else rows

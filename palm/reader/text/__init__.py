@@ -1,1 +1,1 @@
-"""From files to tokens: file formats, tokenizers, labels, windows, masks."""
+"""Text processing: questions, labels, tokenizers, windows and masks."""

@@ -1,4 +1,4 @@
-"""Rows of a data file that cannot be used: reported together, left out or repaired, and never silently."""
+"""Rows of a data file that cannot be used, which are reported together, left out or repaired."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from palm.core.logging import logger
 OnBadRow = Literal["error", "skip", "repair"]
 
 LISTED_PROBLEMS = 10
-"""How many problems an error message lists; the others are counted."""
+"""The most problems listed in an error message; the others are only counted."""
 
 RECORDED_PROBLEMS = 1000
-"""How many problems of a file are recorded, so that a million need little memory; the others are counted."""
+"""The most problems of a file recorded, to bound memory; the others are only counted."""
 
 
-class MendableError(DataError):
-    """A row with one obvious mend.
+class RepairableError(DataError):
+    """A problem with a row that has one obvious fix.
 
     Args:
-        message: the problem; begins with the place.
-        mended: the example as it should be.
-        done: the change, in words.
+        message: the problem, which begins with the place.
+        repaired: the example with the fix.
+        done: a description of the fix.
     """
 
-    def __init__(self, message: str, mended: Any, done: str) -> None:
+    def __init__(self, message: str, repaired: Any, done: str) -> None:
         super().__init__(message)
-        self.mended = mended
+        self.repaired = repaired
         self.done = done
 
 
@@ -42,9 +42,9 @@ class BadRows:
         mode: the setting `on_bad_row`.
 
     Attributes:
-        count: rows that could not be used as they are.
-        repaired: of these, those that could with a mend.
-        records: the first of them as `bad_rows.jsonl` has them: file, line (where it has one), problem, done.
+        count: the number of rows that cannot be used as they are.
+        repaired: the number of these that were repaired.
+        records: the first of them for `bad_rows.jsonl`, with file, line (if it has one), problem and done.
     """
 
     def __init__(self, path: Path, mode: str = "error") -> None:
@@ -61,11 +61,11 @@ class BadRows:
         return self.mode == "error" and self.count > 0
 
     def add(self, error: DataError) -> Any:
-        """Record the problem with a row; returns the mended example, or None where the row is left out."""
-        if self.mode == "repair" and isinstance(error, MendableError):
+        """Record the problem with a row; return the repaired example, or None if the row is left out."""
+        if self.mode == "repair" and isinstance(error, RepairableError):
             self.repaired += 1
             self._record(error, error.done)
-            return error.mended
+            return error.repaired
         self._record(error, "left out")
         return None
 
@@ -74,7 +74,7 @@ class BadRows:
         if len(self._listed) < LISTED_PROBLEMS:
             self._listed.append(str(error))
         if len(self.records) < RECORDED_PROBLEMS:
-            place = re.match(r"(.+?):(\d+): ", str(error))  # the file is one of several, perhaps
+            place = re.match(r"(.+?):(\d+): ", str(error))  # may be one of several files
             start = place[0] if place else f"{self.path}:"
             self.records.append(
                 {
@@ -86,13 +86,13 @@ class BadRows:
             )
 
     def finish(self, warn: Callable[[str], None] = logger.warning) -> None:
-        """After the last row: refuse the file, or report what was left out and repaired.
+        """Refuse the file after the last row, or warn about the rows that were left out and repaired.
 
         Args:
-            warn: takes a message.
+            warn: called with the warning.
 
         Raises:
-            DataError: rows cannot be used, and `mode` is 'error'; with all of them.
+            DataError: rows cannot be used and `mode` is 'error'; reports all of them.
         """
         if not self.count:
             return
@@ -108,6 +108,6 @@ class BadRows:
             lines.append(f"and {self.count - len(lines)} more")
         if self.count > 1:
             lines.append(
-                f"{self.path}: {self.count} rows cannot be used; correct them, or set on_bad_row: skip"
+                f"{self.path}: {self.count} rows cannot be used; correct them or set on_bad_row: skip"
             )
         raise DataError("\n".join(lines))

@@ -1,4 +1,4 @@
-"""Labels as a data file writes them: of classes, as numbers from 0 or as names, or real numbers."""
+"""Labels in data files: class ids or names, probabilities, or real numbers."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from palm.reader.tables.record import cell_text, cut
 
 _SHOWN = 10
 
-IDS = "; where labels are written as ids, set n_classes in place of label_map"
+IDS = "; if labels are written as ids, set n_classes instead of label_map"
 
 SUM_TOLERANCE = 1e-3
-"""The rounding that probabilities of a row may have."""
+"""The largest deviation from 1 allowed for the sum of a row's probabilities."""
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 Shape = tuple[str | int, ...]
 
 Label = float | list[int] | list[float]
-"""An id, a number, the ids of all labels that a text has, or the probabilities of all labels."""
+"""An id, a number, the ids of all labels of a text, or the probabilities of all labels."""
 
 MAX_LABEL = 2**31 - 1
-"""The largest id of a label, as an int32 takes it."""
+"""The largest label id, which has to fit into an int32."""
 
 
 class Labels:
     """The labels of one task.
 
     Args:
-        n_classes: how many there are; None for as many as `label_map` has, or any number.
-        label_map: name -> id, or the JSON file that holds this; None where labels are written as ids.
+        n_classes: the number of labels; None for as many as `label_map` has, or for any number.
+        label_map: name -> id, or a JSON file with it; None if labels are written as ids.
 
     Attributes:
-        target: what a batch calls the ids.
-        dtype: the dtype they have there.
-        shape: of a batch of them.
-        field: what a record calls one.
-        names: id -> name; empty where labels are written as ids.
-        unknown: the value of a row without a label, which no loss counts.
+        target: the name of the labels in a batch.
+        dtype: the dtype of the labels in a batch.
+        shape: the shape of the labels in a batch.
+        field: the name of a label in a record.
+        names: id -> name; empty if labels are written as ids.
+        unknown: the value for a row without a label, which losses ignore.
 
     Raises:
-        ConfigError: a mapping of another form, or with ids that `n_classes` leaves out.
+        ConfigError: not a mapping from names to ids, or ids of `n_classes` or more.
         DataError: the file cannot be read.
     """
 
@@ -74,7 +74,7 @@ class Labels:
         self._n_classes = n_classes
 
     def value_of(self, cell: Any, place: str) -> int:
-        """The id of the label in a cell; a number that is no name of the label_map is an id of it.
+        """The id of the label in a cell; with a label_map, an integer that is not a name is an id.
 
         Raises:
             DataError: not a label of this task; the message begins with `place`.
@@ -90,7 +90,7 @@ class Labels:
             raise DataError(f"{place}: the label {text!r} is not in the label_map ({known}){hint}")
         if not re.fullmatch(r"-?[0-9]{1,18}", text):
             raise DataError(
-                f"{place}: the label {text!r} is not a whole number{self._range}; for names, set label_map"
+                f"{place}: the label {text!r} is not a whole number{self._range}; set label_map for names"
             )
         if int(text) < 0 or (self._n_classes is not None and int(text) >= self._n_classes):
             raise DataError(f"{place}: the label {text!r} should be a whole number{self._range}")
@@ -101,33 +101,33 @@ class Labels:
         """The number of labels.
 
         Raises:
-            ConfigError: it is not told.
+            ConfigError: the number is unknown.
         """
         if self._n_classes is None and not self.names:
-            raise ConfigError("n_classes: the number of labels is not told; set n_classes or label_map")
+            raise ConfigError("n_classes: the number of labels is unknown; set n_classes or label_map")
         return self._n_classes or max(self.names) + 1
 
     @property
     def _range(self) -> str:
-        return " from 0 on" if self._n_classes is None else f" from 0 to {self._n_classes - 1}"
+        return " of 0 or more" if self._n_classes is None else f" from 0 to {self._n_classes - 1}"
 
 
 def moved_labels(one: Mapping[int, str], other: Mapping[int, str]) -> str:
-    """Return "'no' is 0 and 1, …": the labels that two mappings from id to name give different ids."""
+    """Return the labels to which two mappings from id to name assign different ids: "'no' is 0 and 1, …"."""
     ids = {name: number for number, name in other.items()}
     moved = [f"{n!r} is {k} and {ids[n]}" for k, n in one.items() if n in ids and ids[n] != k]
     return ", ".join(moved[:_SHOWN])
 
 
 class SoftLabels(Labels):
-    """The labels of a task whose rows have a probability of each, as another model may give them.
+    """The labels of a task whose rows have a probability for each label, such as those of a teacher model.
 
     Args:
-        n_classes: as of `Labels`.
-        label_map: as of `Labels`.
+        n_classes: see `Labels`.
+        label_map: see `Labels`.
 
     Raises:
-        ConfigError: as `Labels`; or their number is not told.
+        ConfigError: see `Labels`, or the number of labels is unknown.
     """
 
     target = "label_probs"
@@ -138,10 +138,10 @@ class SoftLabels(Labels):
         self.shape = ("batch", self.count)
 
     def value_of(self, cell: Any, place: str) -> list[float]:  # type: ignore[override]
-        """The probabilities in a cell: a list of them (or that as JSON), or one label, which is certain.
+        """The probabilities in a cell: a list (or one as JSON), or a single label with probability 1.
 
         Raises:
-            DataError: neither; the message begins with `place`.
+            DataError: neither of them; the message begins with `place`.
         """
         if not is_list(cell):
             label = super().value_of(cell, place)
@@ -149,44 +149,44 @@ class SoftLabels(Labels):
         probs = list_in(cell, place, "label", f"{self.count} probabilities")
         is_right = len(probs) == self.count and all(isinstance(p, int | float) and p >= 0 for p in probs)
         if not is_right or not abs(sum(probs) - 1) < SUM_TOLERANCE:
-            raise DataError(f"{place}: label should be {self.count} probabilities of sum 1, not {probs!r}")
+            raise DataError(f"{place}: label should be {self.count} probabilities with sum 1, not {probs!r}")
         return [float(p) for p in probs]
 
 
 def is_list(cell: Any) -> bool:
-    """Tell whether a cell has a list, or one as JSON."""
+    """Check whether a cell is a list, or one as JSON."""
     return cell.startswith("[") if isinstance(cell, str) else isinstance(cell, list | tuple)
 
 
 def list_in(cell: Any, place: str, column: str, of: str) -> list[Any]:
-    """The list in a cell, which a TSV or CSV file has as JSON.
+    """The list in a cell, which is JSON in a TSV or CSV file.
 
     Args:
-        cell: of a file, or a value of Python.
+        cell: the cell of a file, or a Python value.
         place: the beginning of messages.
-        column: its name.
-        of: what it should be a list of.
+        column: the name of the column, for messages.
+        of: the expected kind of elements, for messages.
 
     Raises:
-        DataError: it has none.
+        DataError: not a list.
     """
     if not is_list(cell):
         raise DataError(f"{place}: {column} should be a list of {of}, not {cell!r}")
     try:
         return list(parse_json(cell.encode()) if isinstance(cell, str) else cell)
     except ValueError as error:
-        raise DataError(f"{place}: {column} is no list in JSON ({error}): {cut(cell)!r}") from None
+        raise DataError(f"{place}: {column} is not a list in JSON ({error}): {cut(cell)!r}") from None
 
 
 class RealLabels:
     """The labels of a task that predicts a number.
 
     Attributes:
-        target: what a batch calls them.
-        dtype: the dtype they have there.
-        shape: of a batch of them.
-        field: what a record calls one.
-        names: empty; numbers have no names.
+        target: the name of the labels in a batch.
+        dtype: the dtype of the labels in a batch.
+        shape: the shape of the labels in a batch.
+        field: the name of a label in a record.
+        names: empty, because numbers have no names.
     """
 
     target: ClassVar[str] = "label_values"
@@ -197,7 +197,7 @@ class RealLabels:
     names: ClassVar[dict[int, str]] = {}
 
     def value_of(self, cell: Any, place: str) -> float:
-        """The number of a file's label.
+        """The number in a cell.
 
         Raises:
             DataError: not a finite number; the message begins with `place`.
@@ -217,18 +217,18 @@ class CountLabels(RealLabels):
     def value_of(self, cell: Any, place: str) -> float:
         value = super().value_of(cell, place)
         if value < 0 or not value.is_integer():
-            raise DataError(f"{place}: the label {cell_text(cell)!r} should be a whole number from 0 on")
+            raise DataError(f"{place}: the label {cell_text(cell)!r} should be a whole number of 0 or more")
         return value
 
 
 def check_labelled(label: Label, place: str) -> None:
-    """Refuse a row to evaluate on that has no label.
+    """Refuse a row without a label in an evaluation file.
 
     Raises:
-        DataError: it has none; the message begins with `place`.
+        DataError: the row has no label; the message begins with `place`.
     """
     if label == NO_LABEL or (isinstance(label, list) and min(label, default=0) < 0):
-        raise DataError(f"{place}: the label is empty; rows to evaluate on need one (missing_labels or not)")
+        raise DataError(f"{place}: the label is empty; evaluation needs one, even with missing_labels")
 
 
 def labels_of(
@@ -239,16 +239,16 @@ def labels_of(
     Args:
         label_type: 'class', 'soft', 'real' or 'count'.
         n_classes: number of classes; not used for numbers.
-        label_map: the classes' names, as `Labels` takes them.
+        label_map: see `Labels`.
 
     Raises:
-        ConfigError: another `label_type`, names for numbers, or what `Labels` finds.
+        ConfigError: an unknown `label_type`, a `label_map` for numbers, or an error of `Labels`.
     """
     raise_any(choice_problems(("class", "soft", "real", "count"), label_type=label_type))
     if label_type in ("class", "soft"):
         return (Labels if label_type == "class" else SoftLabels)(n_classes, label_map)
     if label_map is not None:
-        raise ConfigError("label_map: real labels are numbers and have no names; leave it out")
+        raise ConfigError("label_map: real labels are numbers and have no names; remove it")
     return RealLabels() if label_type == "real" else CountLabels()
 
 

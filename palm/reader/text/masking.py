@@ -1,4 +1,4 @@
-"""The tokens of a batch that a masked language model must guess, and the ones that it sees in their place."""
+"""Mask tokens of a batch for a masked language model."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class MaskedRows(NamedTuple):
     """A batch after masking.
 
     Args:
-        token_ids: the rows as the model sees them, int64[batch, seq].
-        places: the tokens to guess, as row · seq + column, ascending, int64[masks]; at least one in every row
-            with a word.
+        token_ids: the rows after masking, int64[batch, seq].
+        places: the positions to predict, as row · seq + column, ascending, int64[masks]; at least one in
+            every row with words.
     """
 
     token_ids: Ids
@@ -36,22 +36,22 @@ def masked_rows(
     vocab_size: int,
     draw: Callable[[int], np.random.Generator],
 ) -> MaskedRows:
-    """Select 15 % of the words; of these 80 % become `[MASK]`, 10 % a random token, 10 % stay.
+    """Select 15 % of the words; 80 % of them become `[MASK]`, 10 % a random token, and 10 % stay unchanged.
 
     Args:
         token_ids: the rows, int64[batch, seq].
-        maskable: where their words are, bool[batch, seq].
+        maskable: True for words, bool[batch, seq].
         mask_id: the id of `[MASK]`.
         vocab_size: random tokens have ids from 1 to `vocab_size - 1`.
-        draw: the generator of a row, at its start, decides everything about it.
+        draw: returns the random generator of a row, in its initial state.
 
     Returns:
-        The rows as the model sees them. One word is masked where chance selected none.
+        The rows after masking. If no word of a row is selected at random, one is masked anyway.
 
     Source: Devlin et al., 2018, arXiv:1810.04805, section 3.1, task 1.
     """
-    # A generator for each row and epoch makes the masks the same in every process and after every resumption.
-    # To mask all rows at once, with the same draws, took 2 ms instead of 4 for 96 rows, little beside a step.
+    # A generator per row and epoch makes the masks the same in every process and after resuming.
+    # Masking all rows at once took 2 ms instead of 4 for 96 rows, which is negligible compared to a step.
     seen = token_ids.copy()
     places = [np.empty(0, dtype=np.int64)]
     for row, is_word in enumerate(maskable):
@@ -61,7 +61,7 @@ def masked_rows(
         rng = draw(row)
         selected = columns[rng.random(len(columns)) < SELECTED]
         fate = rng.random(len(selected))
-        if not len(selected):  # would be a row without a loss
+        if not len(selected):  # the row would have no loss
             selected = rng.choice(columns, size=1)
             fate = np.zeros(1)
         is_random = (fate >= MASKED) & (fate < MASKED + RANDOM)

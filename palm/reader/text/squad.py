@@ -1,4 +1,4 @@
-"""Questions about contexts in SQuAD's JSON form, checked while they are read."""
+"""Questions about contexts, as in SQuAD, with checks of their form and answers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, Literal
 from palm.core.errors import DataError
 from palm.reader.tables.record import TableRow, cut, is_missing
 from palm.reader.tables.squad_rows import field_of
-from palm.reader.text.bad_rows import MendableError
+from palm.reader.text.bad_rows import RepairableError
 
 SHOWN_IDS = 3
-"""How many ids a message shows."""
+"""The most ids shown in a message."""
 
 _PARSED = {"question", "context", "id"}
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A piece of the context.
+    """A substring of the context.
 
     Args:
-        text: its characters.
-        start: its position in the context, in characters; None where the file does not say.
+        text: the text of the answer.
+        start: its position in the context, in characters; None if the file does not have it.
     """
 
     text: str
@@ -38,9 +38,9 @@ class SquadQuestion:
 
     Args:
         id: its id in the file.
-        question: its text.
-        context: the text that holds the answer.
-        answers: those that the file gives; may be none.
+        question: the text of the question.
+        context: the text that contains the answer.
+        answers: the answers in the file, if any.
         place: the file and the id, for messages.
     """
 
@@ -52,16 +52,16 @@ class SquadQuestion:
 
 
 class SquadFile:
-    """Makes questions of the rows of one file, and checks them.
+    """Converts the rows of one file to questions and checks them.
 
     Args:
         path: the file.
-        answers: the needed part of them: their positions too ('positions'), their texts ('texts'), or
-            nothing. No other part is checked, and only for training must question and context have text.
+        answers: the part of the answers to read and check: texts and positions ('positions'), texts
+            ('texts'), or nothing ('none'). Only with 'positions', questions and contexts must not be empty.
 
     Attributes:
-        empty: ids of the first questions whose text or context is empty, where they may be.
-        num_empty: how many there were.
+        empty: ids of the first questions that are empty or have an empty context.
+        num_empty: the number of such questions.
     """
 
     def __init__(self, path: Path, answers: Literal["positions", "texts", "none"]) -> None:
@@ -72,16 +72,16 @@ class SquadFile:
         self._seen: set[str] = set()
 
     def question(self, row: TableRow, number: int) -> SquadQuestion:
-        """The question of a row; its number is the id of one without.
+        """The question of a row, with `number` as its id if the row has none.
 
         Raises:
-            DataError: not of SQuAD's form, a repeated id, or an empty text; with the question's place.
+            DataError: not in SQuAD's form, a repeated id, or an empty text; names the question's place.
         """
         place = row.place
         cells = {"id": number, **row.cells}
         name = str(field_of(cells, "id", (str, int), place))
         if name in self._seen:
-            raise DataError(f"{place}: a question of the id {name!r} came before; ids must be unique")
+            raise DataError(f"{place}: an earlier question has the id {name!r}; ids must be unique")
         self._seen.add(name)
         empty = [key for key in ("context", "question") if not field_of(cells, key, str, place).strip()]
         if empty and self.answers == "positions":
@@ -106,7 +106,7 @@ class SquadFile:
 
 
 def _answer_list(answers: Any, start: Any, place: str) -> Any:
-    """The answers of a row in SQuAD's form: from texts, or from a list of texts and one of positions."""
+    """The answers of a row in SQuAD's form, from texts or from a list of texts and one of positions."""
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
         return _paired(answers["text"], answers.get("answer_start"), place)
     if isinstance(answers, list):
@@ -127,12 +127,12 @@ def _paired(texts: list[Any], starts: Any, place: str) -> list[dict[str, Any]]:
 
 
 def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
-    """Questions from Python values: `(question, context)`, or dicts with these names and perhaps an `id`.
+    """Questions from Python values: `(question, context)`, or dicts with these keys and optionally an `id`.
 
     Raises:
-        DataError: a value of another form, an empty text, or an id twice.
+        DataError: a value of another form, an empty text, or a repeated id.
     """
-    file = SquadFile(Path(), "positions")  # which have to have text; there are no answers
+    file = SquadFile(Path(), "positions")  # refuses empty texts; there are no answers
     for number, text in enumerate(texts):
         place = f"text {number}"
         if isinstance(text, (tuple, list)) and len(text) == 2:
@@ -144,15 +144,15 @@ def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
 
 
 def answerable(question: SquadQuestion) -> SquadQuestion:
-    """The question with the answers that are at the position that the file gives.
+    """The question with the answers whose position in the file is right.
 
     Raises:
-        DataError: there is none; with the text at that position.
-        MendableError: the text of one is elsewhere: at one place, or nearest to its position.
+        DataError: there are none; shows the text at the position of the first answer.
+        RepairableError: the first answer occurs elsewhere: once, or nearest to its position.
     """
     if not question.answers:
         raise DataError(
-            f"{question.place}: no answers; training needs one for every question, or "
+            f"{question.place}: no answers; training needs one for every question, unless you set "
             "remove_noanswer: False, as for SQuAD 2.0"
         )
     context = question.context
@@ -174,14 +174,16 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     if start is None:
         wrong += f"has no answer_start; {hint}"
     else:
-        wrong += f"should be at {start}, where there is {context[max(0, start) :][: len(text)]!r}; {hint}"
+        wrong += (
+            f"should be at {start}, where the context has {context[max(0, start) :][: len(text)]!r}; {hint}"
+        )
     if not elsewhere or (start is None and len(elsewhere) > 1):
         raise DataError(wrong)
     place = min(elsewhere, key=lambda position: abs(position - (start or 0)))
-    mended = replace(question, answers=(Answer(text, place),))
-    raise MendableError(wrong, mended, f"answer_start {start} -> {place}")
+    repaired = replace(question, answers=(Answer(text, place),))
+    raise RepairableError(wrong, repaired, f"answer_start {start} -> {place}")
 
 
 def places_of(text: str, context: str) -> list[int]:
-    """The positions of a text in a context, ascending; they may overlap."""
+    """The positions of a text in a context, ascending; occurrences may overlap."""
     return [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]

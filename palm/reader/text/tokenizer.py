@@ -1,4 +1,4 @@
-"""Texts to token ids and to the characters they stand for; WordPiece, as BERT and ERNIE cut them."""
+"""The tokenizer interface, and WordPiece as used by BERT and ERNIE."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class SpecialTokens(NamedTuple):
     """The special tokens of a vocabulary, by their purpose.
 
     Args:
-        pad: fills rows up.
-        unk: a word that cannot be written with the other tokens.
-        cls: begins every row.
+        pad: pads rows.
+        unk: replaces a word that cannot be tokenized.
+        cls: starts every row.
         sep: ends every text.
-        mask: a word to be guessed.
+        mask: replaces a masked word.
     """
 
     pad: str
@@ -40,10 +40,10 @@ class SpecialTokens(NamedTuple):
 SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_VOCABULARY = 1 << 26
 MAX_TOKENS = 1 << 20
-"""64 MiB and a million tokens: more than any vocabulary file has, and few enough for a moment's memory."""
+"""64 MiB and a million tokens: more than any vocabulary file has, and small enough to load."""
 
 MAX_ID = 1 << 24
-"""More than any embedding table has rows; a list of all ids up to the largest must stay small."""
+"""More ids than the rows of any embedding table; bounds lists of all ids up to the largest."""
 
 MAX_CHARS_PER_WORD = 100
 """A longer word becomes `[UNK]`, as in BERT."""
@@ -54,13 +54,13 @@ _UNASSIGNED = r"\p{Cn}+"
 
 
 @dataclass(frozen=True)
-class Pieces:
+class Tokens:
     """The tokens of one text.
 
     Args:
         ids: token ids, int32[tokens].
-        starts: where in the text every token begins, in characters, int32[tokens].
-        ends: where it ends, the first character after it, int32[tokens].
+        starts: the start of every token in the text, in characters, int32[tokens].
+        ends: the end of every token, exclusive, int32[tokens].
     """
 
     ids: npt.NDArray[np.int32]
@@ -72,20 +72,20 @@ class Pieces:
 
 
 class Tokenizer:
-    """Cuts texts into the tokens of one vocabulary. Special tokens inside a text are text.
+    """Base of tokenizers for one vocabulary. Special tokens inside a text are treated as text.
 
     Args:
-        pipeline: how a text becomes tokens.
+        pipeline: the tokenizer of the library `tokenizers`.
         ids: token -> id, special tokens included.
         special: the special tokens.
         between: the ids between the two texts of a row; None for one `sep`.
-        before_word: a prefix for words that are cut outside a text.
+        before_word: a prefix for words that are tokenized separately.
 
     Attributes:
         vocab_size: the largest id + 1.
-        between: as the argument, a list.
-        companions: files that belong to the vocabulary's file and lie beside it.
-        lacks_capitals: texts keep their capitals and no token has one, though some have lower-case letters.
+        between: the ids between the two texts of a row.
+        companions: files in the vocabulary's folder that belong to it.
+        lacks_capitals: texts are not lower-cased, but the vocabulary only has lower-case words.
     """
 
     companions: tuple[Path, ...] = ()
@@ -119,48 +119,48 @@ class Tokenizer:
 
     @property
     def mask_id(self) -> int:
-        """The id of the token that stands for a word to be guessed.
+        """The id of the mask token.
 
         Raises:
             DataError: the vocabulary has none.
         """
         if self._mask not in self._ids:
-            raise DataError("the vocabulary has no mask token, which masked words need; take another encoder")
+            raise DataError("the vocabulary has no mask token, which mlm needs; use another encoder")
         return self._ids[self._mask]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The token ids of every text, without special tokens; in parallel."""
+        """Tokenize texts in parallel, without special tokens."""
         with _encoding():
             encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The token ids of words, each as it is cut inside a text; in parallel."""
+        """Tokenize words in parallel, each as it would be inside a text."""
         return self.encode([self._before_word + word for word in words])
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Pieces]:
-        """The tokens of every text and the characters of the text they stand for; in parallel."""
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Tokens]:
+        """Tokenize texts in parallel, with the character offsets of every token."""
         with _encoding():
             encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
         offsets = [np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2) for encoding in encodings]
         return [
-            Pieces(np.asarray(encoding.ids, dtype=np.int32), ends[:, 0], ends[:, 1])
+            Tokens(np.asarray(encoding.ids, dtype=np.int32), ends[:, 0], ends[:, 1])
             for encoding, ends in zip(encodings, offsets, strict=True)
         ]
 
     def row(self, a: Iterable[int], b: Iterable[int] | None = None) -> list[int]:
-        """`[CLS] a [SEP]`, with `b [SEP]` behind it where there is one.
+        """The row `[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]` for two texts.
 
-        RoBERTa writes `<s> a </s>` and `<s> a </s></s> b </s>`; others what their `tokenizer.json` says.
+        RoBERTa has `<s> a </s>` and `<s> a </s></s> b </s>`; other tokenizers follow their `tokenizer.json`.
         """
         second = [] if b is None else [*self.between, *b]
         return [self.cls_id, *a, *second, self.sep_id]
 
     def sequence(self, a: Sequence[int], b: Sequence[int] | None, most: int) -> tuple[list[int], int]:
-        """The same of at most `most` tokens, and how many of them belong to segment 0, separators included.
+        """The row cut to `most` tokens, and the number of tokens in segment 0, separators included.
 
-        A single text loses its end. Of two, the longer one loses its last token until both fit, the
-        second where they are equally long.
+        A single text is cut at its end. Of two texts, the longer one (the second on ties) loses its last
+        token until both fit.
         """
         if b is None:
             ids = self.row(a[: most - 2])
@@ -169,11 +169,11 @@ class Tokenizer:
         return self.row(a[:keep_a], b[:keep_b]), keep_a + 1 + self.separators
 
     def to_library(self) -> tokenizers.Tokenizer:
-        """A copy for the library `tokenizers`: texts to ids, special tokens in them as text."""
+        """A copy as a tokenizer of the library `tokenizers`."""
         return tokenizers.Tokenizer.from_str(self._pipeline.to_str())
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The tokens with these ids; that of unknown words for a number that the vocabulary does not use."""
+        """The tokens with these ids; the unknown token for an id that the vocabulary does not use."""
         return [self._tokens.get(int(number), self._unknown) for number in ids]
 
     def id_of(self, token: str) -> int:
@@ -182,7 +182,7 @@ class Tokenizer:
 
 
 def fitting_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
-    """Shorten two lengths to a budget: the longer one (b on ties) loses tokens first."""
+    """Shorten two lengths to a budget; the longer one (b on ties) loses tokens first."""
     excess = max(0, a + b - budget)
     from_longer = min(excess, abs(a - b))
     a, b = (a - from_longer, b) if a > b else (a, b - from_longer)
@@ -191,18 +191,18 @@ def fitting_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
 
 
 class WordPieceTokenizer(Tokenizer):
-    """BERT's and ERNIE's tokenizer over one vocabulary file.
+    """The tokenizer of BERT and ERNIE.
 
-    Control characters are dropped, every Chinese character is a token, words are split at white space
-    and punctuation and then into the longest known pieces. Special tokens inside a text are text:
+    Control characters are removed, every Chinese character is a token, and text is split at white space and
+    punctuation and then into the longest known subwords. Special tokens inside a text are treated as text:
     `[SEP]` becomes `[`, `sep`, `]`.
 
     Args:
-        vocab_path: the vocabulary, one token a line, or `token<TAB>id`.
+        vocab_path: the vocabulary, one token per line, or `token<TAB>id`.
         do_lower_case: lower-case the text and strip its accents.
 
     Raises:
-        DataError: the vocabulary cannot be read; with `file:line`.
+        DataError: the vocabulary cannot be read; names `file:line`.
 
     Source: Devlin et al., 2018, arXiv:1810.04805, section 3.
     """
@@ -230,27 +230,27 @@ class WordPieceTokenizer(Tokenizer):
 def load_vocabulary(path: Path) -> dict[str, int]:
     """Token -> id of a vocabulary file.
 
-    A line is `token` (its id is the number of lines before it) or `token<TAB>id`. White space around a
-    token does not count; a line without a token uses up its id.
+    A line is `token` (whose id is the number of lines before it) or `token<TAB>id`. White space around a
+    token is ignored; the id of a line without a token is not used.
 
     Raises:
-        DataError: no such file, a line of another form, a token or id twice, a special token missing.
+        DataError: no such file, a line of another form, a repeated token or id, or a missing special token.
     """
     vocabulary: dict[str, int] = {}
     lines_of_ids: dict[int, int] = {}
     for line_number, (token, number, place) in enumerate(_entries(path), start=1):
         if number in lines_of_ids:
-            raise DataError(f"{place}: id {number} is taken by line {lines_of_ids[number]}")
+            raise DataError(f"{place}: id {number} is already used in line {lines_of_ids[number]}")
         if token in vocabulary:
             first = lines_of_ids[vocabulary[token]]
-            raise DataError(f"{place}: the token {token!r} is in line {first} already; remove one of them")
+            raise DataError(f"{place}: the token {token!r} is already in line {first}; remove one of them")
         lines_of_ids[number] = line_number
         if token:
             vocabulary[token] = number
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise DataError(
-            f"{path}: the vocabulary lacks {', '.join(missing)}; is it a BERT or ERNIE vocabulary?"
+            f"{path}: the vocabulary lacks {', '.join(missing)}; it should be that of a BERT or ERNIE model"
         )
     return vocabulary
 
@@ -275,7 +275,7 @@ def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
 
 
 def _encoding() -> AbstractContextManager[None]:
-    """Turn the library's errors about an inconsistent vocabulary into palm's."""
+    """Convert the library's errors about an inconsistent vocabulary to DataErrors."""
     return wrap_read_errors("a text", " with this vocabulary", DataError)
 
 
@@ -283,8 +283,8 @@ def _encodable(texts: Sequence[str]) -> list[str]:
     return [text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text) for text in texts]
 
 
-# A fork does not copy the library's threads, and a forked worker must not wait for them. Saying how parallel
-# to be also keeps the library from warning about it. A user's own setting is kept.
+# A fork does not copy the library's threads, and a forked worker must not wait for them. Setting the variable
+# also silences the library's warning. A user's own setting is kept.
 if "TOKENIZERS_PARALLELISM" not in os.environ and hasattr(os, "register_at_fork"):
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))

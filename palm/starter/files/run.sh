@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Check, train, evaluate and predict. Settings may follow: bash run.sh --num_epochs 5
+# Check, train, evaluate and predict, with further settings if given: bash run.sh --num_epochs 5
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 palm check config.yaml "$@"

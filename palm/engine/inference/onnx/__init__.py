@@ -1,1 +1,1 @@
-"""Trained models as ONNX graphs, and onnxruntime in the place of torch."""
+"""Trained models as ONNX graphs, and prediction with onnxruntime instead of torch."""

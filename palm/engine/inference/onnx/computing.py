@@ -1,4 +1,4 @@
-"""The inference engine `onnx`: a model's graph, made once and cached, and its session of onnxruntime."""
+"""The inference engine `onnx`: a model's ONNX graph, made once and cached, and its onnxruntime session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from palm.core.files.door import remove
 from palm.core.files.tensors import tensor_digests
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
-from palm.engine.inference.onnx.graph import Graph, batch_specs, made_up_batch
+from palm.engine.inference.onnx.graph import Graph, batch_specs, random_batch
 from palm.engine.inference.onnx.writing import (
     NEEDED,
     quiet,
@@ -38,29 +38,29 @@ FILE = "model.onnx"
 PACKAGE = Path(__file__).parents[3]
 
 PRECISIONS = {"auto": "fp32", "fp32": "fp32", "int8": "int8"}
-"""What a user may ask for -> what is computed with."""
+"""Value of `precision` -> the precision of the computation."""
 
 TOLERANCE = 1e-4
-"""The largest difference of an output from torch's, before weights are rounded."""
+"""Maximum difference between an output and torch's, before weights are quantized."""
 
 
 class OnnxEngine:
-    """Compute a head's outputs for a batch by onnxruntime on the CPU.
+    """An engine that computes a head's outputs with onnxruntime on the CPU.
 
     Args:
-        reader: of the batches.
+        reader: the reader of the batches.
         backbone: the encoder.
-        head: on the encoder.
-        precision: 'fp32' ('auto' is the same), or 'int8' for products of 8-bit weights with activations that
-            are rounded to 8 bits for each batch.
-        cache: keeps the graph for later loads; None makes it at every load.
+        head: the head.
+        precision: 'fp32' (the same as 'auto'), or 'int8' for 8-bit weights and activations that are quantized
+            to 8 bits per batch.
+        cache: stores the graph for later loads; None: it is made at every load.
 
     Attributes:
-        about: what computes, in words.
+        about: a description of precision, version and device.
 
     Raises:
-        ConfigError: another precision.
-        PalmError: the extra `onnx` is not installed, or backbone or head cannot be a graph.
+        ConfigError: an unknown precision.
+        PalmError: the extra `onnx` is not installed, or backbone or head cannot be exported.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class OnnxEngine:
         self.graph = Graph(backbone, {"": head}, batch_specs(reader), outputs).eval()
         version = importlib.metadata.version("onnxruntime")
         self.about = f"{PRECISIONS[precision]} by onnxruntime {version} on cpu"
-        # Eight rows of different lengths: a graph that took a size for a constant gives another result.
-        rows = made_up_batch(reader, num_rows=8)
+        # Eight rows of different lengths, so a graph with a wrong constant size computes another result.
+        rows = random_batch(reader, num_rows=8)
         with tempfile.TemporaryDirectory() as folder:
             file = graph_file(self.graph, rows, PRECISIONS[precision], cache, Path(folder) / FILE)
             self.session = session_of(file, torch.get_num_threads())
@@ -88,18 +88,18 @@ class OnnxEngine:
         return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
 
 
-def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None, otherwise: Path) -> Path:
-    """The file of a graph, from the cache or made now.
+def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None, fallback: Path) -> Path:
+    """Return the file of a graph, from the cache or newly made.
 
     Args:
-        graph: in evaluation mode.
-        rows: a batch to compare it on.
+        graph: the graph, in evaluation mode.
+        rows: a batch on which it is compared with torch.
         precision: fp32 or int8.
-        cache: keeps it.
-        otherwise: the file to make without a usable cache.
+        cache: the cache of graphs.
+        fallback: the file to write without a usable cache.
 
     Raises:
-        PalmError: it cannot be a graph, or the graph computes something else.
+        PalmError: the graph cannot be exported, or its outputs differ from torch's.
     """
     if cache is not None:
         try:
@@ -107,17 +107,17 @@ def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None,
             return cache.file(key_of_graph(graph, precision), FILE, "an ONNX graph", make)
         except (OSError, StorageError) as error:
             logger.warning(
-                "cannot cache the ONNX graph in %s (%s): it is made at every load; set PALM_DATA_CACHE to a "
-                "folder that can be written",
+                "cannot cache the ONNX graph in %s (%s), so it is made at every load; set PALM_DATA_CACHE to "
+                "a writable folder",
                 cache.folder,
                 error,
             )
-    _make(graph, rows, precision, otherwise)
-    return otherwise
+    _make(graph, rows, precision, fallback)
+    return fallback
 
 
 def key_of_graph(graph: Graph, precision: str) -> str:
-    """Digest of what a graph depends on, 32 hexadecimal digits: weights, settings, code and versions."""
+    """Return a digest (32 hexadecimal digits) of weights, settings, code and versions of a graph."""
     parts = (graph.backbone, *graph.heads)
     about = {
         "weights": [tensor_digests(part.state_dict()) for part in parts],
@@ -131,10 +131,10 @@ def key_of_graph(graph: Graph, precision: str) -> str:
 
 
 def _sources(parts: Iterable[object]) -> set[Path]:
-    """The files whose code computes these components, and writes their graph."""
+    """Return the source files of these components and of the code that exports them."""
     folders = ("backbone", "paradigm", "core", "engine/inference/onnx")
     files = {file for name in folders for file in (PACKAGE / name).rglob("*.py")}
-    # A class of the user's own has its code elsewhere.
+    # The code of a user's class is elsewhere.
     for part in parts:
         with suppress(OSError, TypeError):
             files |= {Path(inspect.getfile(kind)) for kind in type(part).__mro__[:-1]}
@@ -142,20 +142,20 @@ def _sources(parts: Iterable[object]) -> set[Path]:
 
 
 def _make(graph: Graph, rows: Tensors, precision: str, file: Path) -> None:
-    """Write a graph, compare it with torch on `rows`, and round it where int8 is wanted."""
+    """Write a graph, compare it with torch on `rows`, and quantize it for int8."""
     logger.info("making an ONNX graph of %s", graph.title)
     exact = file if precision == "fp32" else file.with_name("exact.onnx")
     session = write_graph(graph, exact, torch.get_num_threads())
-    apart = graph.difference(session, graph.tasks[0], rows)
-    if not apart <= TOLERANCE:
+    difference = graph.difference(session, graph.tasks[0], rows)
+    if not difference <= TOLERANCE:
         raise PalmError(
-            f"the ONNX graph of {graph.title} differs from PyTorch by {apart:.1e} on made-up "
+            f"the ONNX graph of {graph.title} differs from PyTorch by {difference:.1e} on made-up "
             f"tokens, more than the {TOLERANCE:.0e} of rounding; load the model without engine 'onnx'"
         )
     if precision == "int8":
         from onnxruntime.quantization import quantize_dynamic
 
-        # Tables of embeddings stay exact: rounding them saves no time.
+        # Embedding tables are not quantized, since that saves no time.
         with quiet():
             quantize_dynamic(exact, file, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True)
         remove(exact)

@@ -1,4 +1,4 @@
-"""An encoder with heads as one function of a batch, whose shapes depend on no value."""
+"""An encoder with heads as one function of a batch, without shapes that depend on values."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from palm.paradigm import Head
 from palm.reader import Reader
 
 INPUTS = {"token_ids": "input_ids", "input_mask": "attention_mask", "segment_ids": "token_type_ids"}
-"""Our name -> the input's name in the graph, which is Hugging Face's; other inputs keep our name."""
+"""Our name -> the input's name in the graph, as in Hugging Face models; other inputs keep our name."""
 
 COMPUTED = ("position_ids", "task_ids", "word_mask")
-"""Inputs that a graph can compute by itself, so that its caller need not know them."""
+"""Inputs that a graph can compute by itself, so callers need not provide them."""
 
 
 class Graph(nn.Module):
-    """An encoder and heads, from a batch of a reader to the outputs of the heads.
+    """An encoder with heads, from a reader's batch to the outputs of the heads.
 
     Args:
         backbone: the encoder that all heads share.
         heads: task -> its head.
-        specs: the tensors that batches have, see `batch_specs`.
-        outputs: name in the graph -> the task and its head's output.
-        task_id: what ERNIE's task embedding gets; the graph then computes all of `COMPUTED`. None for a graph
+        specs: the tensors in batches (see `batch_specs`).
+        outputs: name in the graph -> task and output of its head.
+        task_id: id for ERNIE's task embedding; the graph then computes all of `COMPUTED`. None for a graph
             that reads them.
 
     Attributes:
-        inputs: name in a batch -> its spec, of what the graph reads; everything is int64 in the graph.
+        inputs: name in a batch -> spec, of all inputs; all of them are int64 in the graph.
 
     Raises:
-        PalmError: the backbone or a head reads something else.
+        PalmError: the backbone or a head reads an input that is not in `specs` or not of integers.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Graph(nn.Module):
             needed = dict.fromkeys(["token_ids", "input_mask", *(n for n in needed if n not in COMPUTED)])
         for name in needed:
             if name not in specs or specs[name].dtype not in (torch.long, torch.bool):
-                raise PalmError(f"{self.title}: an ONNX graph has no input {name!r}, which these read")
+                raise PalmError(f"{self.title}: the input {name!r} is not supported in an ONNX graph")
         self.inputs = {name: specs[name] for name in needed}
 
     @property
@@ -78,14 +78,14 @@ class Graph(nn.Module):
 
     @property
     def shapes(self) -> dict[str, tuple[str | int, ...]]:
-        """Name in the graph -> shape, of all inputs."""
+        """Shapes of all inputs by their names in the graph."""
         return {INPUTS.get(name, name): spec.shape for name, spec in self.inputs.items()}
 
     def forward(self, inputs: Tensors) -> tuple[Tensor, ...]:
         """Compute the outputs in the order of `outputs`.
 
         Args:
-            inputs: every name of `shapes`, int64.
+            inputs: tensors with the names and shapes of `shapes`, int64.
         """
         batch = {name: inputs[INPUTS.get(name, name)].to(spec.dtype) for name, spec in self.inputs.items()}
         if self.task_id is not None:
@@ -93,7 +93,7 @@ class Graph(nn.Module):
             mask = batch["input_mask"]
             batch["position_ids"] = torch.arange(ids.shape[1], device=ids.device).expand_as(ids) * mask
             batch["task_ids"] = torch.full_like(ids, self.task_id)
-            batch["word_mask"] = mask  # only decoding asks which tokens begin a word
+            batch["word_mask"] = mask  # its values only matter for decoding
         features = batch | padded_features(self.backbone, batch, self._features)
         outputs = {}
         for task, head in zip(self.tasks, self.heads, strict=True):
@@ -103,7 +103,7 @@ class Graph(nn.Module):
         return tuple(outputs[task][name] for task, name in self.outputs.values())
 
     def arrays(self, batch: Tensors) -> dict[str, npt.NDArray[np.int64]]:
-        """The inputs of the graph; without content where only other tasks have one, as `mask_pos`."""
+        """Return the graph's inputs for a batch; inputs that only other tasks have are empty or zero."""
         missing = {
             name: torch.zeros([0] if len(spec.shape) == 1 else [len(batch["input_mask"]), 1])
             for name, spec in self.inputs.items()
@@ -112,12 +112,12 @@ class Graph(nn.Module):
 
     @torch.no_grad()
     def difference(self, session: Any, task: str, batch: Tensors) -> float:
-        """The largest absolute difference between a session's outputs and PyTorch's, at real tokens.
+        """Return the largest absolute difference between a session's outputs and PyTorch's, without padding.
 
         Args:
-            session: of onnxruntime, of this graph.
-            task: whose outputs are compared.
-            batch: of the task's reader.
+            session: a session of onnxruntime for this graph.
+            task: the task whose outputs are compared.
+            batch: a batch of the task's reader.
         """
         head = self.heads[self.tasks.index(task)]
         assert isinstance(head, Head)
@@ -129,13 +129,13 @@ class Graph(nn.Module):
         for ours, array in zip(names.values(), arrays, strict=True):
             if array.shape != expected[ours].shape:
                 return float("inf")
-            apart = (expected[ours].double() - torch.from_numpy(array).double()).abs()
-            largest = max(largest, float((apart[mask] if apart.shape[:2] == mask.shape else apart).max()))
+            errors = (expected[ours].double() - torch.from_numpy(array).double()).abs()
+            largest = max(largest, float((errors[mask] if errors.shape[:2] == mask.shape else errors).max()))
         return largest
 
 
 def padded_features(backbone: Backbone, batch: Tensors, wanted: Sequence[str]) -> Tensors:
-    """Compute `backbone(batch, wanted)` with the padding left in place: packing depends on values."""
+    """Compute `backbone(batch, wanted)` without packing, which depends on values."""
     if isinstance(backbone, TokenEncoder):
         return backbone.features(batch, Padded.of(batch["input_mask"]), wanted)
     features: Tensors = backbone(as_declared(batch, backbone.inputs_attr), wanted)
@@ -143,13 +143,13 @@ def padded_features(backbone: Backbone, batch: Tensors, wanted: Sequence[str]) -
 
 
 def batch_specs(*readers: Reader) -> Specs:
-    """The tensors of these readers' batches, as far as `made_up_batch` has them."""
-    known = made_up_batch(readers[0], 1)
+    """Return the specs of these readers' tensors, except those that `random_batch` does not have."""
+    known = random_batch(readers[0], 1)
     return {name: spec for reader in readers for name, spec in reader.outputs_attr.items() if name in known}
 
 
-def made_up_batch(reader: Reader, num_rows: int) -> Tensors:
-    """Random tokens and lengths, with every tensor that any reader of palm's gives."""
+def random_batch(reader: Reader, num_rows: int) -> Tensors:
+    """Make a batch of random tokens and lengths, with every tensor that palm's readers produce."""
     draw = generator(0, "export")
     shape = (num_rows, reader.settings["max_seq_len"])
     lengths = draw.integers(1, shape[1] + 1, (num_rows, 1))

@@ -1,4 +1,4 @@
-"""Write graphs as ONNX files, and open sessions of onnxruntime that compute them."""
+"""Writing graphs as ONNX files, and opening sessions of onnxruntime for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palm.core.files.write_errors import wrap_write_errors
 from palm.engine.inference.onnx.graph import Graph
 
 OPSET = 20
-"""Of 2023, the first with GELU as one operator; onnxruntime reads it since 1.17."""
+"""The first opset (2023) with GELU as one operator; onnxruntime supports it since 1.17."""
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
@@ -30,35 +30,35 @@ def require_onnx(what: str) -> None:
         what: subject of the error message.
 
     Raises:
-        PalmError: it is not.
+        PalmError: it is not installed.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise PalmError(f"{what} needs {', '.join(missing)}; install them: pip install 'palm-torch[onnx]'")
 
 
 def write_graph(graph: Graph, file: Path, threads: int = 0) -> Any:
-    """Write a graph of any batch and length.
+    """Write a graph for batches of any size and length.
 
     Args:
-        graph: in evaluation mode.
-        file: is written.
-        threads: of the session; 0 for one per core.
+        graph: the graph, in evaluation mode.
+        file: the file to write.
+        threads: threads of the session; 0 for one per core.
 
     Returns:
         A session of onnxruntime on the CPU.
 
     Raises:
-        PalmError: it cannot be a graph.
+        PalmError: the graph cannot be exported.
         StorageError: the file cannot be written.
     """
     try:
         program = _exported(graph)
     except torch.onnx.OnnxExporterError as error:
-        raise PalmError(f"{graph.title} cannot become an ONNX graph: {error.__cause__ or error}") from error
+        raise PalmError(f"cannot export {graph.title} to ONNX: {error.__cause__ or error}") from error
     assert program is not None
     model = program.model_proto
-    # The exporter writes the shapes of weights twice, as weights and as values. Programs that transpose a
-    # weight, as onnxruntime's quantize_dynamic does, change the one and then find the other wrong.
+    # The exporter stores the shapes of weights twice, as weights and as values. Programs that transpose a
+    # weight, such as onnxruntime's quantize_dynamic, change only one of them and then report a conflict.
     weights = {weight.name for weight in model.graph.initializer}
     values = [value for value in model.graph.value_info if value.name not in weights]
     del model.graph.value_info[:]
@@ -69,8 +69,8 @@ def write_graph(graph: Graph, file: Path, threads: int = 0) -> Any:
     fixed = [f"{one.name} {one.shape}" for one in session.get_inputs() if set(map(type, one.shape)) != {str}]
     if fixed:
         raise PalmError(
-            f"{graph.title} cannot become an ONNX graph of any batch and length: {', '.join(fixed)} is "
-            "fixed; sizes must be taken from `.shape`, not from `len`"
+            f"cannot export {graph.title} to ONNX for any batch and length: {', '.join(fixed)} is fixed; "
+            "the code must read sizes from `.shape`, not `len`"
         )
     return session
 
@@ -78,7 +78,7 @@ def write_graph(graph: Graph, file: Path, threads: int = 0) -> Any:
 def _exported(graph: Graph) -> torch.onnx.ONNXProgram | None:
     from torch.export import Dim  # slow to import
 
-    # Sizes of 1 would be taken for constants, equal ones for one and the same.
+    # The exporter treats sizes of 1 as constants, and equal sizes as the same dimension.
     free = dict.fromkeys(size for shape in graph.shapes.values() for size in shape if isinstance(size, str))
     sizes = {size: number for number, size in enumerate(free, start=2)}
     dimensions = {size: Dim(size) for size in sizes}
@@ -98,7 +98,7 @@ def _exported(graph: Graph) -> torch.onnx.ONNXProgram | None:
 
 
 def session_of(file: Path, threads: int = 0) -> Any:
-    """A session of onnxruntime on the CPU, with 0 threads for one per core."""
+    """Open a session of onnxruntime on the CPU; 0 threads stands for one per core."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""Trackers: programs that keep curves, settings and tables of many runs; each is one observer."""
+"""Experiment trackers, which store curves, settings and tables of many runs; each is one observer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACKERS = {
     "wandb": ("trackio:Trackio", "pip install wandb"),
     "mlflow": ("mlflow:MLflow", "pip install 'palm-torch[mlflow]'"),
 }
-"""Name, which is that of the package too -> module and class, and how to get the package."""
+"""Name of the tracker and its package -> module and class, and the command that installs the package."""
 
 
 def tracker_problems(names: Sequence[str]) -> list[str]:
@@ -36,12 +36,12 @@ def trackers_of(names: Sequence[str], folder: Path | None, place: str = "tracker
     """Return the observers of trackers.
 
     Args:
-        names: of `TRACKERS`.
-        folder: where they keep what they get, unless their own environment variables say otherwise.
-        place: of the setting, with its name, for messages.
+        names: names from `TRACKERS`.
+        folder: the folder in which they store data, unless their own environment variables name another.
+        place: the place and name of the setting, for messages.
 
     Raises:
-        ConfigError: an unknown one, one whose package is missing, or no folder.
+        ConfigError: a tracker is unknown, a package is missing, or there is no folder.
     """
     if problems := tracker_problems(names):
         raise ConfigError([f"{place}: {line}" for line in problems])

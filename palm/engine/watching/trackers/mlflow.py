@@ -1,4 +1,4 @@
-"""Curves, settings, table and model cards for MLflow: a store in `<folder>/mlflow`."""
+"""The tracker for MLflow: curves, settings, results and model cards in a store in `<folder>/mlflow`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from palm.engine.watching.trackers.tracker import Tracker, parameters_of, settin
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}
 
 FOLDER = "palm.save_path"
-"""The tag that tells runs apart."""
+"""The tag by which a run is identified."""
 
 
 class MLflow(Tracker):
-    """One run of the experiment `palm`, or of that which MLFLOW_EXPERIMENT_NAME names.
+    """A run in the experiment `palm`, or in the one that MLFLOW_EXPERIMENT_NAME names.
 
-    It uses a client of its own, so that the program's active run stays what it is.
-
-    Its store is below the run's folder, unless MLFLOW_TRACKING_URI names another.
+    It uses its own client, so the program's active run does not change. The store is in the run's folder
+    unless MLFLOW_TRACKING_URI names another.
     """
 
     def log(self, points: Mapping[str, float]) -> None:
@@ -48,7 +47,7 @@ class MLflow(Tracker):
         experiment = self.client.create_experiment(name, place) if known is None else known.experiment_id
         own = self.run_folder.resolve()
         mine = f"tags.`{FOLDER}` = '{own}'"
-        # A resumed run goes on with the one that it had.
+        # A resumed run continues its earlier MLflow run.
         earlier = self.client.search_runs([experiment], mine, max_results=1) if self.step else []
         run = (
             earlier[0]
@@ -56,7 +55,7 @@ class MLflow(Tracker):
             else self.client.create_run(experiment, tags={FOLDER: str(own)}, run_name=own.name)
         )
         self.run: str = run.info.run_id
-        # What a killed run wrote behind its checkpoint stays, and the same steps are not written again.
+        # Points that a killed run logged after its checkpoint are kept, and not logged again.
         self.known |= {name: self._last_step(name) for name in run.data.metrics}
         for name, value in parameters_of(event.configuration).items():
             if name not in run.data.params:

@@ -1,4 +1,4 @@
-"""Curves, settings, table and model cards for TensorBoard: event files in `<folder>/tensorboard`."""
+"""The tracker for TensorBoard: curves, settings, results and model cards in `<folder>/tensorboard`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from palm.engine.watching.trackers.tracker import Tracker, settings_text
 
 
 class TensorBoard(Tracker):
-    """Writes event files."""
+    """A tracker that writes event files."""
 
     def start(self, event: Started) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # A resumed run takes the points behind its checkpoint back.
+        # A resumed run removes the points after its checkpoint.
         purged = {"purge_step": self.step + 1} if self.step else {}
         self.writer = SummaryWriter(str(self.folder), **purged)
         text = settings_text(event.configuration).replace("\n", "\n    ")

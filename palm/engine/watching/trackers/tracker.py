@@ -1,4 +1,4 @@
-"""Input of trackers: curves by name, settings as YAML, the table at the end, model cards."""
+"""The data for trackers: curves, settings as YAML, a table of results, and model cards."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from palm.core.files.door import is_plain
 from palm.engine.training.events import Ended, Evaluated, Event, Logged, Saved, Started
 from palm.engine.training.loop import Step
 
-MOST_LETTERS = 500
-"""Of a parameter, as older versions of MLflow have it."""
+MAX_LENGTH = 500
+"""Maximum length of a parameter's value, the limit of older versions of MLflow."""
 
 
 def curves_of(event: Event) -> dict[str, float]:
-    """The points that an event adds to curves, by name; what is not a number has no point."""
+    """Return the points that an event adds to curves: name -> value, without values that are not finite."""
     points: dict[str, float] = {}
     if isinstance(event, Logged):
         names = ("loss", "mean_loss", "grad_norm")
@@ -34,40 +34,40 @@ def curves_of(event: Event) -> dict[str, float]:
 
 
 def step_of(event: Event) -> int:
-    """The global step that an event belongs to."""
+    """Return the global step of an event."""
     if isinstance(event, Started):
         return event.training.step
     return event.number if isinstance(event, Step) else int(vars(event)["step"])
 
 
 def settings_text(configuration: Mapping[str, Any]) -> str:
-    """The resolved configuration as YAML."""
+    """Return the resolved configuration as YAML."""
     return yaml.safe_dump(dict(configuration), allow_unicode=True, sort_keys=False)
 
 
 def parameters_of(configuration: Mapping[str, Any], place: str = "") -> dict[str, str]:
-    """Return the settings of a resolved configuration by name; those of a task as `task.name`."""
+    """Return the settings of a resolved configuration by name, a task's as `task.name`."""
     found: dict[str, str] = {}
     for name, value in configuration.items():
         section = place if name in ("global", "tasks") else f"{place}{name}."
         if isinstance(value, Mapping):
             found |= parameters_of(value, section)
         else:
-            found[f"{place}{name}"] = str(value)[:MOST_LETTERS]
+            found[f"{place}{name}"] = str(value)[:MAX_LENGTH]
     return found
 
 
 class Tracker(ABC):
-    """Base of trackers: an observer that hands on curves as they come, and a summary at the end.
+    """Base class of trackers: observers that pass on points of curves, and a summary at the end.
 
     Args:
-        name: of the tracker.
-        folder: of the run; what the tracker keeps is below it.
+        name: the name of the tracker.
+        folder: the folder of the run; the tracker's data is in `<folder>/<name>`.
 
     Attributes:
         step: the global step of the last event.
-        known: curve -> its last step so far, of a run that goes on: points up to there are not added again.
-        best: task -> the step of its best evaluation, and its scores there.
+        known: curve -> its last step before the run resumed; points up to it are not added again.
+        best: task -> the step of its best evaluation, and its scores.
         cards: task -> the card of the model that was saved last.
     """
 
@@ -98,18 +98,18 @@ class Tracker(ABC):
 
     @abstractmethod
     def start(self, event: Started) -> None:
-        """Begin a run, or go on with it, and keep its settings."""
+        """Start or resume a run, and store its settings."""
 
     @abstractmethod
     def log(self, points: Mapping[str, float]) -> None:
-        """Add points to curves, at `step`."""
+        """Add points to curves at `step`."""
 
     @abstractmethod
     def end(self, event: Ended) -> None:
-        """Keep the summary, and end the run."""
+        """Store the summary, and end the run."""
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """Yield name and Markdown of the table of best scores, and of the model cards that were written."""
+        """Yield name and Markdown of the table of best scores and of the saved model cards."""
         if self.best:
             rows = [
                 f"| {task} | {name} | {value:.4f} | {step} |"

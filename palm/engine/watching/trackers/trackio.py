@@ -1,4 +1,4 @@
-"""Curves, settings, table and model cards for trackio, and for wandb, whose interface it has."""
+"""The tracker for trackio and for wandb, which have the same interface: curves, settings and best scores."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ OFFLINE = {
     "trackio": lambda folder: {"TRACKIO_DIR": str(folder)},
     "wandb": lambda folder: {"WANDB_DIR": str(folder), "WANDB_MODE": "offline"},
 }
-"""Environment variables that keep a run on this machine; those that are set already win."""
+"""Environment variables that keep a run on this machine; variables that are already set take precedence."""
 
 
 class Trackio(Tracker):
-    """One run of the project `palm`, or of that which the package's environment variables name.
+    """A run in the project `palm`, or in the one that the package's environment variable names.
 
-    Its name is that of the package: trackio or wandb.
+    The tracker's name is that of the package: trackio or wandb.
     """
 
     def start(self, event: Started) -> None:
         make_folder(self.run_folder)
         for name, value in OFFLINE[self.name](self.folder).items():
             os.environ.setdefault(name, value)
-        self.package: Any = import_module(self.name)  # it reads the environment when it is imported
+        self.package: Any = import_module(self.name)  # it reads the environment on import
         project = os.environ.get(f"{self.name.upper()}_PROJECT", "palm")
         run = self.run_folder.resolve().name
         self.package.init(
@@ -37,7 +37,7 @@ class Trackio(Tracker):
             config=dict(event.configuration),
             resume="allow" if self.step else "never",
         )
-        if self.step and self.name == "trackio":  # wandb refuses steps of the past itself
+        if self.step and self.name == "trackio":  # wandb itself rejects earlier steps
             for line in self.package.SQLiteStorage.get_logs(project, run):
                 step = int(line["step"] or 0)
                 self.known |= {name: max(self.known.get(name, -1), step) for name in line}

@@ -1,4 +1,4 @@
-"""Describe a directory's content from its descriptions and the headers of its weights."""
+"""Inspection of a directory, from its descriptions and the headers of its weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from palm.config.model_names import ADAPTER_CONFIG
 from palm.core.checks import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.files.fs import numbered
@@ -16,17 +17,10 @@ from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
-from palm.engine.inference import inference
-from palm.engine.inference.adapted import ADAPTERS
-from palm.engine.inference.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.engine.run import checkpoint
+from palm.engine.inference import model_paths
+from palm.engine.run.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE
 from palm.engine.training.events import Ended
 from palm.engine.watching.history import HISTORY_FILE, read_lines
-from palm.export import description as export
-from palm.pretrained import peft, read_directory, read_weights
-from palm.pretrained.configs import read_config
-from palm.reader.text.labels import Labels
-from palm.reader.text.subwords import load_tokenizer
 
 Facts = dict[str, Any]
 """Facts about a directory, JSON-ready: `format` first."""
@@ -41,18 +35,18 @@ LAYOUT_TITLES = {
     "paddlepalm": "PaddlePALM",
     "paddlenlp": "PaddleNLP",
 }
-"""Layout of the weights' names -> title of the directory."""
+"""Layout of the weights -> its title."""
 
 
 def inspect_directory(path: str | Path) -> Facts:
-    """Find out what a directory holds; of weights, only headers are read where their format allows it.
+    """Describe the content of a directory; only the headers of weights are read, if their format allows it.
 
     Args:
         path: a saved model, a checkpoint, the `save_path` of a run, an exported directory, or pretrained
             weights in any layout that `palm.load_backbone` reads.
 
     Raises:
-        StorageError: it is none of these; says what there is.
+        StorageError: it is none of these; with a list of what it contains.
     """
     raise_any(path_problems(path=path))
     folder = Path(path)
@@ -69,13 +63,13 @@ def inspect_directory(path: str | Path) -> Facts:
 
 
 def _description(file: Path, kind: str) -> Mapping[str, Any] | None:
-    """Read a description of this format; None for another, or no file."""
+    """Read a description of this format; None if it has another, or does not exist."""
     description = read_object(file) if file.is_file() else {}
     return description if description.get("format") == kind else None
 
 
 def _exported(folder: Path) -> Facts | None:
-    description = _description(folder / export.FILE, export.FORMAT)
+    description = _description(folder / model_paths.EXPORT, model_paths.EXPORT_FORMAT)
     if description is None:
         return None
     facts: Facts = {
@@ -83,13 +77,15 @@ def _exported(folder: Path) -> Facts | None:
         "versions": {"palm": description["palm_version"]},
     }
     if description["to"] == "hf":
+        from palm.pretrained import read_weights
+
         facts["parameters"] = _parameters(_sizes(read_weights(folder, headers=True)))
     hidden = ("format", "version", "palm_version", "to")
     return facts | {name: value for name, value in description.items() if name not in hidden}
 
 
 def _model(folder: Path) -> Facts | None:
-    description = _description(folder / inference.DESCRIPTION, inference.FORMAT)
+    description = _description(folder / model_paths.DESCRIPTION, model_paths.FORMAT)
     if description is None:
         return None
     return {
@@ -104,8 +100,8 @@ def _model(folder: Path) -> Facts | None:
 
 
 def _adapters(folder: Path) -> Facts:
-    """Adapters that a model has merged, or that it is made of."""
-    places = (folder / peft.CONFIG, folder / ADAPTERS / peft.CONFIG)
+    """Describe the adapters of a model, merged or not."""
+    places = (folder / ADAPTER_CONFIG, folder / model_paths.ADAPTERS / ADAPTER_CONFIG)
     if (file := next((place for place in places if place.is_file()), None)) is None:
         return {}
     config = read_object(file)
@@ -116,7 +112,7 @@ def _adapters(folder: Path) -> Facts:
 
 
 def _checkpoint(folder: Path) -> Facts | None:
-    state = _description(folder / checkpoint.STATE, checkpoint.FORMAT)
+    state = _description(folder / STATE, CHECKPOINT_FORMAT)
     if state is None:
         return None
     components = state.get("components", {"backbone": {}, "tasks": {}})
@@ -139,17 +135,17 @@ def _checkpoint(folder: Path) -> Facts | None:
 
 
 MODELS = {
-    "best": f"*/{BEST}",
-    "last": f"*/{LAST}",
-    "best of the run": f"{BEST_OF_RUN}/*",
-    "on the way": f"*/{ON_THE_WAY}*",
+    "best": f"*/{model_paths.BEST}",
+    "last": f"*/{model_paths.LAST}",
+    "best of the run": f"{model_paths.BEST_OF_RUN}/*",
+    "on the way": f"*/{model_paths.ON_THE_WAY}*",
 }
-"""Kind of a run's models -> their places in its folder."""
+"""Kind of a run's models -> pattern of their paths in its folder."""
 
 
 def _run(folder: Path) -> Facts | None:
     models = {kind: _models(folder, pattern) for kind, pattern in MODELS.items()}
-    checkpoints = numbered(folder, "step_")
+    checkpoints = numbered(folder, CHECKPOINT)
     history = folder / HISTORY_FILE
     if not (any(models.values()) or checkpoints or history.is_file()):
         return None
@@ -162,7 +158,7 @@ def _run(folder: Path) -> Facts | None:
 
 
 def _models(folder: Path, pattern: str) -> list[str]:
-    paths = [path for path in folder.glob(pattern) if (path / inference.DESCRIPTION).is_file()]
+    paths = [path for path in folder.glob(pattern) if (path / model_paths.DESCRIPTION).is_file()]
     paths.sort(key=lambda path: (path.parent, len(path.name), path.name))  # `step9` before `step10`
     return [path.relative_to(folder).as_posix() for path in paths]
 
@@ -177,6 +173,9 @@ def _progress(history: Path) -> Facts:
 
 
 def _pretrained(folder: Path) -> Facts:
+    from palm.pretrained import read_directory
+    from palm.pretrained.configs import read_config
+
     directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
     library = config.get("transformers_version")
@@ -195,7 +194,9 @@ def _pretrained(folder: Path) -> Facts:
 
 
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
-    """Reader, head, labels and vocabulary of a task."""
+    """Describe reader, head, labels and vocabulary of a task."""
+    from palm.reader.text.labels import Labels
+
     settings = file_settings(parts["reader"]["settings"], folder)
     label_map = settings.get("label_map")
     labels = Labels(None, label_map).names if label_map is not None else {}
@@ -208,7 +209,7 @@ def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
 
 
 def _component(saved: Mapping[str, Any]) -> Facts:
-    """Name and settings, without the files, which are described elsewhere."""
+    """Describe a component by its name and settings, without files, which are described elsewhere."""
     settings = {
         name: value
         for name, value in saved.get("settings", {}).items()
@@ -218,11 +219,13 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 
 
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
-    """Parameters of the encoder and of every head, whose weights' names begin as `heads` says.
+    """Describe the parameters of the encoder and of every head, in a file that is read without torch.
 
-    They are in a file of palm's own, whose header is read without torch.
+    Args:
+        folder: of a saved model or checkpoint.
+        heads: head -> prefix of its weights' names.
     """
-    file = folder / checkpoint.WEIGHTS_NEEDED[1]
+    file = folder / model_paths.WEIGHTS
     with wrap_read_errors(file):
         found = {name: (_dtype(kind), prod(shape)) for name, (kind, shape) in headers_in(file).items()}
     places = {"backbone": "backbone", **heads}
@@ -233,7 +236,7 @@ _KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
 
 
 def _dtype(short: str) -> str:
-    """Return torch's name of a type of safetensors: float32 of F32."""
+    """Return torch's name of a safetensors dtype: float32 for F32."""
     kind = short.rstrip("0123456789")
     return f"{_KINDS.get(kind, kind)}{short.removeprefix(kind)}"
 
@@ -253,6 +256,8 @@ def _parameters(sizes: Mapping[str, Size]) -> Facts:
 def _vocabulary(file: Path | None, do_lower_case: bool) -> Facts | None:
     if file is None:
         return None
+    from palm.reader.text.subwords import load_tokenizer
+
     return {
         "file": file.name,
         "tokens": load_tokenizer(file, do_lower_case).vocab_size,
