@@ -12,7 +12,7 @@ from functools import partial
 
 from palm.cli.command import COMMANDS, Command, find_components
 from palm.cli.without_torch import run_without_torch
-from palm.config.command_line import separated
+from palm.config.command_line import split_arguments
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError
 from palm.core.files.untrusted import printable
 from palm.core.limits import explain_limits
@@ -88,7 +88,7 @@ def _parse(command: Command, words: Sequence[str]) -> argparse.Namespace:
     parser = command.parser()
     takes_value = {name[2:]: each.nargs != 0 for each in parser._actions for name in each.option_strings}
     flags = [name for name, takes in takes_value.items() if not takes]
-    commands, settings = separated(words, takes_value, flags)
+    commands, settings = split_arguments(words, takes_value, flags)
     if settings and not command.takes_settings:
         parser.error(f"unrecognized arguments: {' '.join(settings)}")
     return parser.parse_args(commands, argparse.Namespace(settings=settings))

@@ -41,7 +41,7 @@ def read_arguments(words: Sequence[str], problems: list[str]) -> dict[str, Setti
     return found
 
 
-def separated(
+def split_arguments(
     words: Sequence[str], own: Collection[str], flags: Collection[str] = ()
 ) -> tuple[list[str], list[str]]:
     """Split words into a command's options and positional arguments, and all others, which are settings.

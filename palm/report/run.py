@@ -83,7 +83,7 @@ class Run:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of the programs that made it, as far as its history and its models tell."""
+        """The versions of palm and of the libraries that made the run, as far as they were recorded."""
         by_program = {"palm": "unknown"}
         for model in self.models[:1]:
             description = verified_object(model.folder, DESCRIPTION)

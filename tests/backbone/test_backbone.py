@@ -294,12 +294,12 @@ def test_the_inner_width_is_as_configured_or_four_times_the_outer() -> None:
     assert tiny(intermediate_size=40).get_parameter("layers.0.ffn.inner.weight").shape == (40, 16)
 
 
-def test_everything_that_is_missing_is_told_at_once() -> None:
+def test_everything_that_is_missing_is_reported_at_once() -> None:
     with pytest.raises(ConfigError, match=r"hidden_size: .*BERT\n(.*\n)*vocab_size: .*BERT"):
         BERT.from_config({"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 8})
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_everything_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         BERT(**{**SIZES, "hidden_size": 0}, hidden_act="gleu", hidden_dropout_prob=1.0, layer_norm_eps=0)
     assert caught.value.problems == [

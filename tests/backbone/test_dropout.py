@@ -70,7 +70,7 @@ def test_the_gradient_passes_where_the_values_passed() -> None:
     assert set(values.grad.unique().tolist()) == {0.0, torch.tensor(1 / 0.6).bfloat16().item()}
 
 
-def test_torchs_seed_decides_and_every_call_draws_anew() -> None:
+def test_torchs_seed_decides_and_every_call_draws_again() -> None:
     values = torch.ones(100)
     torch.manual_seed(3)
     first, second = dropout(values, 0.3), dropout(values, 0.3)

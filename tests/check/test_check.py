@@ -151,7 +151,7 @@ def test_a_row_that_stands_in_train_with_another_label_is_counted(tmp_path: Path
     ] == []
 
 
-def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_told(tmp_path: Path) -> None:
+def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_reported(tmp_path: Path) -> None:
     one = [("0", text) for _, text in rows(160, 200)]
     assert codes(data(tmp_path, rows(0, 160), one)) == [("warning", "one_label")]
     found = data(tmp_path, rows(0, 160), rows(160, 200), n_classes=6)
@@ -166,7 +166,7 @@ def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_told(tmp_pa
     assert codes(found) == [("warning", "pieces")] * 2
 
 
-def test_labels_without_rows_and_unknown_words_are_told(tmp_path: Path) -> None:
+def test_labels_without_rows_and_unknown_words_are_reported(tmp_path: Path) -> None:
     train = [(label, text) for label, text in rows(0, 160) if label != "d"]
     named = [("abcd"[int(label)], text) for label, text in train if label != "3"]
     label_map = {"a": 0, "b": 1, "c": 2, "d": 3}
@@ -183,7 +183,7 @@ def test_labels_without_rows_and_unknown_words_are_told(tmp_path: Path) -> None:
     assert (found.files[1].unknown, found.files[1].rows_with_unknown) == (40, 40)
 
 
-def test_rows_that_cannot_be_used_are_all_told_and_the_others_are_read(tmp_path: Path) -> None:
+def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_path: Path) -> None:
     train = [*rows(0, 10), ("9", "carl has a lamp"), ("x", "emil has a lamp"), *rows(10, 18)]
     found = data(tmp_path, train, rows(20, 30))
     assert codes(found) == [("error", "data")]
@@ -208,7 +208,7 @@ def test_a_file_of_another_form_is_an_error_and_the_others_are_read(tmp_path: Pa
     assert [file.role for file in found.files] == ["dev"]
 
 
-def test_data_errors_of_several_tasks_are_told_once_each(tmp_path: Path) -> None:
+def test_data_errors_of_several_tasks_are_reported_once_each(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     for name in ("cls", "match"):
         with (tmp_path / f"{name}.tsv").open("a", encoding="utf-8") as file:
@@ -277,7 +277,7 @@ def test_what_is_written_counts_what_is_deleted_again(tmp_path: Path) -> None:
     ("demo", "tasks", "epochs"),
     [("demo1", ".", 0.02), ("demo2", "tasks", 0.03), ("demo3", "tasks", 0.05), ("demo7", ".", 0.1)],
 )
-def test_the_steps_of_the_demos_are_told_to_the_step(
+def test_the_steps_of_the_demos_are_planned_exactly(
     demo: str, tasks: str, epochs: float, tmp_path: Path
 ) -> None:
     config = ROOT / "demos" / demo / "config.yaml"
@@ -290,7 +290,7 @@ def test_the_steps_of_the_demos_are_told_to_the_step(
     assert {task.task: task.drawn for task in found.plan.tasks} == result.steps
 
 
-def test_draws_that_follow_scores_are_told_as_expected_ones(tmp_path: Path) -> None:
+def test_draws_that_follow_scores_are_reported_as_expected_ones(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     config = tiny.config(tmp_path, "cls", "match", mixing="dev_score")
     config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
@@ -344,7 +344,7 @@ def config_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_command_tells_text_json_and_a_page(
+def test_the_command_shows_text_json_and_a_page(
     config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = config_file.with_name("check.html")
@@ -421,7 +421,7 @@ def test_what_is_really_wrong_with_published_data_is_found() -> None:
 ROLES = {"train": "train", "dev": "dev", "pred": "test"}
 
 
-def test_the_steps_of_every_stage_are_told(tmp_path: Path) -> None:
+def test_the_steps_of_every_stage_are_reported(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.5}]
     found = check(tiny.config(tmp_path, "cls", "match", num_epochs=1, stages=stages), measure=False)

@@ -93,7 +93,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("settings", CASES)
-def test_check_tells_the_steps_the_epochs_the_evaluations_and_the_checkpoints_of_the_run(
+def test_check_shows_the_steps_the_epochs_the_evaluations_and_the_checkpoints_of_the_run(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     config = three_tasks(tmp_path, **settings)

@@ -54,7 +54,7 @@ def test_a_saved_model_is_scored_without_a_configuration(
         (["{config}", "--task", "mlm"], "no task is called 'mlm'; known: cls, match"),
     ],
 )
-def test_what_is_missing_is_told(
+def test_what_is_missing_is_reported(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     words = [str(folder / "config.yaml") if word == "{config}" else word for word in arguments]

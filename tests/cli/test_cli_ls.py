@@ -44,7 +44,7 @@ def test_all_kinds_are_listed_a_line_each(capsys: pytest.CaptureFixture[str]) ->
     assert sum(line.startswith("  seq_label ") for line in lines) == 2
 
 
-def test_a_component_is_told_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_component_is_reported_with_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     text = told(["mixing.temperature"], capsys)
     assert text.startswith("mixing.temperature: Between proportional and equal")
     assert "  mixing_temperature  (number, default 2.0)\n      T of the strategy temperature" in text
@@ -58,7 +58,7 @@ def test_a_kind_is_listed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in told(["mixing"], capsys).splitlines()] == ["mixing:", *MIXINGS]
 
 
-def test_a_misspelt_name_is_told_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_name_is_reported_with_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ls", "mixing.temprature"]) == 2
     error = capsys.readouterr().err
     assert "'mixing.temprature'" in error

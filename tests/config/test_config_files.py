@@ -66,7 +66,7 @@ def test_anchors_and_merges_work() -> None:
     assert problems == []
 
 
-def test_an_empty_file_sets_nothing_and_a_byte_order_mark_is_no_name() -> None:
+def test_an_empty_file_sets_nothing_and_a_byte_order_mark_is_not_a_name() -> None:
     assert loaded("# nothing\n")[0] == {}
     assert loaded("\ufeffname: 数据\n")[0] == {"name": "数据"}
 
@@ -89,17 +89,17 @@ def test_a_name_that_occurs_twice_is_reported_at_any_depth() -> None:
         (b"a: 1\nb: \xff\n", "c.yaml:2"),
     ],
 )
-def test_a_broken_yaml_file_is_told_with_its_line(text: str | bytes, told: str) -> None:
+def test_a_broken_yaml_file_is_reported_with_its_line(text: str | bytes, told: str) -> None:
     assert facts(broken(text)) == told
 
 
-def test_odd_characters_and_endless_structures_are_no_crash() -> None:
+def test_odd_characters_and_endless_structures_are_not_crash() -> None:
     assert broken("a: \x07\n").startswith("c.yaml: ")
     assert "#x0007" in broken("a: \x07\n")
     assert facts(broken("a: &a [*a]\n")).startswith("c.yaml:1 100000")
 
 
-def test_a_missing_file_is_told() -> None:
+def test_a_missing_file_is_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         read_yaml(Path("gone.yaml"), [])
     assert caught.value.problems[0].startswith("gone.yaml: ")
@@ -127,7 +127,7 @@ def test_a_json_member_that_occurs_twice_is_reported() -> None:
         ("", "c.json:1:1: not JSON: Expecting value"),
     ],
 )
-def test_a_broken_json_file_is_told_with_its_line(text: str, message: str) -> None:
+def test_a_broken_json_file_is_reported_with_its_line(text: str, message: str) -> None:
     assert broken(text, "c.json") == message
 
 

@@ -1,4 +1,4 @@
-"""Who wins, who is told, and what nobody took."""
+"""Precedence of settings, reports of overridden ones, and settings that nothing uses."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_tasks_may_stand_in_the_global_file_or_dict() -> None:
         read.finish()
 
 
-def test_a_task_that_is_not_listed_is_left_alone() -> None:
+def test_a_task_that_is_not_listed_is_not_touched() -> None:
     written("b.yaml", "label: two")
     config = read_config({"task_instance": ["b"], "tasks": {"a": {"nonsense": 1}}}, argv=[])
     assert config.tasks == ["b"]
@@ -258,7 +258,7 @@ def test_a_task_that_is_not_listed_is_left_alone() -> None:
     config.finish()
 
 
-def test_problems_in_a_dict_are_told_by_its_keys() -> None:
+def test_problems_in_a_dict_are_reported_with_its_keys() -> None:
     config = read_config(
         {"x": 1, "global": {"y": 1}, "tasks": {"a": {"label": True}}, "backbone": {"hidden_size": "big"}},
         argv=[],
@@ -326,11 +326,11 @@ def test_the_command_line_names_the_tasks_too() -> None:
     assert refused("config.yaml", argv=["--task_instance", "c"]) == ["--task_instance 'c'"]
 
 
-def test_a_missing_global_file_is_told() -> None:
+def test_a_missing_global_file_is_reported() -> None:
     assert refused("gone.yaml", argv=[]) == ["gone.yaml"]
 
 
-def test_a_missing_backbone_file_is_told_to_whom_it_concerns(tmp_path: Path) -> None:
+def test_a_missing_backbone_file_is_reported_to_the_tasks_that_use_it(tmp_path: Path) -> None:
     def read() -> Config:
         return read_config({"tasks": {"a": {}}, "backbone_config_path": "gone.json"}, argv=[])
 
@@ -389,7 +389,7 @@ def test_everything_wrong_is_one_report() -> None:
     ]
 
 
-def test_a_problem_that_concerns_several_is_told_once() -> None:
+def test_a_problem_that_concerns_several_is_reported_once() -> None:
     config = config_of("max_seq_len: long", a="", b="")
     for task in config.tasks:
         config.arguments(Reader, task)
@@ -397,7 +397,7 @@ def test_a_problem_that_concerns_several_is_told_once() -> None:
     assert report(config) == ["config.yaml:2 max_seq_len 'long'"]
 
 
-def test_a_missing_setting_is_told_where_it_belongs() -> None:
+def test_a_missing_setting_is_reported_where_it_belongs() -> None:
     written("bert.json", "{}")
     config = config_of("backbone_config_path: bert.json", a="", b="")
     config.arguments(Reader, "b")

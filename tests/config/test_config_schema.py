@@ -126,7 +126,7 @@ def test_a_dataclass_has_the_settings_of_its_fields() -> None:
     ]
 
 
-def test_an_annotation_that_only_a_type_checker_can_read_is_told() -> None:
+def test_an_annotation_that_only_a_type_checker_can_read_is_reported() -> None:
     class Strange:
         def __init__(self, size: Decimal) -> None: ...
 

@@ -73,7 +73,7 @@ def test_models_of_equal_weights_are_one_file_on_the_disk(tmp_path: Path) -> Non
     assert shared >= 1  # the task of the last step
 
 
-def test_predictions_and_scores_are_of_the_best_model_which_is_told(
+def test_predictions_and_scores_are_of_the_best_model_which_is_named(
     run: tuple[Path, list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, _ = run
@@ -145,7 +145,7 @@ def test_a_model_that_is_missing_says_why(run: tuple[Path, list[str]], tmp_path:
         elsewhere.pred("cls")
 
 
-def test_the_model_of_another_task_is_told(
+def test_the_model_of_another_task_is_reported(
     run: tuple[Path, list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder, _ = run

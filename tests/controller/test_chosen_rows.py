@@ -146,7 +146,7 @@ def test_parts_are_found_again_after_training(folder: Path) -> None:
         again.evaluate("intent")
 
 
-def test_a_check_tells_which_rows_are_chosen_and_where_they_are_found_again(folder: Path) -> None:
+def test_a_check_shows_which_rows_are_chosen_and_where_they_are_found_again(folder: Path) -> None:
     made = config(folder, "intent", split={"dev": 0.2, "seed": 3}, where={"lang": ["en", "de"]}, num_epochs=1)
     found = check(made, measure=False)
     [task] = found.data
@@ -167,7 +167,7 @@ def test_a_check_tells_which_rows_are_chosen_and_where_they_are_found_again(fold
 
 
 @pytest.mark.parametrize(("part", "setting"), [("dev", "dev_file"), ("test", "pred_file")])
-def test_a_split_beside_a_file_of_the_same_part_is_told(
+def test_a_split_beside_a_file_of_the_same_part_is_reported(
     folder: Path, part: str, setting: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = config(folder, "intent", split={part: 0.2})
@@ -225,7 +225,7 @@ def test_where_and_sample_choose_training_rows(folder: Path) -> None:
         ({"where": {"lang": "it"}}, ["all.jsonl: ", "'it'"]),
     ],
 )
-def test_a_choice_that_cannot_be_made_is_told(
+def test_a_choice_that_cannot_be_made_is_reported(
     folder: Path, settings: dict[str, Any], values: list[str]
 ) -> None:
     with pytest.raises(palm.PalmError) as caught:

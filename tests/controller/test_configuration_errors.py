@@ -162,7 +162,7 @@ def test_a_header_is_quoted_in_part_and_the_users_name_is_the_one_to_change(fold
     assert message.endswith("'texts' to 'text_a', or set columns: {text_a: texts}")
 
 
-def test_weights_of_another_size_are_told_without_torchs_words(folder: Path) -> None:
+def test_weights_of_another_size_are_reported_without_torchs_words(folder: Path) -> None:
     Controller(tiny.config(folder, "cls", num_epochs=0.1), argv=[]).train()
     other = tiny.config(folder, "cls")
     other["tasks"]["cls"]["n_classes"] = 3

@@ -128,7 +128,7 @@ def test_without_num_epochs_a_trainer_trains_one_and_load_data_may_follow_regist
     assert (trainer.cur_train_step, trainer.steps_pur_epoch) == (10, 10)
 
 
-def test_loading_weights_is_told_in_the_words_of_2_x(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_loading_weights_is_logged_as_in_2_x(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     Controller(tiny.config(folder, "cls", num_epochs=1), argv=[]).train()
     model = folder / "out" / "cls" / "infer_model"
     trainer = palm.Trainer("cls")

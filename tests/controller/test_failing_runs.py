@@ -59,7 +59,7 @@ def test_a_model_that_exploded_is_not_saved(folder: Path) -> None:
     assert not (folder / "model").exists()
 
 
-def test_a_full_disk_says_what_is_whole_and_how_to_go_on(
+def test_a_full_disk_says_what_is_whole_and_how_to_resume(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     well = os.fsync
@@ -86,7 +86,7 @@ def test_a_full_disk_says_what_is_whole_and_how_to_go_on(
     verify(folder / "out" / "cls" / "infer_model")
 
 
-def test_a_disk_that_is_full_at_the_first_line_of_the_history_is_told_in_the_same_words(
+def test_a_disk_that_is_full_at_the_first_line_of_the_history_is_reported_in_the_same_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     well = os.open

@@ -1,4 +1,4 @@
-"""A SIGKILL inside a stage whose steps train several tasks: the run that goes on ends with the same bits."""
+"""A SIGKILL inside a stage whose steps train several tasks: the resumed run ends with the same bits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def told(out: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 @pytest.mark.parametrize(("stage", "step"), [("2-pair", 2), ("2-pair", 7)])
-def test_a_killed_stage_goes_on_to_the_bit(whole: Path, stage: str, step: int) -> None:
+def test_a_killed_stage_continues_to_the_bit(whole: Path, stage: str, step: int) -> None:
     out = f"killed_{stage}_{step}"
     program = str(ROOT / "tests" / "helpers" / "killed_stage.py")
     died = subprocess.run(

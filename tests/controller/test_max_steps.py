@@ -74,7 +74,7 @@ def test_the_schedule_ends_and_targets_are_saved_at_max_steps(draws: str, tmp_pa
         assert palm.load_model(tmp_path / "out" / task / "infer_model").task == task
 
 
-def test_a_run_goes_on_to_its_max_steps_and_not_to_others(tmp_path: Path) -> None:
+def test_a_run_continues_to_its_max_steps_and_not_to_others(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     config = tiny.config(tmp_path, "cls", "match", max_steps=9, save_every_n_steps=4, lr_scheduler="linear")
     whole = Controller(config, argv=[]).train()

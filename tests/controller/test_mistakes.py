@@ -1,4 +1,4 @@
-"""Hundreds of mistakes of new users: each is told with its place, cause and remedy, none by a traceback."""
+"""Hundreds of mistakes of new users: each is reported with place, cause and remedy, without a traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[f"{each.kind}-{each.title}" for each in MISTAKES])
-def test_a_mistake_is_told(
+def test_a_mistake_is_reported(
     mistake: Mistake, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)

@@ -48,7 +48,7 @@ def test_an_interrupted_cell_ends_with_a_checkpoint_and_a_partial_result(
     assert (resumed.steps, resumed.is_interrupted) == ({"cls": 10}, False)
 
 
-def test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_anew(
+def test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_from_scratch(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "palm")

@@ -98,13 +98,13 @@ def weights_of(controller: Controller, folder: Path) -> dict[str, torch.Tensor]:
     return {**model.backbone.state_dict(), **model.head.state_dict()}
 
 
-def test_a_second_training_starts_anew_as_a_new_controller_would(folder: Path) -> None:
+def test_a_second_training_starts_from_scratch_as_a_new_controller_would(folder: Path) -> None:
     controller = Controller(tiny.config(folder, "cls", "mlm", num_epochs=0.5), argv=[])
     first, second = weights_of(controller, folder), weights_of(controller, folder)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_training_after_an_interruption_starts_anew(folder: Path) -> None:
+def test_a_training_after_an_interruption_starts_from_scratch(folder: Path) -> None:
     expected = weights_of(Controller(tiny.config(folder, "cls", num_epochs=0.5), argv=[]), folder)
     controller = Controller(tiny.config(folder, "cls", num_epochs=0.5), argv=[])
     with pytest.raises(KeyboardInterrupt):

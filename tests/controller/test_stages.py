@@ -244,12 +244,12 @@ def test_everything_wrong_with_all_stages_is_one_report(folder: Path) -> None:
         assert re.match(f"config: stages: stage {pattern}", line), line
 
 
-def test_a_target_that_no_stage_trains_is_told(folder: Path) -> None:
+def test_a_target_that_no_stage_trains_is_reported(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"stages: .*\bmatch; .*task_instance"):
         Controller(config(folder, stages=[{"tasks": ["cls"]}]), argv=[])
 
 
-def test_what_stages_cannot_be_combined_with_is_told(folder: Path) -> None:
+def test_what_stages_cannot_be_combined_with_is_reported(folder: Path) -> None:
     given = config(folder, stages=[], resume=str(folder / "out" / "step_4"))
     given["tasks"]["cls"]["private_layers"] = 1
     with pytest.raises(ConfigError) as error:
@@ -321,7 +321,7 @@ def test_tasks_with_one_head_have_one_id_for_a_label(folder: Path) -> None:
     Controller(given, argv=[])
 
 
-def test_a_later_stage_without_a_step_is_told_before_the_first_trains(folder: Path) -> None:
+def test_a_later_stage_without_a_step_is_reported_before_the_first_trains(folder: Path) -> None:
     stages = [{"name": "one"}, {"name": "two", "num_epochs": 0.01}]
     with pytest.raises(TrainingError, match="stages: stage 2-two: "):
         Controller(config(folder, "cls", stages=stages), argv=[]).train()

@@ -121,7 +121,7 @@ def test_saving_and_predicting_on_the_way_do_not_disturb_training(folder: Path) 
     assert seen == undisturbed
 
 
-def test_resume_auto_goes_on_from_the_newest_whole_checkpoint(
+def test_resume_auto_continues_from_the_newest_whole_checkpoint(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "palm"):
@@ -251,7 +251,7 @@ def test_an_inference_model_is_saved_on_the_way_by_the_steps_of_its_task(folder:
     assert not (folder / "out" / "mlm").exists()
 
 
-def test_a_label_map_tells_the_number_of_classes(folder: Path) -> None:
+def test_a_label_map_shows_the_number_of_classes(folder: Path) -> None:
     config = tiny.config(folder, "cls", "match")
     del config["tasks"]["cls"]["n_classes"]
     config["tasks"]["cls"]["label_map"] = {"0": 0, "1": 1, "2": 2, "3": 3, "4": 4}

@@ -33,7 +33,9 @@ def warnings(caplog: pytest.LogCaptureFixture, config: dict[str, Any], reads_dat
 # Data
 
 
-def test_capitals_for_a_vocabulary_without_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_capitals_for_a_vocabulary_without_are_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     text = (folder / "cls.tsv").read_text(encoding="utf-8").replace("anna", "Anna")
     (folder / "cls.tsv").write_text(text, encoding="utf-8")
     count = text.count("Anna")
@@ -46,7 +48,7 @@ def test_capitals_for_a_vocabulary_without_are_told(folder: Path, caplog: pytest
     assert warnings(caplog, tiny.config(folder, "cls", do_lower_case=True), reads_data=True) == []
 
 
-def test_unknown_words_and_cut_rows_are_told_by_their_share(
+def test_unknown_words_and_cut_rows_are_reported_with_their_share(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = ["label\ttext_a", *["0\tred qqq door"] * 10, *["1\tred"] * 30]
@@ -57,7 +59,7 @@ def test_unknown_words_and_cut_rows_are_told_by_their_share(
     assert "max_seq_len (now 4)" in cut
 
 
-def test_what_is_told_of_a_file_is_told_again_where_its_rows_are_kept(
+def test_findings_about_a_file_are_reported_again_where_its_rows_are_kept(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tiny.config(folder, "cls", max_seq_len=4, data_cache=str(folder / "cache"))
@@ -67,7 +69,7 @@ def test_what_is_told_of_a_file_is_told_again_where_its_rows_are_kept(
     assert len(first) == 1
 
 
-def test_cut_questions_and_windows_without_overlap_are_told(
+def test_cut_questions_and_windows_without_overlap_are_reported(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tiny.config(folder, "mrc", max_seq_len=12, max_query_len=3, doc_stride=9)
@@ -111,7 +113,7 @@ def test_weights_that_are_computed_otherwise_are_refused(tmp_path: Path, here: A
     load_pretrain(RoBERTa(**SIZES), tmp_path)
 
 
-def test_another_vocabulary_than_that_of_the_weights_is_told(
+def test_another_vocabulary_than_that_of_the_weights_is_reported(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     weights = folder / "weights"
@@ -149,7 +151,7 @@ def test_another_vocabulary_than_that_of_the_weights_is_told(
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_setting_without_effect_is_told(
+def test_a_setting_without_effect_is_reported(
     folder: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], values: list[str]
 ) -> None:
     (line,) = warnings(caplog, tiny.config(folder, "cls", **settings))
@@ -168,7 +170,7 @@ def test_for_cn_is_accepted_with_a_warning_where_it_has_no_effect(
     assert "'mrc'" in line
 
 
-def test_pairs_whose_number_or_negatives_are_not_used_are_told(
+def test_pairs_whose_number_or_negatives_are_not_used_are_reported(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = "".join(f'{{"text_a": "red {word}", "text_b": "blue {word}", "label": 0.5}}\n' for word in "abcd")
@@ -184,7 +186,7 @@ def test_pairs_whose_number_or_negatives_are_not_used_are_told(
     assert warnings(caplog, config) == []
 
 
-def test_n_classes_of_a_regression_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_n_classes_of_a_regression_is_reported(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = tiny.config(folder, "cls")
     config["tasks"]["cls"]["paradigm"] = "regression"
     (line,) = warnings(caplog, config)

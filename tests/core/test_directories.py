@@ -176,7 +176,7 @@ def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
     assert seen == {"old", "new"}
 
 
-def test_an_error_is_told_where_the_unfinished_folder_is_gone(tmp_path: Path) -> None:
+def test_an_error_is_reported_where_the_unfinished_folder_is_gone(tmp_path: Path) -> None:
     def fail() -> None:
         with new_directory(tmp_path / "model") as part:
             shutil.rmtree(part)
@@ -273,7 +273,7 @@ def test_sweeping_removes_only_what_palm_left(tmp_path: Path) -> None:
         (errno.ENOTDIR, r"cannot write a/b: Not a directory; give a folder that can be written"),
     ],
 )
-def test_what_the_system_refuses_is_said_in_words(number: int, words: str) -> None:
+def test_what_the_system_refuses_is_explained(number: int, words: str) -> None:
     with pytest.raises(StorageError, match=words), wrap_write_errors(Path("a/b")):
         raise OSError(number, os.strerror(number))
 
@@ -295,7 +295,9 @@ def test_a_text_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> 
     assert names(tmp_path) == [WRITTEN, "note"]
 
 
-def test_a_disk_that_turns_read_only_is_told_of_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_turns_read_only_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 

@@ -150,7 +150,7 @@ def test_auto_times_a_pass_over_the_rows_of_the_run_and_changes_no_loss(folder: 
 
 
 @pytest.mark.usefixtures("timed")
-def test_a_timed_pass_is_no_training_for_a_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timed_pass_is_not_training_for_a_head(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 alone times a pass; in training, a loss such as that of `embedding` waits for the others."""
     modes = []
     original = Classify.loss
@@ -178,7 +178,7 @@ def test_auto_that_was_timed_continues_in_the_precision_of_the_checkpoint(folder
     assert model.read_bytes() == uninterrupted
 
 
-def test_an_unknown_precision_is_told_wherever_it_is_given(folder: Path) -> None:
+def test_an_unknown_precision_is_reported_wherever_it_is_given(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"precision .*'auto', 'fp32', 'bf16', not 'fp16'"):
         Controller(tiny.config(folder, "cls", precision="fp16"), argv=[])
     with pytest.raises(ConfigError, match=r"precision: 'half' .*auto, fp32, bf16"):

@@ -153,7 +153,7 @@ def test_dev_data_is_shared_out_and_every_row_counts_once(one: Path, two: Path, 
     assert seen(two)["dev_loss"] == pytest.approx(seen(one)["dev_loss"], rel=1e-5)
 
 
-def test_a_checkpoint_of_two_goes_on_in_one_and_of_one_in_two(
+def test_a_checkpoint_of_two_continues_in_one_and_of_one_in_two(
     one: Path, two: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the same 8 rows a step, it ends where the runs end that nobody interrupted."""
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_two_goes_on_in_one_and_of_one_in_two(
             assert_same_model(resumed / task / "infer_model", one / "out" / task / "infer_model")
 
 
-def test_a_checkpoint_of_two_goes_on_in_four(one: Path, two: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_two_continues_in_four(one: Path, two: Path, tmp_path: Path) -> None:
     ranks.write_files(tmp_path)
     shutil.copytree(two / "out" / f"step_{ranks.SAVED}", tmp_path / "others" / "two")
     done = start(str(ROOT / "tests" / "helpers" / "ranks.py"), str(tmp_path), "4", "resume")
@@ -175,7 +175,7 @@ def test_a_checkpoint_of_two_goes_on_in_four(one: Path, two: Path, tmp_path: Pat
         assert_same_model(tmp_path / "resumed_two" / task / "infer_model", one / "out" / task / "infer_model")
 
 
-def test_with_other_batches_a_run_goes_on_at_the_same_part_of_its_plan(
+def test_with_other_batches_a_run_continues_at_the_same_part_of_its_plan(
     two: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Two devices with 4 rows each took 5 steps an epoch; one with 4 rows takes 10.
@@ -269,7 +269,7 @@ def test_only_the_first_process_reports(two: Path) -> None:
 
 
 def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path) -> None:
-    """It goes on from its last checkpoint, and ends with the very weights of a run without accidents."""
+    """It continues from its last checkpoint, and ends with the very weights of a run without accidents."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
     # What stands there is of another launch: nothing of it may be resumed.
     shutil.copytree(two / "out" / "step_54", two / "fragile" / "step_54")

@@ -228,7 +228,7 @@ def test_a_pooler_that_the_archive_lacks_is_not_made_up(server: FileServer, tmp_
     assert "pooler.dense.weight" not in weights
 
 
-def test_a_folder_that_is_there_is_left_alone(server: FileServer, tmp_path: Path) -> None:
+def test_a_folder_that_is_there_is_not_touched(server: FileServer, tmp_path: Path) -> None:
     mine = tmp_path / "pretrain" / "BERT-zh-base" / "mine.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine", encoding="utf-8")
@@ -275,7 +275,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("archive", "message"), BAD.values(), ids=BAD)
-def test_an_archive_that_is_no_good_leaves_nothing_behind(
+def test_an_archive_that_is_damaged_leaves_nothing_behind(
     server: FileServer, tmp_path: Path, archive: bytes, message: str
 ) -> None:
     offer_archive(server, "BERT-zh-base", archive)
@@ -393,7 +393,7 @@ def test_a_repository_without_a_vocabulary_is_an_error_and_leaves_no_folder(
 # The place and the surroundings
 
 
-def test_a_mirror_that_is_no_address_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_that_is_not_an_address_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALM_MIRROR", "mirror.example")
     with pytest.raises(PalmError, match=r"PALM_MIRROR .*'mirror\.example'"):
         download("pretrain", "BERT-zh-base", tmp_path)
@@ -523,7 +523,7 @@ def test_the_command_downloads_by_name_to_a_path(
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_command_says_how_to_go_on(
+def test_an_interrupted_command_says_how_to_resume(
     server: FileServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offer_archive(server, "BERT-en-uncased-base", packed(palm_files(tiny())))

@@ -70,7 +70,7 @@ def test_a_server_without_ranges_sends_everything_again(server: FileServer, tmp_
     assert (tmp_path / "m.bin").read_bytes() == DATA
 
 
-def test_a_file_that_changed_in_between_is_fetched_anew(server: FileServer, tmp_path: Path) -> None:
+def test_a_file_that_changed_in_between_is_fetched_again(server: FileServer, tmp_path: Path) -> None:
     server.breaks = [100_000, *[0] * 9]
     with pytest.raises(StorageError):
         fetch(f"{server.url}/m.bin", tmp_path / "m.bin")
@@ -94,14 +94,14 @@ def test_a_redirected_download_arrives(server: FileServer, tmp_path: Path) -> No
     assert (tmp_path / "model").read_bytes() == DATA
 
 
-def test_a_file_of_untold_length_ends_with_its_connection(server: FileServer, tmp_path: Path) -> None:
+def test_a_file_of_unknown_length_ends_with_its_connection(server: FileServer, tmp_path: Path) -> None:
     server.has_lengths = False
     fetch(f"{server.url}/m.bin", tmp_path / "m.bin")
     assert (tmp_path / "m.bin").read_bytes() == DATA
 
 
 @pytest.mark.parametrize("status", [503, 404])
-def test_an_answer_that_is_no_file_is_an_error(server: FileServer, tmp_path: Path, status: int) -> None:
+def test_an_answer_that_is_not_a_file_is_an_error(server: FileServer, tmp_path: Path, status: int) -> None:
     server.errors["/m.bin"] = status
     with pytest.raises(StorageError, match=rf"m\.bin.*{status}.*PALM_MIRROR"):
         fetch(f"{server.url}/m.bin", tmp_path / "m.bin")

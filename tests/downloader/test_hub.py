@@ -107,7 +107,7 @@ def test_a_revision_is_fetched_and_a_commit_stays_what_it_was(server: FileServer
     assert equal(palm.load_backbone(EXACT), encoder(3))
 
 
-def test_an_interrupted_download_goes_on_where_it_broke_off(
+def test_an_interrupted_download_continues_where_it_broke_off(
     server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = hub.files_of(encoder())["model.safetensors"]

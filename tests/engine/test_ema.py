@@ -77,7 +77,7 @@ def test_the_models_own_values_return_even_after_an_error() -> None:
     assert layer.weight.requires_grad
 
 
-def test_averages_go_on_from_their_state() -> None:
+def test_averages_continue_from_their_state() -> None:
     layer = weights(1.0, 2.0)
     first = ExponentialMovingAverage(layer.named_parameters(), decay=0.9)
     second = ExponentialMovingAverage(layer.named_parameters(), decay=0.9)

@@ -260,7 +260,7 @@ def test_a_run_ends_with_a_table_of_all_tasks(folder: Path, caplog: pytest.LogCa
     assert {(row[0], row[-3]) for row in rows} == {("cls", "accuracy"), ("mrc", "f1")}
 
 
-def test_what_is_wrong_with_an_evaluation_is_told_before_the_run(folder: Path) -> None:
+def test_what_is_wrong_with_an_evaluation_is_reported_before_the_run(folder: Path) -> None:
     config = with_dev(folder, "cls", "match", best_by=["mlm"], early_stopping_by="never")
     config["tasks"]["cls"]["dev_file"] = str(folder / "nowhere.tsv")
     with pytest.raises(ConfigError) as caught:

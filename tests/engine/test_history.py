@@ -49,7 +49,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trainin
     return folder, controller(folder).train()
 
 
-def test_a_run_tells_its_plan_its_logged_steps_and_its_end(undisturbed: tuple[Path, TrainingResult]) -> None:
+def test_a_run_shows_its_plan_its_logged_steps_and_its_end(undisturbed: tuple[Path, TrainingResult]) -> None:
     folder, result = undisturbed
     lines = timeless(folder / "out" / "history.jsonl")
     start, *_, end = lines
@@ -92,7 +92,7 @@ def test_evaluations_have_all_metrics_and_the_loss_of_the_dev_rows(
     assert (result.best["cls"].step, result.best["cls"].scores) == (best["step"], best["scores"]["cls"])
 
 
-def test_a_killed_run_goes_on_without_gap_or_double_line(
+def test_a_killed_run_continues_without_gap_or_double_line(
     undisturbed: tuple[Path, TrainingResult], tmp_path: Path
 ) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}

@@ -70,7 +70,7 @@ def test_the_steps_are_those_of_reading_at_once(
     assert_equal(late, at_once)
 
 
-def test_a_run_goes_on_from_its_checkpoint_exactly(
+def test_a_run_continues_from_its_checkpoint_exactly(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     whole = run(folder, KINDS[1])
@@ -105,7 +105,7 @@ def poisoned(training: Training, at: int) -> tuple[str, int]:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_bad_step_is_told_one_later_and_nothing_has_moved(
+def test_a_bad_step_is_reported_one_step_later_and_nothing_has_moved(
     folder: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
 ) -> None:
     at_once = run(folder, ["cls"], **rule)

@@ -39,7 +39,7 @@ def test_the_card_is_one_that_the_hub_understands(run: Path) -> None:
     assert {(each.dataset_name, each.task_name) for each in results} == {("dev.tsv", "cls")}
 
 
-def test_the_card_tells_the_data_the_labels_and_the_settings(run: Path) -> None:
+def test_the_card_shows_the_data_the_labels_and_the_settings(run: Path) -> None:
     text = (run / "cls" / "infer_model" / "README.md").read_text(encoding="utf-8")
     for name, rows in (("cls.tsv", 40), ("dev.tsv", 13)):
         sha256 = hashlib.sha256((run.parent / name).read_bytes()).hexdigest()
@@ -115,7 +115,7 @@ def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
     )
 
 
-def test_a_score_that_is_not_a_number_is_no_result() -> None:
+def test_a_score_that_is_not_a_number_is_not_a_result() -> None:
     text = model_card(description(training=training()), [])
     assert "| pearson | NaN |\n| mse | 0.5000 |" in text
     results = ModelCard(text).data.eval_results

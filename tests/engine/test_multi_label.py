@@ -67,7 +67,7 @@ def test_a_bad_cell_is_an_error_with_its_place(vocab: Path, tmp_path: Path, cell
         list(MultiLabelReader(vocab, 16, label_map=NAMES).read(path, with_targets=True))
 
 
-def test_a_column_that_is_no_answer_is_an_error(vocab: Path, tmp_path: Path) -> None:
+def test_a_column_that_is_not_an_answer_is_an_error(vocab: Path, tmp_path: Path) -> None:
     path = write_text(tmp_path, "bad.tsv", "red\tblue\ttext_a\n1\tno\ta\n")
     with pytest.raises(DataError, match=r"bad\.tsv:2: blue .*'no'"):
         list(MultiLabelReader(vocab, 16, label_columns=["red", "blue"]).read(path, with_targets=True))

@@ -201,7 +201,7 @@ def test_records_and_scores_are_those_of_torch(kind: str, folder: Path) -> None:
     assert theirs.evaluate_with_loss(file) == (numbers(scores), pytest.approx(loss, rel=1e-5))
 
 
-def test_relations_of_given_spans_are_no_graph(folder: Path) -> None:
+def test_relations_of_given_spans_are_not_graph(folder: Path) -> None:
     reader = RelationReader(
         folder / "vocab.txt", 24, {"owns": 0, "is": 1}, span_label_map=tiny.SPANS, spans="given"
     )

@@ -38,9 +38,7 @@ def test_real_labels_come_as_numbers(vocab: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["three", "nan", "inf", "-Infinity", "3,2", "1_000", " 3", "0x10"])
-def test_a_label_that_is_no_finite_number_is_an_error_with_its_line(
-    vocab: Path, tmp_path: Path, text: str
-) -> None:
+def test_a_label_that_is_not_finite_is_an_error_with_its_line(vocab: Path, tmp_path: Path, text: str) -> None:
     path = write_text(tmp_path, "real.tsv", f"label\ttext_a\ttext_b\n1\tthe boat\tred\n{text}\tred\tdoor\n")
     reader = MatchReader(vocab, 16, label_type="real")
     with pytest.raises(DataError, match=rf"real\.tsv:3: .*'{re.escape(text)}'"):

@@ -208,7 +208,7 @@ def test_relations_score_as_sets_in_scikit_learn() -> None:
             assert numbers == pytest.approx(list(expected[:3]), abs=1e-12)
 
 
-def test_the_report_tells_why_a_relation_is_not_found() -> None:
+def test_the_report_shows_why_a_relation_is_not_found() -> None:
     spans = [{"start": k, "end": k + 1, "label": "x", "text": f"w{k}"} for k in range(5)]
 
     def record(count: int, *pairs: tuple[int, int, str]) -> dict[str, Any]:

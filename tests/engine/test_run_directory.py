@@ -169,7 +169,7 @@ def test_resume_auto_takes_the_newest_checkpoint_of_this_run(tmp_path: Path) -> 
     assert read_json(tmp_path / "run.json")["id"] == first.run_id
 
 
-def test_resume_of_one_checkpoint_goes_on_with_its_run_or_begins_another(tmp_path: Path) -> None:
+def test_resume_of_one_checkpoint_continues_with_its_run_or_begins_another(tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
     (tmp_path / "there").mkdir()
@@ -193,7 +193,7 @@ def test_resume_auto_without_a_checkpoint_replaces_only_its_own_configuration(tm
     assert not (tmp_path / "cls" / "infer_model").exists()
 
 
-def test_a_restart_by_the_launcher_goes_on_without_being_asked(tmp_path: Path) -> None:
+def test_a_restart_by_the_launcher_continues_without_being_asked(tmp_path: Path) -> None:
     first = begun(directory(tmp_path), identity(), launch="l")
     newest = checkpoint(tmp_path, 4, first.run_id)
     run = directory(tmp_path)
@@ -220,7 +220,7 @@ def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
     assert names(tmp_path / "best") == []
 
 
-def test_how_to_go_on_says_what_is_whole(tmp_path: Path) -> None:
+def test_how_to_resume_says_what_is_whole(tmp_path: Path) -> None:
     run = directory(tmp_path)
     start = begun(run)
     assert str(tmp_path) in run.resume_advice()

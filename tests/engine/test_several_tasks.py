@@ -223,7 +223,7 @@ def test_the_horizon_counts_global_steps() -> None:
 # Mistakes
 
 
-def test_what_cannot_be_put_together_is_told(folder: Path) -> None:
+def test_what_cannot_be_put_together_is_reported(folder: Path) -> None:
     with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* 2.* 3"):
         run(folder, "cls", "match", tasks_per_step=3)
     with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* all.* 0"):

@@ -154,7 +154,7 @@ def test_both_doors_share_rows(folder: Path) -> None:
     assert both.train(print_steps=-1).steps == {"slot": 10, "intent": 10}
 
 
-def test_what_cannot_share_rows_is_told(folder: Path) -> None:
+def test_what_cannot_share_rows_is_reported(folder: Path) -> None:
     def wrong(**settings: Any) -> None:
         Controller(config(folder, **settings), argv=[]).training()
 
@@ -172,7 +172,7 @@ def test_what_cannot_share_rows_is_told(folder: Path) -> None:
         wrong()
 
 
-def test_a_row_without_a_label_is_no_row_to_evaluate_on(
+def test_a_row_without_a_label_is_not_a_row_to_evaluate_on(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     without_labels(folder / "intent.tsv", [6], 0)

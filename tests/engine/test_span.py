@@ -262,7 +262,7 @@ def test_spans_score_as_sets_in_scikit_learn() -> None:
         assert found["span_macro_f1"] == pytest.approx(macro, abs=1e-12)
 
 
-def test_the_report_tells_missed_spans_from_wrong_ends_and_labels() -> None:
+def test_the_report_distinguishes_missed_spans_from_wrong_ends_and_labels() -> None:
     def spans(*values: tuple[int, int, str]) -> dict[str, Any]:
         return {
             "spans": [{"start": a, "end": b, "label": label, "text": f"{a}-{b}"} for a, b, label in values]

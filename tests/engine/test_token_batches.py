@@ -23,7 +23,7 @@ LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=30)
 
 
 class Lengths(Numbers):
-    """Rows that are their own number, with as many tokens as they are told."""
+    """Rows that are their own number, with the given numbers of tokens."""
 
     def __init__(self, lengths: list[int]) -> None:
         super().__init__()

@@ -60,7 +60,7 @@ class Breaks:
 
 @needs("tensorboard")
 @needs("mlflow")
-def test_a_resumed_run_goes_on_with_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_continues_with_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

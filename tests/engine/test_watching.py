@@ -276,12 +276,12 @@ def palm_train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
 
 
-def test_quiet_tells_only_warnings(tmp_path: Path) -> None:
+def test_quiet_shows_only_warnings(tmp_path: Path) -> None:
     done = palm_train(tmp_path, "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_verbose_tells_when_and_where_and_an_error_with_its_traceback(tmp_path: Path) -> None:
+def test_verbose_shows_when_and_where_and_an_error_with_its_traceback(tmp_path: Path) -> None:
     done = palm_train(tmp_path, "--verbose", "--cls.train_file", "nowhere.tsv")
     assert done.returncode == 2
     first, *others = done.stderr.splitlines()
@@ -333,7 +333,7 @@ def test_a_program_that_configures_logging_gets_the_records() -> None:
         ),
     ],
 )
-def test_rows_that_an_epoch_leaves_out_are_told(
+def test_rows_that_an_epoch_leaves_out_are_reported(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     batch: dict[str, int],

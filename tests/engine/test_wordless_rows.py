@@ -32,7 +32,7 @@ def trained(folder: Path, dev: str) -> palm.TrainingResult:
     return Controller(given, argv=[]).train()
 
 
-def test_a_dev_row_without_a_word_is_passed_over_and_told_once(
+def test_a_dev_row_without_a_word_is_passed_over_and_reported_once(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("WARNING", "palm"):

@@ -51,7 +51,7 @@ def command(folder: Path) -> list[str]:
     return ["compare", str(folder / "config.yaml"), "--seeds", "2", "--output", str(folder / "grid")]
 
 
-def test_a_comparison_is_trained_once_and_goes_on_with_what_is_missing(
+def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = command(tmp_path)
@@ -84,7 +84,7 @@ def test_a_comparison_is_trained_once_and_goes_on_with_what_is_missing(
     assert [value for value in named if value not in str(caught.value)] == []
 
 
-def test_what_cannot_be_compared_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_reported_before_anything_is_trained(tmp_path: Path) -> None:
     given = made(tmp_path, "cls", "match")
     with pytest.raises(ConfigError, match="seeds: 1"):
         palm.compare(given, seeds=1)
@@ -323,7 +323,7 @@ def answered(*per_seed: list[float], metric: str = "accuracy", **asked: list[flo
     return outcome_of(lengths, {"a": rows}, test, seeds, "target", "Equal.", resamples=50)
 
 
-def test_intervals_are_corrected_as_verdicts_are_and_a_large_undecided_effect_is_told() -> None:
+def test_intervals_are_corrected_as_verdicts_are_and_a_large_undecided_effect_is_reported() -> None:
     large = [0.1, 0.3, 0.2, 0.35, 0.05]  # p 0.03 by itself
     small = [0.1, -0.1, 0.05, -0.05, 0.02]
     (alone,) = answered(large).answers
@@ -352,7 +352,7 @@ def test_intervals_end_where_the_metric_does() -> None:
     assert correlated.difference.high <= 200
 
 
-def test_an_earlier_answer_is_kept_when_another_takes_its_place(tmp_path: Path) -> None:
+def test_an_earlier_answer_is_kept_when_another_replaces_it(tmp_path: Path) -> None:
     first, second = answered([0.1, 0.2]), answered([0.1, 0.3])
     for found in (first, first, second):
         _keep_earlier(tmp_path, found)
@@ -420,7 +420,7 @@ def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_every_variant_trains_the_steps_that_are_told_also_where_tasks_depend_on_each_other(
+def test_every_variant_trains_the_planned_steps_also_where_tasks_depend_on_each_other(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     setup = setup_of(read_config(with_a_twin(tmp_path, **settings), argv=[]), "target", {}, None)

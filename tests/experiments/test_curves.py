@@ -49,7 +49,7 @@ def test_alone_is_the_better_of_its_runs_and_all_rows_are_counted(curves: Learni
     assert means == {"together": {50: 0.5, 200: 0.8}, "alone": {50: 0.4, 200: 0.7}}
 
 
-def test_the_table_tells_rows_from_helpers(curves: LearningCurves) -> None:
+def test_the_table_separates_rows_from_helpers(curves: LearningCurves) -> None:
     (advice,) = (line for line in str(curves).splitlines() if line.startswith("From 50 to 200 rows"))
     assert [number for number in ("+0.3000", "together", "+0.1000") if number not in advice] == []
     assert "0.5000 (0.2516 to 0.7484)" in str(curves)
@@ -63,7 +63,7 @@ def test_each_way_is_drawn_between_the_ends_of_its_interval(curves: LearningCurv
     assert chart.columns == ["training rows", "together", "alone"]
 
 
-def test_what_is_no_number_of_rows_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_number_of_rows_is_refused(tmp_path: Path) -> None:
     given = tiny.config(tiny.write_files(tmp_path), "cls", "match")
     with pytest.raises(ConfigError, match=r"rows .*0, few"):
         learning_curves(given, rows=["all", "0", "few"])

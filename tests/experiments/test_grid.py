@@ -1,4 +1,4 @@
-"""A grid of runs: killed at any moment, it goes on; what palm wrote, and only that, is removed."""
+"""A grid of runs: killed at any moment, it continues; what palm wrote, and only that, is removed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def waited_for(path: Path) -> None:
     assert path.exists()
 
 
-def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(
+def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(tmp_path, num_epochs=30)
@@ -73,7 +73,7 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_goes_on(
     assert not list(folder.glob("out/**/manifest.json"))  # models are removed once it is scored
 
 
-def test_a_run_that_fails_is_told_with_its_own_words(tmp_path: Path) -> None:
+def test_a_run_that_fails_is_reported_with_its_own_words(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, learning_rate="fast")
     pool = Pool(Grid(tmp_path / "grid"), ["compare", "--one_run"], [{}])
     with pytest.raises(PalmError) as caught:

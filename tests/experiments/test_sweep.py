@@ -110,7 +110,7 @@ def test_a_space_that_cannot_be_searched_is_refused(make: Any, named: list[str])
     assert [word for word in named if word not in str(caught.value)] == []
 
 
-def test_a_setting_that_nobody_has_is_told_before_the_first_run(tmp_path: Path) -> None:
+def test_a_setting_that_nobody_has_is_reported_before_the_first_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         palm.sweep(made(tmp_path), {"learning_rat": [1e-3]})
     assert "--learning_rat: " in str(caught.value)
@@ -127,7 +127,7 @@ def test_stages_are_not_swept(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep").exists()
 
 
-def test_trials_of_optuna_go_on_where_they_were(tmp_path: Path) -> None:
+def test_trials_of_optuna_continue_where_they_were(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="the extra sweep is not installed")
     given = made(tmp_path, num_epochs=0.3)
     space = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "cls.batch_size": [4, 8]}
@@ -137,7 +137,7 @@ def test_trials_of_optuna_go_on_where_they_were(tmp_path: Path) -> None:
     assert both.trials[1].values["learning_rate"] != first.trials[0].values["learning_rate"]
 
 
-def test_a_study_that_goes_on_chooses_as_one_left_in_peace() -> None:
+def test_a_study_that_continues_chooses_as_one_left_in_peace() -> None:
     pytest.importorskip("optuna", reason="the extra sweep is not installed")
     space = space_of({"learning_rate": {"low": 0.0, "high": 1.0}})
     whole = Study(space, seed=1)

@@ -113,7 +113,7 @@ def test_a_real_bert_is_the_same_after_conversion(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in after)
 
 
-def test_the_report_tells_what_was_left_out(tmp_path: Path) -> None:
+def test_the_report_shows_what_was_left_out(tmp_path: Path) -> None:
     extra = {"cls.predictions.bias": torch.zeros(30), "adapter": torch.zeros(2)}
     report = palm.convert(hugging_face(tmp_path / "source", BACKBONES["bert"](), **extra), tmp_path / "hf")
     assert report.left_out == ("cls.predictions.bias",)

@@ -473,7 +473,7 @@ def test_a_graph_takes_any_batch_and_length(run: Path, pairs_graph: OnnxModel) -
     assert pairs_graph("logits", pairs_graph.inputs([("a", "b")])).shape == (1, 2)
 
 
-def test_a_graph_can_be_quantized_as_it_stands(run: Path, pairs_graph: OnnxModel, onnxruntime: Any) -> None:
+def test_a_graph_can_be_quantized_unchanged(run: Path, pairs_graph: OnnxModel, onnxruntime: Any) -> None:
     quantization = pytest.importorskip("onnxruntime.quantization")
     source, target = run / "onnx" / "fits" / "model.onnx", run / "quantized.onnx"
     quantization.quantize_dynamic(source, target)
@@ -485,7 +485,7 @@ def test_a_graph_can_be_quantized_as_it_stands(run: Path, pairs_graph: OnnxModel
     assert (exact.argmax(-1) == rounded.argmax(-1)).mean() > 0.9
 
 
-def test_the_export_tells_what_was_compared(pairs_graph: OnnxModel) -> None:
+def test_the_export_shows_what_was_compared(pairs_graph: OnnxModel) -> None:
     description = pairs_graph.description
     assert description["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
     assert description["outputs"] == ["logits", "probs"]
@@ -549,7 +549,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_crf_lies_beside_the_graph_and_viterbi_gives_the_labels_of_predict(
+def test_a_crf_is_beside_the_graph_and_viterbi_gives_the_labels_of_predict(
     tagger: Path, tmp_path: Path, onnxruntime: Any
 ) -> None:
     assert to_onnx(tagger, tmp_path / "onnx")["tagger"] < 1e-4

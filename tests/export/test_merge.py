@@ -83,7 +83,9 @@ def test_checkpoints_and_models_on_the_way_have_a_mean(folder: Path, tmp_path: P
     assert palm.load_model(palm.merge(on_the_way, tmp_path / "way")).task == "cls"
 
 
-def test_what_is_not_alike_is_told(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_alike_is_reported(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = models(folder)[0]
     with pytest.raises(palm.ConfigError, match=r"task .*'cls' .*'match'; paradigm .*'cls' .*'match'"):
         palm.merge([one, folder / "one" / "match" / "infer_model"], tmp_path / "x")

@@ -12,7 +12,7 @@ from palm.metrics.tagging import Entity, entities, entity_scores
 LABELS = ["O", "O", "B-x", "I-x", "B-y", "I-y", "B-y.z", "I-y.z", "S-x", "E-x", "UNK"]
 
 
-def test_entities_begin_at_b_and_go_on_with_i_of_the_same_kind() -> None:
+def test_entities_begin_at_b_and_continue_with_i_of_the_same_kind() -> None:
     labels = ["O", "B-city", "I-city", "B-city", "O", "I-day", "I-day", "I-city", "B-day", "I-city"]
     assert entities(labels) == [
         Entity("city", 1, 2),

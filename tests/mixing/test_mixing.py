@@ -172,7 +172,7 @@ def test_draws_have_the_frequencies_of_the_shares(mixing: Mixing, shares: list[f
         (lambda: DevScore({"smal": 1}).expected_steps([SMALL], 0, 1), "did you mean 'small'"),
     ],
 )
-def test_what_a_strategy_cannot_do_is_said(make: Any, message: str) -> None:
+def test_what_a_strategy_cannot_do_is_reported(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
 
@@ -276,7 +276,7 @@ def test_a_checkpoint_of_another_mixing_is_refused(folder: Path) -> None:
         other.train()
 
 
-def test_an_unknown_strategy_and_a_setting_of_another_are_told(folder: Path) -> None:
+def test_an_unknown_strategy_and_a_setting_of_another_are_reported(folder: Path) -> None:
     with pytest.raises(PalmError, match=r"mixing.*'proportionl'.*'proportional'"):
         controller(folder, "cls", mixing="proportionl")
     with pytest.raises(PalmError, match=r"mixing_temperature.*temperature.*mix_ratio"):
@@ -421,6 +421,6 @@ def test_readers_with_epochs_of_their_own_mix_from_the_first_step_to_the_last() 
     assert abs(order[:200].count(0) - 50) < 25
 
 
-def test_an_unknown_way_to_draw_is_told() -> None:
+def test_an_unknown_way_to_draw_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"mixing_draws: 'random'.*planned, independent"):
         MixRatio(mixing_draws="random")  # type: ignore[arg-type]

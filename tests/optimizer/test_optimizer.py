@@ -129,7 +129,7 @@ def test_gradients_are_clipped_together() -> None:
 
 
 @pytest.mark.parametrize("max_norm", [5.0, 100.0, math.inf, None])
-def test_small_gradients_are_left_alone(max_norm: float | None) -> None:
+def test_small_gradients_are_not_touched(max_norm: float | None) -> None:
     a = nn.Parameter(torch.zeros(2))
     a.grad = torch.tensor([3.0, 4.0])
     assert clip([a], max_norm).item() == 5.0
@@ -160,7 +160,7 @@ def test_no_moment_stays_denormal_and_no_parameter_notices() -> None:
     assert torch.equal(ours, plain)
 
 
-def test_everything_wrong_is_said_at_once() -> None:
+def test_everything_wrong_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as report:
         AdamW(0, weight_decay=-1, grad_clip=0, beta1=1, beta2=-0.5, epsilon=0, grad_clip_type="all")  # type: ignore[arg-type]
     assert [line.split(" should be ")[0] for line in report.value.problems] == [

@@ -155,7 +155,7 @@ def test_a_pointwise_reader_feeds_a_pairwise_head_to_predict(folder: Path) -> No
     assert [set(result) for result in trainer.predict()] == [{"index", "probs"}] * 40
 
 
-def test_what_is_missing_or_unknown_is_told(folder: Path) -> None:
+def test_what_is_missing_or_unknown_is_reported(folder: Path) -> None:
     with pytest.raises(palm.ConfigError, match=r"learning_strategy: 'listwise' .*pointwise, pairw"):
         MatchReader(folder / "vocab.txt", 24, learning_strategy="listwise")
     with pytest.raises(palm.ConfigError, match=r"margin: 0 "):

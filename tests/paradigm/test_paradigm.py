@@ -134,7 +134,7 @@ def test_cls_decodes_to_the_likeliest_label_with_all_logits_and_probabilities() 
     json.dumps([first, second])
 
 
-def test_a_label_that_is_no_class_is_named() -> None:
+def test_a_label_that_is_not_a_class_is_named() -> None:
     logits, labels = torch.zeros(3, 2), torch.tensor([0, 5, 2])
     with pytest.raises(WiringError, match=r"label_ids: \[2, 5\] are outside 0\.\.1; n_classes is 2"):
         Match().loss({"logits": logits}, {"label_ids": labels})

@@ -115,7 +115,7 @@ def test_a_word_without_pieces_is_an_unknown_one(vocab: Path) -> None:
     assert rows["word_starts"][0].tolist() == [1, 2, 3, 4]
 
 
-def test_a_long_text_goes_on_in_further_rows(tmp_path: Path, vocab: Path) -> None:
+def test_a_long_text_continues_in_further_rows(tmp_path: Path, vocab: Path) -> None:
     reader = reader_of(vocab, max_seq_len=6)  # room for four pieces
     path = table(
         tmp_path, "the xyz a red boat the\tO B-thing O B-colour B-thing O", "xyzxyz door\tI-thing B-thing"
@@ -156,14 +156,16 @@ def test_texts_come_as_strings_lists_of_words_or_cells(vocab: Path) -> None:
         ("the red boat", r"tags\.tsv:2: 1 column, expected 2 \(text_a, label\)"),
     ],
 )
-def test_a_wrong_line_is_told_with_its_place(tmp_path: Path, vocab: Path, line: str, message: str) -> None:
+def test_a_wrong_line_is_reported_with_its_place(
+    tmp_path: Path, vocab: Path, line: str, message: str
+) -> None:
     path = table(tmp_path, line)
     with pytest.raises(DataError, match=message):
         list(reader_of(vocab).read(path, with_targets=True))
 
 
 @pytest.mark.parametrize("text", [3, None, [1, 2], {"text_b": "the"}])
-def test_a_wrong_text_is_told_with_its_number(vocab: Path, text: object) -> None:
+def test_a_wrong_text_is_reported_with_its_number(vocab: Path, text: object) -> None:
     with pytest.raises(DataError, match=r"text 1: expected "):
         list(reader_of(vocab).parse(["the", text]))
 
@@ -219,7 +221,7 @@ def test_the_loss_is_the_mean_over_words_wherever_they_are() -> None:
     assert SequenceLabel(2, 4).loss(outputs, targets).item() == pytest.approx(expected)
 
 
-def test_the_crf_chain_passes_over_what_is_no_word() -> None:
+def test_the_crf_chain_passes_over_what_is_not_a_word() -> None:
     head = SequenceLabel(2, 4, use_crf=True)
     assert head.crf is not None
     with torch.no_grad():
@@ -236,7 +238,7 @@ def test_the_crf_chain_passes_over_what_is_no_word() -> None:
 
 
 @pytest.mark.parametrize("use_crf", [False, True])
-def test_a_label_that_is_no_class_is_named(use_crf: bool) -> None:
+def test_a_label_that_is_not_a_class_is_named(use_crf: bool) -> None:
     outputs = outputs_of([[[0, 0], [0.5, 0.5], [0.2, 0.8]]])
     with pytest.raises(WiringError, match=r"label_ids: \[2, 7\] are outside 0\.\.1; n_classes is 2"):
         SequenceLabel(2, 4, use_crf=use_crf).loss(outputs, {"label_ids": torch.tensor([[-100, 7, 2]])})
@@ -359,7 +361,7 @@ def test_the_published_head_is_saved_as_seq_label(tmp_path: Path) -> None:
     assert (type(again), again.settings) == (SequenceLabel, head.settings)
 
 
-def test_a_factor_without_a_crf_is_told_to_have_no_effect(
+def test_a_factor_without_a_crf_is_reported_to_have_no_effect(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = config(write_tagged(tmp_path), use_crf=False) | {"crf_learning_rate_factor": 0.1}

@@ -151,7 +151,7 @@ def test_a_model_of_our_own_starts_another_run(tmp_path: Path) -> None:
         ({"vocab.txt": "[PAD]\nthe\n", "tokenizer_config.json": "{}"}, True),
     ],
 )
-def test_whether_to_lower_case_is_told_by_the_settings_or_else_by_the_words(
+def test_whether_to_lower_case_is_decided_by_the_settings_or_by_the_vocabulary(
     tmp_path: Path, files: dict[str, str], lower: bool
 ) -> None:
     model = write_model(tmp_path, "electra")

@@ -164,7 +164,7 @@ def test_a_pickle_cannot_change_what_it_may_use(tmp_path: Path, program: bytes) 
 @pytest.mark.parametrize(
     "content", [{"a": 1}, {"a": "text"}, {1: np.zeros(2)}, {"a": {"b": np.zeros(2)}}, [1]]
 )
-def test_what_is_no_array_is_refused(tmp_path: Path, content: Any) -> None:
+def test_what_is_not_an_array_is_refused(tmp_path: Path, content: Any) -> None:
     with pytest.raises(StorageError, match=r"not an array|a list|a key has"):
         read_weights(pickled(tmp_path, content))
 

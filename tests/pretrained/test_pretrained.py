@@ -172,7 +172,7 @@ def test_a_hugging_face_ernie_computes_the_same_here(tmp_path: Path) -> None:
     torch.testing.assert_close(outputs["encoder_outputs"], theirs.last_hidden_state, atol=1e-6, rtol=0)
 
 
-def test_the_report_tells_what_was_left_out_and_what_was_not_used(
+def test_the_report_shows_what_was_left_out_and_what_was_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = hugging_face(tmp_path, tiny(num_hidden_layers=3))
@@ -328,7 +328,7 @@ def test_paddlepalms_pretrained_weights_load_completely(tmp_path: Path, kind: st
         assert torch.equal(sampled(theirs[name].contiguous(), value).flatten(), value.flatten()), name
 
 
-def test_what_lies_beside_paddlepalms_weights_is_no_weight(tmp_path: Path) -> None:
+def test_what_is_beside_paddlepalms_weights_is_not_a_weight(tmp_path: Path) -> None:
     unpacked("bert", tmp_path)
     for name in ("__conf__", "__paddlepalm_word_embedding_moment1_0", "@LR_DECAY_COUNTER@", ".DS_Store"):
         (tmp_path / name).write_bytes(b"anything")

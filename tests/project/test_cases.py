@@ -7,7 +7,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 
-MISTAKE = "test_a_mistake_is_told"
+MISTAKE = "test_a_mistake_is_reported"
 """A line of `helpers/mistakes.py` or `helpers/mistakes.jsonl`."""
 
 CASES = {
@@ -19,7 +19,7 @@ CASES = {
         "test_weights_of_other_labels_or_tokens_are_refused"
     ),
     "tasks with one head give a label two ids": "test_tasks_with_one_head_have_one_id_for_a_label",
-    "weights with another vocabulary than theirs": "test_another_vocabulary_than_that_of_the_weights_is_told",
+    "weights with another vocabulary": "test_another_vocabulary_than_that_of_the_weights_is_reported",
     "a label stands twice in a label map": "test_a_label_map_with_a_label_twice_is_refused",
     "a path of one's own component counts from the working directory": (
         "test_paths_of_a_component_count_from_the_configuration"
@@ -28,7 +28,7 @@ CASES = {
         "test_a_class_is_trusted_by_the_path_of_its_module_package_or_itself"
     ),
     "a report on another dev file than that of the run": (
-        "test_dev_data_that_the_run_was_not_scored_on_is_told"
+        "test_dev_data_that_the_run_was_not_scored_on_is_reported"
     ),
     "a hook of 2.x below a built-in class is never called": (
         "test_a_hook_of_2_x_below_a_class_of_palm_is_refused"
@@ -49,24 +49,24 @@ CASES = {
     "quantized weights": "test_quantized_weights_are_refused",
     "rows that differ in case or accents only contradict": "test_rows_are_compared_as_the_model_sees_them",
     "a vocabulary that cuts words into letters": (
-        "test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_told"
+        "test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_reported"
     ),
-    "a dev file of one class": "test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_told",
-    "n_classes that no row reaches": "test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_told",
-    "a second training of a trainer that is done": "test_a_training_that_is_done_or_under_way_is_told",
-    "two trainings of one trainer at once": "test_a_training_that_is_done_or_under_way_is_told",
+    "a dev file of one class": "test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_reported",
+    "unreached n_classes": "test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_reported",
+    "a second training of a trainer that is done": "test_a_training_that_is_done_or_under_way_is_reported",
+    "two trainings of one trainer at once": "test_a_training_that_is_done_or_under_way_is_reported",
     "a trainer's name that leads out of its folder": MISTAKE,
     "wrong types in calls from Python": MISTAKE,
     "batches, counts and intervals of zero or less": MISTAKE,
     "save() into the folder in which the program runs": MISTAKE,
-    "pred_output_path without pred_file, metrics without dev data": "test_a_setting_without_effect_is_told",
-    "split beside a file of the same part": "test_a_split_beside_a_file_of_the_same_part_is_told",
+    "pred_output_path without pred_file": "test_a_setting_without_effect_is_reported",
+    "split beside a file of the same part": "test_a_split_beside_a_file_of_the_same_part_is_reported",
     "a contradiction between a row and its copy in train": (
         "test_a_row_that_stands_in_train_with_another_label_is_counted"
     ),
     "a check that counts 0 rows that also stand in train": "test_nothing_is_found_in_clean_data",
     "pairs whose similarity nothing reads, or without negatives": (
-        "test_pairs_whose_number_or_negatives_are_not_used_are_told"
+        "test_pairs_whose_number_or_negatives_are_not_used_are_reported"
     ),
     "labels of numbers beyond a cosine, weights of classes that are all 0": MISTAKE,
     "the reader of one's own as the page on customization has it": (
@@ -95,9 +95,9 @@ CASES = {
     "pointers of Git LFS, SQuAD 2, JSON lines, other tables": MISTAKE,
     "weights that are no numbers": "test_infinities_and_what_is_not_a_number_are_found_by_name",
     "a checkpoint to resume from that is none": (
-        "test_what_is_no_checkpoint_to_resume_from_is_told_as_what_it_is"
+        "test_something_other_than_a_checkpoint_to_resume_from_is_identified"
     ),
-    "a later stage without a step": "test_a_later_stage_without_a_step_is_told_before_the_first_trains",
+    "a later stage without a step": "test_a_later_stage_without_a_step_is_reported_before_the_first_trains",
     "one mistake has a second, false line": MISTAKE,
     "YAML's own errors one line late": MISTAKE,
     "a folder, a device or a pipe in place of a table": MISTAKE,
@@ -128,7 +128,7 @@ CASES = {
     "the mean loss of a task none of whose steps was logged": (
         "test_the_result_has_the_mean_loss_of_tasks_none_of_whose_steps_was_logged"
     ),
-    "a loss that is not a number names the learning rate alone": "test_weights_that_are_no_numbers_are_named",
+    "a NaN loss only names the learning rate": "test_weights_that_are_not_numbers_are_named",
     "a stage with other sizes of the encoder ends after the first has trained": MISTAKE,
     "an optimizer waits for the compiler": "test_an_optimizer_does_not_wait_for_the_compiler",
     "messages without file and line": "test_a_wrong_value_is_one_line_with_its_place",
@@ -137,10 +137,10 @@ CASES = {
         "test_an_interrupted_cell_ends_with_a_checkpoint_and_a_partial_result"
     ),
     "an interrupted cell of a Trainer": (
-        "test_an_interrupted_cell_ends_with_a_partial_result_and_train_goes_on"
+        "test_an_interrupted_cell_ends_with_a_partial_result_and_train_continues"
     ),
     "a second training in the same kernel": (
-        "test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_anew"
+        "test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_from_scratch"
     ),
     "log lines of a cell in forty outputs": "test_the_lines_of_a_cell_are_one_output",
     # Report, compare, transfer
@@ -150,13 +150,13 @@ CASES = {
     "one far-off look-ahead decides": "test_one_comparison_that_is_far_off_does_not_decide",
     "a transfer report without comparisons": "test_a_run_too_short_for_a_verdict_says_so",
     "verdicts corrected and intervals not; large undecided effects": (
-        "test_intervals_are_corrected_as_verdicts_are_and_a_large_undecided_effect_is_told"
+        "test_intervals_are_corrected_as_verdicts_are_and_a_large_undecided_effect_is_reported"
     ),
     "intervals beyond what a metric can be": "test_intervals_end_where_the_metric_does",
     "what the number of seeds can show": "test_what_three_seeds_and_300_rows_can_show",
-    "an earlier answer is overwritten": "test_an_earlier_answer_is_kept_when_another_takes_its_place",
+    "an earlier answer is overwritten": "test_an_earlier_answer_is_kept_when_another_replaces_it",
     "a score without baseline and interval": (
-        "test_a_score_stands_beside_its_interval_and_the_commonest_label"
+        "test_a_score_is_shown_with_its_interval_and_the_commonest_label"
     ),
     "a page of twelve tasks": "test_more_tasks_than_a_screen_holds_are_folded",
     "a hyphen for a minus, and -0.00": "test_numbers_have_a_minus_sign_and_no_negative_zero",

@@ -308,7 +308,7 @@ def retype(entry: Path) -> None:
     ],
     ids=["cut short", "a bit flipped", "another type", "a file missing", "no JSON", "no object", "no list"],
 )
-def test_a_damaged_entry_is_made_anew_and_what_was_changed_is_kept(
+def test_a_damaged_entry_is_rebuilt_and_what_was_changed_is_kept(
     damage: Callable[[Path], None], folder: Path, cache: DataCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     digest = training_rows(classify(folder), folder / "cls.tsv", cache).digest
@@ -352,7 +352,7 @@ def test_entries_that_nobody_used_for_a_month_go_when_a_new_one_comes(folder: Pa
     assert {place.name for place in entries(cache)} == {"notes", *kept}
 
 
-def test_what_was_warned_of_while_encoding_is_told_at_every_start(
+def test_what_was_warned_of_while_encoding_is_reported_at_every_start(
     folder: Path, cache: DataCache, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = asked("lost", "who", ("bert has a red boat", 5)), asked("held", "who", ("anna", 0))

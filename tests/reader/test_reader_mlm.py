@@ -173,7 +173,7 @@ def test_a_record_says_what_stood_where_and_what_was_guessed(reader: MaskLMReade
     ]
 
 
-def test_a_text_without_words_is_told_with_its_line(reader: MaskLMReader, tmp_path: Path) -> None:
+def test_a_text_without_words_is_reported_with_its_line(reader: MaskLMReader, tmp_path: Path) -> None:
     path = write_text(tmp_path, "mlm.tsv", "text_a\nthe boat\n\u200b\n")
     with pytest.raises(DataError, match=r"mlm.tsv:3: .*'\\u200b'"):
         training_rows(reader, path, None)

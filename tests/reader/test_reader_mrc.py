@@ -178,7 +178,7 @@ def test_of_several_answers_the_first_that_stands_in_the_context_counts(
         ([(" ", 4)], r"question 'q1': .*' ' "),
     ],
 )
-def test_an_answer_that_does_not_stand_where_it_should_is_told(
+def test_an_answer_that_does_not_stand_where_it_should_is_reported(
     reader: MRCReader, tmp_path: Path, answers: list[tuple[str, int]], message: str
 ) -> None:
     path = write_squad(tmp_path, (CONTEXT, [asked("q1", "what", *answers)]))
@@ -359,7 +359,7 @@ def test_prediction_needs_no_answers(reader: MRCReader, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_in_a_file_is_told_with_its_place(
+def test_a_mistake_in_a_file_is_reported_with_its_place(
     reader: MRCReader, tmp_path: Path, content: str, message: str
 ) -> None:
     path = write_text(tmp_path, "squad.json", content)
@@ -367,7 +367,7 @@ def test_a_mistake_in_a_file_is_told_with_its_place(
         list(reader.read(path, with_targets=False))
 
 
-def test_a_question_id_twice_is_told(reader: MRCReader, tmp_path: Path) -> None:
+def test_a_question_id_twice_is_reported(reader: MRCReader, tmp_path: Path) -> None:
     path = write_squad(tmp_path, ("a boat", [asked("q1", "what")]), ("a door", [asked("q1", "what")]))
     with pytest.raises(DataError, match=r"squad.json: question 'q1': .*id"):
         list(reader.read(path, with_targets=False))
@@ -385,7 +385,7 @@ def test_a_question_id_twice_is_told(reader: MRCReader, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_value_that_is_no_question_is_told_by_its_number(
+def test_a_value_that_is_not_a_question_is_reported_with_its_number(
     reader: MRCReader, value: object, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):

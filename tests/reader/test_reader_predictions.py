@@ -113,7 +113,7 @@ def test_a_failure_leaves_the_files_of_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [write_records, write_answers])
-def test_a_directory_that_cannot_be_is_told(tmp_path: Path, write: object) -> None:
+def test_a_directory_that_cannot_be_is_reported(tmp_path: Path, write: object) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(StorageError) as caught:
         write([answer("q", "boat")], tmp_path / "file")  # type: ignore[operator]

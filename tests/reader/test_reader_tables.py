@@ -1,4 +1,4 @@
-"""Tables of texts and labels: what is read, what becomes of it, and how mistakes in a file are told."""
+"""Tables of texts and labels: what is read, what becomes of it, and how mistakes in a file are reported."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_prediction_needs_no_label_and_reads_none(vocab: Path, tmp_path: Path, l
         ("label\ttext_a\ttext_b\n1.0\ta\tb\n", r"train.tsv:2: .*'1.0'.*whole number"),
     ],
 )
-def test_a_mistake_in_a_file_is_told_with_its_line(
+def test_a_mistake_in_a_file_is_reported_with_its_line(
     vocab: Path, tmp_path: Path, content: str, message: str
 ) -> None:
     path = write_text(tmp_path, "train.tsv", content)
@@ -186,14 +186,14 @@ def test_a_mistake_in_a_file_is_told_with_its_line(
         list(MatchReader(vocab, 16).read(path, with_targets=True))
 
 
-def test_bytes_that_are_not_text_are_told_with_their_line(vocab: Path, tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_reported_with_their_line(vocab: Path, tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_bytes(b"label\ttext_a\n1\tgood\n0\tcaf\xe9\n")
     with pytest.raises(DataError, match=r"train.tsv:3: byte 6 .*b'\\xe9'.*UTF-8"):
         list(ClassifyReader(vocab, 16).read(path, with_targets=True))
 
 
-def test_a_missing_file_is_told(vocab: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(vocab: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere.tsv: cannot read"):
         list(ClassifyReader(vocab, 16).read(tmp_path / "nowhere.tsv", with_targets=True))
 
@@ -213,7 +213,9 @@ def test_labels_may_be_names(vocab: Path, tmp_path: Path, label_map: Path) -> No
         assert encoded(reader, path, True)["label_ids"].values.tolist() == [1, 0]
 
 
-def test_a_label_outside_the_map_is_told_with_its_line(vocab: Path, tmp_path: Path, label_map: Path) -> None:
+def test_a_label_outside_the_map_is_reported_with_its_line(
+    vocab: Path, tmp_path: Path, label_map: Path
+) -> None:
     path = table(tmp_path, "label\ttext_a", "positiv\tthe boat")
     with pytest.raises(DataError, match=r"train.tsv:2: .*'positiv' .*\(negative, positive\).* 'positive'"):
         list(ClassifyReader(vocab, 8, label_map=label_map).read(path, with_targets=True))
@@ -238,7 +240,7 @@ def test_a_label_map_that_makes_no_sense_is_refused(
         ClassifyReader(vocab, 8, n_classes=2, label_map=mapping)
 
 
-def test_a_label_map_that_is_not_json_is_told_with_its_place(vocab: Path, tmp_path: Path) -> None:
+def test_a_label_map_that_is_not_json_is_reported_with_its_place(vocab: Path, tmp_path: Path) -> None:
     path = write_text(tmp_path, "labels.json", '{"no": 0,\n "yes" 1}')
     with pytest.raises(DataError, match=r"labels.json:2:8: .*':'"):
         ClassifyReader(vocab, 8, label_map=path)
@@ -282,7 +284,7 @@ def test_a_record_of_a_numbered_label_has_no_name(vocab: Path) -> None:
         (MatchReader, ("x", None), r"text 1: text_b .*not None"),
     ],
 )
-def test_a_value_that_is_no_example_is_told_by_its_number(
+def test_a_value_that_is_not_an_example_is_reported_with_its_number(
     vocab: Path, kind: type[ClassifyReader | MatchReader], value: object, message: str
 ) -> None:
     good: Any = "fine" if kind is ClassifyReader else ("fine", "fine")

@@ -131,7 +131,7 @@ def test_a_connection_that_breaks_off_is_an_error_or_ends_in_all_rows(store: Sto
 
 @KINDS
 @pytest.mark.parametrize("difference", [-9, 9])
-def test_another_length_than_the_store_tells_is_an_error(store: Store, difference: int) -> None:
+def test_another_length_than_the_store_states_is_an_error(store: Store, difference: int) -> None:
     if store.kind == "http":
         store.server.promised_more = abs(difference)
     else:
@@ -157,7 +157,7 @@ def test_wrong_bytes_of_the_right_number_are_an_error(store: Store) -> None:
     "more",
     [{"x-amz-server-side-encryption": "aws:kms"}, {"ETag": f'"{md5(b"").hex()}-2"'}, {"ETag": '"abc"'}],
 )
-def test_a_tag_that_is_no_checksum_is_taken_for_none(store: Store, more: dict[str, str]) -> None:
+def test_a_tag_that_is_not_a_checksum_is_taken_for_none(store: Store, more: dict[str, str]) -> None:
     store.server.headers[store.content_at] = {"ETag": f'"{md5(b"").hex()}"', **more}
     assert store.count() == 5000
 
@@ -175,7 +175,7 @@ def test_a_file_that_changes_while_it_is_copied_is_an_error(store: Store) -> Non
 
 
 @KINDS
-def test_a_missing_file_is_told_with_its_address(store: Store) -> None:
+def test_a_missing_file_is_reported_with_its_address(store: Store) -> None:
     with pytest.raises(DataError) as caught:
         store.count("missing.csv")
     assert str(store.address("missing.csv")).split(":/")[1].strip("/") in str(caught.value)

@@ -264,7 +264,7 @@ def test_a_vocabulary_that_fails_on_a_text_is_an_error_of_palm(tmp_path: Path) -
         tokenizer.encode(["b"])
 
 
-def test_one_content_and_setting_has_one_tokenizer_wherever_the_file_lies(tmp_path: Path) -> None:
+def test_one_content_and_setting_has_one_tokenizer_wherever_the_file_is(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     one, other = (write_vocabulary(tmp_path / name) for name in ("a", "b"))

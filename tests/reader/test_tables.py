@@ -109,7 +109,7 @@ def test_a_folder_that_datasets_saved_is_read_by_its_state(tmp_path: Path) -> No
     assert cells(tmp_path, "label", "text_a") == ROWS[4:] + ROWS[:4]
 
 
-def test_a_name_that_tells_nothing_is_read_as_format_says(vocab: Path, tmp_path: Path) -> None:
+def test_a_name_without_a_known_suffix_is_read_as_format_says(vocab: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", ROWS).rename(tmp_path / "a.txt")
     assert len(list(ClassifyReader(vocab, 12, format="csv").read(path, True))) == 9
     with pytest.raises(ConfigError, match=r"format.*'xml'"):
@@ -148,7 +148,7 @@ def test_columns_are_found_by_name_nested_or_guessed(
     ],
 )
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_a_missing_column_is_told_with_the_ones_that_are_there(
+def test_a_missing_column_is_reported_with_the_ones_that_are_there(
     vocab: Path, tmp_path: Path, kind: str, row: dict[str, str], columns: dict[str, str], values: list[str]
 ) -> None:
     path = write(tmp_path / f"a.{kind}", [row])
@@ -200,7 +200,7 @@ def test_questions_come_from_rows(vocab: Path, tmp_path: Path, answers: Any, tex
 # ---- labels ----
 
 
-def test_a_row_without_a_label_is_no_row_and_is_counted(
+def test_a_row_without_a_label_is_not_a_row_and_is_counted(
     vocab: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [{"text_a": "the boat", "label": label} for label in ("null", None, "nan", "")]
@@ -212,7 +212,7 @@ def test_a_row_without_a_label_is_no_row_and_is_counted(
     assert len(list(reader.read(path, False))) == 5
 
 
-def test_no_examples_are_no_rows(vocab: Path) -> None:
+def test_no_examples_are_not_rows(vocab: Path) -> None:
     for reader in (ClassifyReader(vocab, 16), SequenceLabelReader(vocab, 16, label_map={"O": 0})):
         assert len(reader.encode([], with_targets=True)) == 0
 
@@ -234,7 +234,7 @@ def test_the_word_null_is_a_label_in_every_format(vocab: Path, tmp_path: Path, k
 
 
 @pytest.mark.parametrize("label", [1.5, True, "1.0", "01x", [1], {"a": 1}])
-def test_a_value_that_names_no_label_is_told(vocab: Path, tmp_path: Path, label: object) -> None:
+def test_a_value_that_names_no_label_is_reported(vocab: Path, tmp_path: Path, label: object) -> None:
     path = write(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
     with pytest.raises(DataError, match=r"a\.jsonl:1: the label"):
         list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
@@ -327,7 +327,7 @@ def test_two_columns_of_one_name_in_a_header_are_refused(vocab: Path, tmp_path: 
         ("\nlabel,text_a\n", ["header", "text_a"]),
     ],
 )
-def test_a_header_of_another_form_is_told_with_the_remedy(
+def test_a_header_of_another_form_is_reported_with_the_remedy(
     vocab: Path, tmp_path: Path, content: str, values: list[str]
 ) -> None:
     (tmp_path / "a.csv").write_text(content)
@@ -366,7 +366,7 @@ def test_marks_and_line_ends_of_windows_change_nothing(tmp_path: Path, kind: str
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
-def test_bytes_that_are_no_utf_8_are_told_with_their_place(tmp_path: Path, kind: str) -> None:
+def test_bytes_that_are_not_utf_8_are_reported_with_their_place(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"a.{kind}", ROWS)
     lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")
     lines[3] = lines[3].replace(b"boat", b"b\xe4t").replace(b"door", b"d\xe4r")

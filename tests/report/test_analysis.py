@@ -125,7 +125,7 @@ def test_dev_data_that_is_gone_is_named(run: Path) -> None:
     assert "/gone/dev.tsv" in str(analyses_of(read_run(run))["cls"])
 
 
-def test_dev_data_that_the_run_was_not_scored_on_is_told(run: Path) -> None:
+def test_dev_data_that_the_run_was_not_scored_on_is_reported(run: Path) -> None:
     shown = read_run(run)
     dev_file = Path(str(shown.setting("cls", "dev_file")))
     lines = dev_file.read_text("utf-8").splitlines(keepends=True)
@@ -243,7 +243,7 @@ def test_a_question_whose_answer_does_not_stand_there_has_no_loss(tmp_path: Path
     assert [number for number, loss in enumerate(losses) if loss is None] == [1]
 
 
-def test_a_hidden_words_loss_is_told_by_its_record(tmp_path: Path) -> None:
+def test_a_hidden_words_loss_is_that_of_its_record(tmp_path: Path) -> None:
     folder = tiny.write_files(tmp_path)
     model = model_of(
         folder,

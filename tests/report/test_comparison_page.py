@@ -60,7 +60,7 @@ def test_the_page_has_verdicts_scores_and_differences(tmp_path: Path) -> None:
     assert "<script" not in text
 
 
-def test_a_comparison_of_another_version_is_told(tmp_path: Path) -> None:
+def test_a_comparison_of_another_version_is_reported(tmp_path: Path) -> None:
     write_json(tmp_path / "compare.json", {**comparison(), "version": 2})
     with pytest.raises(StorageError, match=r"compare\.json.*palm compare"):
         palm.write_report(tmp_path)

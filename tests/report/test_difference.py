@@ -31,7 +31,7 @@ def test_equal_runs_differ_in_nothing(folder: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == f"no differences between {folder / 'run'} and {folder / 'again'}\n"
 
 
-def test_settings_data_steps_and_scores_that_differ_are_told(folder: Path) -> None:
+def test_settings_data_steps_and_scores_that_differ_are_reported(folder: Path) -> None:
     found = differences(str(folder / "run"), str(folder / "other"))
     settings = [(each.name, each.first, each.second) for each in found if each.kind == "setting"]
     assert settings == [("num_epochs", 2, 1), ("learning_rate", 1e-3, 1e-2)]
@@ -57,7 +57,7 @@ def test_versions_are_compared(folder: Path, tmp_path: Path) -> None:
     assert found == [Difference("version", "", "palm", "0.1.0", "0.0.9"), precision]
 
 
-def test_the_command_tells_origins_and_ends_with_1(
+def test_the_command_shows_origins_and_ends_with_1(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = folder / "run" / "resolved_config.yaml"

@@ -132,7 +132,7 @@ def test_every_chart_has_a_name_and_a_table_and_every_link_a_goal(reported: Path
     assert {link.removeprefix("#") for link in links} <= names
 
 
-def test_the_page_tells_what_was_trained_and_how_to_do_it_again(reported: Path) -> None:
+def test_the_page_shows_what_was_trained_and_how_to_do_it_again(reported: Path) -> None:
     text = " ".join(" ".join(Page((reported / "report.html").read_text(encoding="utf-8")).text).split())
     history = read_history(reported)
     assert "4 tasks" in text
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_or_written_is_named(
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_it_is_told_what_to_install(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_says_what_to_install(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(palm.PalmError, match=r"jinja2.*palm-torch\[report\]"):
         palm.write_report(run, predict=False)
@@ -242,7 +242,7 @@ def test_colours_that_come_again_have_another_dash() -> None:
     assert len({(line.kind, line.dashes) for line in lines}) == 16
 
 
-def test_a_score_stands_beside_its_interval_and_the_commonest_label(reported: Path) -> None:
+def test_a_score_is_shown_with_its_interval_and_the_commonest_label(reported: Path) -> None:
     analysis = analyses_of(read_run(reported), predict=False)["cls"]
     assert isinstance(analysis, Analysis)
     true = [each.support for each in analysis.label_scores]

@@ -129,7 +129,7 @@ def test_the_names_of_curves_lie_on_no_curve(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("missing", "call"), [("jinja2", palm.plot), ("plotext", terminal_plot)])
-def test_it_is_told_what_to_install(
+def test_the_message_says_what_to_install(
     run: Path, missing: str, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)

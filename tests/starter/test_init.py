@@ -118,7 +118,7 @@ def test_a_project_may_start_from_pretrained_weights(tmp_path: Path) -> None:
     ("pretrain", "effort", "written"),
     [("a/b", None, "normal"), ("a/b", "best", "best"), (None, "quick", "quick")],
 )
-def test_effort_takes_the_place_of_rate_and_length(
+def test_effort_replaces_rate_and_length(
     tmp_path: Path, pretrain: str | None, effort: str | None, written: str
 ) -> None:
     write_project(tmp_path / "project", {"cls": "cls"}, pretrain, effort=effort)
@@ -127,7 +127,7 @@ def test_effort_takes_the_place_of_rate_and_length(
     assert not {"learning_rate", "num_epochs", "batch_size"} & config.keys()
 
 
-def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_anything_in_it_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError) as caught:
         write_project(tmp_path, {"cls": "cls"})
@@ -153,7 +153,7 @@ def test_a_folder_with_anything_in_it_is_left_alone(tmp_path: Path) -> None:
         ("config=cls", ["'config'"]),
     ],
 )
-def test_tasks_that_cannot_be_are_told(tasks: str, named: list[str], tmp_path: Path) -> None:
+def test_tasks_that_cannot_be_are_reported(tasks: str, named: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         write_project(tmp_path / "project", tasks_of(tasks))
     assert [word for word in ("--tasks: ", *named) if word not in str(caught.value)] == []

@@ -125,7 +125,7 @@ def test_both_tasks_are_saved_for_prediction_and_predict_through_the_other_door(
     assert_same(model.predict_file(folder / "intent.tsv", folder / "again"), ours)
 
 
-def test_load_ckpt_goes_on_exactly(folder: Path) -> None:
+def test_load_ckpt_continues_exactly(folder: Path) -> None:
     def losses(trainer: palm.MultiHeadTrainer, count: int) -> list[tuple[int, float]]:
         steps = [trainer.train_one_step(trainer.get_one_batch()) for _ in range(count)]
         return [(task, value.item()) for outputs, task in steps for value in outputs.values()]
@@ -296,7 +296,7 @@ def test_a_head_that_is_reused_is_one_head(tmp_path: Path) -> None:
     assert torch.equal(head.out.weight, a.forward.head.out.weight)
 
 
-def test_what_does_not_fit_together_is_told(tmp_path: Path) -> None:
+def test_what_does_not_fit_together_is_reported(tmp_path: Path) -> None:
     trainer, readers = plain_tasks(tmp_path, SETUP)
     a, b = trainer.trainers.values()
     with pytest.raises(palm.ConfigError, match=r"'aa'.* a, b\b.*'a'"):

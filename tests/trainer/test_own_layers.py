@@ -156,7 +156,7 @@ def test_what_is_kept_of_a_batch_is_forgotten_when_own_layers_change(folder: Pat
     assert not torch.equal(trainer.predict_one_batch("cls", batch)["logits"], before)
 
 
-def test_another_training_goes_on_with_the_layers_of_its_own(folder: Path) -> None:
+def test_another_training_continues_with_the_layers_of_its_own(folder: Path) -> None:
     trainer = trainer_of(folder)
     trainer.train(print_steps=-1)
     task = trainer.trainers["cls"].task
@@ -199,7 +199,7 @@ def test_one_task_alone_may_have_its_own(folder: Path) -> None:
     assert trainer.evaluate(folder / "cls.tsv")["accuracy"] == pytest.approx(right / len(truth))
 
 
-def test_a_wrong_number_is_told(folder: Path) -> None:
+def test_a_wrong_number_is_reported(folder: Path) -> None:
     encoder = palm.backbone.BERT.from_config(CONFIG)
     trainer = palm.Trainer("cls", private_layers=3, precision="fp32")
     trainer.build_backward(palm.optimizer.Adam(trainer.build_forward(encoder, heads()[0]), 5e-3))

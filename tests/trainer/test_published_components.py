@@ -83,7 +83,7 @@ def test_the_rate_and_the_decay_are_those_of_the_program(folder: Path) -> None:
         torch.testing.assert_close(one * (1 - 0.4 * 0.5), other)
 
 
-def test_a_checkpoint_goes_on_exactly(folder: Path) -> None:
+def test_a_checkpoint_continues_exactly(folder: Path) -> None:
     whole = trained(folder, steps=9)
     first = trained(folder, steps=4)
     first.save(folder / "ckpt")
@@ -115,7 +115,7 @@ def test_published_declarations_are_read_as_properties_and_attributes() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["int64", [[None], "int65"], [[None], "int64", 3], 7])
-def test_a_declaration_that_cannot_be_read_is_told(wrong: Any) -> None:
+def test_a_declaration_that_cannot_be_read_is_reported(wrong: Any) -> None:
     class Wrong(palm.backbone.Backbone):
         def __init__(self) -> None:
             super().__init__()

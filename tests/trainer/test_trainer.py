@@ -147,7 +147,7 @@ def test_a_trainer_and_a_controller_of_the_same_settings_make_the_same_losses(
 
 
 @pytest.mark.parametrize("use_ema", [False, True])
-def test_load_ckpt_goes_on_exactly(folder: Path, use_ema: bool) -> None:
+def test_load_ckpt_continues_exactly(folder: Path, use_ema: bool) -> None:
     averages = {"use_ema": True, "ema_decay": 0.9} if use_ema else {}
     whole = trainer_of(folder, **averages)
     uninterrupted = losses(whole, 20)
@@ -347,7 +347,7 @@ def test_what_was_not_called_is_named(folder: Path) -> None:
         new.get_one_batch("predict")
 
 
-def test_wrong_values_are_told(folder: Path) -> None:
+def test_wrong_values_are_reported(folder: Path) -> None:
     trainer = trainer_of(folder)
     with pytest.raises(palm.ConfigError, match=r"use_ema\b.* ema_decay\b.*None"):
         trainer.build_backward(palm.optimizer.Adam(None, 1e-3), use_ema=True)

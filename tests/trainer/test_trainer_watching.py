@@ -78,7 +78,7 @@ def test_a_trainer_evaluates_meanwhile_and_keeps_the_best_model(folder: Path) ->
     assert result.paths == {"cls (best)": "cls/best_model", "checkpoint": "ckpt.step30"}
 
 
-def test_a_trainer_goes_on_with_its_history_and_its_scores(folder: Path) -> None:
+def test_a_trainer_continues_with_its_history_and_its_scores(folder: Path) -> None:
     whole = single(folder)
     whole.set_saver(folder / "whole", 10)
     expected = whole.train(3, dev_file=folder / "cls.tsv")
@@ -104,7 +104,7 @@ def test_a_trainer_goes_on_with_its_history_and_its_scores(folder: Path) -> None
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("saves", [True, False])
-def test_an_interrupted_cell_ends_with_a_partial_result_and_train_goes_on(
+def test_an_interrupted_cell_ends_with_a_partial_result_and_train_continues(
     folder: Path, saves: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
@@ -128,7 +128,9 @@ def test_an_interrupted_cell_ends_with_a_partial_result_and_train_goes_on(
         assert other.train().steps == {"cls": 10}
 
 
-def test_a_training_that_is_done_or_under_way_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_training_that_is_done_or_under_way_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer = single(folder, num_epochs=1)
     problems: list[str] = []
 

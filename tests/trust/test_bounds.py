@@ -85,7 +85,7 @@ def test_json_that_is_too_much_or_nothing_is_named(tmp_path: Path, text: bytes, 
             read_backbone_json(file, [])
 
 
-def test_a_label_map_in_latin_1_is_told_with_its_byte(tmp_path: Path) -> None:
+def test_a_label_map_in_latin_1_is_reported_with_its_byte(tmp_path: Path) -> None:
     file = tmp_path / "labels.json"
     file.write_bytes('{"gut": 0,\n "süß": 1}'.encode("latin-1"))
     with pytest.raises(
@@ -419,7 +419,7 @@ def test_a_tokenizer_of_any_content_is_an_error_with_its_place(
 
 
 @pytest.mark.parametrize("name", ["config.json", "vocab.txt", "model.safetensors"])
-def test_what_is_no_plain_file_does_not_hang(tmp_path: Path, name: str) -> None:
+def test_what_is_not_a_plain_file_does_not_hang(tmp_path: Path, name: str) -> None:
     import os
 
     folder = saved.model(tmp_path)
@@ -438,7 +438,7 @@ def test_the_original_error_is_kept_for_developers(tmp_path: Path) -> None:
     assert isinstance(found.value.__cause__, pickle.UnpicklingError)
 
 
-def test_a_machine_without_memory_is_no_damage() -> None:
+def test_a_machine_without_memory_is_not_damage() -> None:
     from palm.core.files.untrusted import wrap_read_errors
 
     def fails() -> None:

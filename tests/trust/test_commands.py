@@ -157,7 +157,7 @@ INSIDE = {
     "merge": ["config.json"],
     "init": ["config.yaml", "label.yaml", "data"],
 }
-"""Names in the folder that a command is told to write."""
+"""Names in the folder that a command writes."""
 
 TABLES = {"predict": ["target.jsonl", "target.csv"], "evaluate": ["target.csv"]}
 """Files that a command may be told to write in the place of a folder, or of another file."""
@@ -399,7 +399,7 @@ def test_what_is_not_palms_stays(door: Door, way: str, work: Path, tmp_path: Pat
 
 
 def inputs() -> Iterator[object]:
-    """Every command that is told where to write, with each file and folder that it can read in that place."""
+    """Every command with an output, with each file and folder that it can read in its place."""
     for door in dict.fromkeys(Door(door.command, door.option, "") for door in doors() if door.option):
         for each in sorted({*READ.values(), "cls.yaml", "vocab.txt"} - {".", "cls=cls.tsv"}):
             yield pytest.param(door, each, id=f"{door.command} {door.option} {each}")
@@ -432,7 +432,7 @@ def older(folder: Path) -> None:
 
 
 def replacing() -> list[Door]:
-    """The commands that are told where to write, and end well without processes of their own."""
+    """The commands with an output that succeed without starting processes."""
     starting = ("sweep", "compare", "verify-resume", "download")
     told = (Door(door.command, door.option, "") for door in doors() if door.option)
     return [door for door in dict.fromkeys(told) if door.command not in starting]

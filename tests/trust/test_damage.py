@@ -166,7 +166,7 @@ def test_a_whole_description_that_fits_nothing_is_an_error_with_its_place(
         palm.load_model(folder)
 
 
-def test_a_manifest_tells_sizes_and_checksums_and_the_checksum_of_itself(model: Path) -> None:
+def test_a_manifest_shows_sizes_and_checksums_and_the_checksum_of_itself(model: Path) -> None:
     content = json.loads((model / "manifest.json").read_text(encoding="utf-8"))
     assert sorted(content) == ["files", "sha256"]
     assert sorted(content["files"]) == ["README.md", "config.json", "model.safetensors", "vocab.txt"]

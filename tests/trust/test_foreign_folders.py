@@ -195,7 +195,7 @@ def test_changed_rows_of_a_comparison_are_damage(tmp_path: Path) -> None:
         read_rows(tmp_path / "rows.jsonl")
 
 
-def test_a_run_that_is_a_link_is_no_run_of_a_grid(tmp_path: Path) -> None:
+def test_a_run_that_is_a_link_is_not_a_run_of_a_grid(tmp_path: Path) -> None:
     (tmp_path / "grid" / "runs").mkdir(parents=True)
     (tmp_path / "grid" / "runs" / "0000").symlink_to(tmp_path)
     with pytest.raises(StorageError, match="0000"):
@@ -246,7 +246,7 @@ def test_a_foreign_model_opens_nothing_that_its_description_names(foreign: Path,
     assert any(str(model) in name for name in names)
 
 
-def test_a_card_that_is_a_link_is_not_told_to_a_tracker(
+def test_a_card_that_is_a_link_is_not_sent_to_a_tracker(
     foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tracker, "__abstractmethods__", frozenset())

@@ -112,5 +112,5 @@ def test_a_change_of_the_disk_is_found(line: str) -> None:
         "np.memmap(a, kind, mode='r')",
     ],
 )
-def test_reading_is_no_change(line: str) -> None:
+def test_reading_is_not_a_change(line: str) -> None:
     assert not any(name_of(node) for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Call))

@@ -48,7 +48,7 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
             # The manifest is written last: if it exists, all files that it lists are complete and on disk.
             seal(part)
             check_target(path, overwrite)  # hours may have passed since the first check
-            fs.tell_replaced(path, fs.replace_directory(part, path))
+            fs.log_replaced(path, fs.replace_directory(part, path))
 
 
 def linked_copy(source: Path, path: Path) -> None:

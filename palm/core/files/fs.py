@@ -44,7 +44,7 @@ _own: set[Path] = set()
 """Paths that this process has written, and that are therefore not from an earlier run."""
 
 
-def tell_replaced(path: Path, was_there: bool) -> None:
+def log_replaced(path: Path, was_there: bool) -> None:
     """Log that something written by an earlier run was replaced or removed, except for hidden files."""
     place = path.absolute()
     if was_there and place not in _own and not path.name.startswith("."):
@@ -177,7 +177,7 @@ def write_atomically(path: Path, grows: bool = False, kind: str = "") -> Iterato
             file.close()  # Windows cannot rename an open file
             is_other = path.exists() and not filecmp.cmp(path, part, shallow=False)
             rename(part, path)
-            tell_replaced(path, is_other)
+            log_replaced(path, is_other)
 
 
 def write_text(path: Path, text: str, grows: bool = False, kind: str = "") -> None:

@@ -46,13 +46,13 @@ def wrap_read_errors(place: object, form: str = "", error: type[PalmError] = Sto
     except (PalmError, MemoryError):
         raise
     except Exception as problem:
-        reason = POINTER if isinstance(place, Path) and _names_pointer(place) else explained(problem)
+        reason = POINTER if isinstance(place, Path) and _names_pointer(place) else describe_error(problem)
         raise error(f"{message}: {reason}") from problem
     except BaseException as problem:
         # The library `tokenizers` raises this if its Rust code panics; it does not derive from Exception.
         if type(problem).__name__ != "PanicException":
             raise
-        raise error(f"{message}: {explained(problem)}") from problem
+        raise error(f"{message}: {describe_error(problem)}") from problem
 
 
 def is_pointer(start: bytes) -> bool:
@@ -66,7 +66,7 @@ def _names_pointer(path: Path) -> bool:
     return False
 
 
-def explained(problem: BaseException) -> str:
+def describe_error(problem: BaseException) -> str:
     """Return the reason why untrusted bytes could not be read, in one line."""
     if isinstance(problem, RecursionError):
         return "it is nested too deeply"

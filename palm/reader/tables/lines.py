@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import explained, unique_keys
+from palm.core.files.untrusted import describe_error, unique_keys
 from palm.reader.tables.files import opened
 from palm.reader.tables.record import OnHeader, Refuse, TableRow, cut
 
@@ -119,7 +119,7 @@ def json_records(stream: Iterable[bytes]) -> Iterator[Record]:
             try:
                 cells = _DECODER.decode(text)
             except (ValueError, RecursionError) as error:  # includes repeated keys and too long numbers
-                problem = f"expected a JSON object on the line; {explained(error)}"
+                problem = f"expected a JSON object on the line; {describe_error(error)}"
             if not isinstance(cells, dict) and not problem:
                 problem = f"expected a JSON object with the columns as keys, not {cut(repr(cells), 40)}"
         yield number, [] if problem else cells, problem

@@ -1,4 +1,4 @@
-"""A batch in which no label is known has no loss, and gives no gradient that spoils the step."""
+"""A batch without any known label has no loss and a gradient of zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mistake is told once, at the place of the setting, and with the cause that it has."""
+"""A mistake is reported once, at the place of the setting, and with its actual cause."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_wrong_value_is_one_line_with_its_place(
     assert line.startswith(f"{place}: ")
 
 
-def test_weights_that_are_no_numbers_are_named(folder: Path) -> None:
+def test_weights_that_are_not_numbers_are_named(folder: Path) -> None:
     source = folder / "weights"
     palm.Controller(tiny.config(folder, "cls", max_steps=1), argv=[]).train()
     palm.convert(folder / "out/cls/infer_model", source)
@@ -65,7 +65,7 @@ def test_weights_that_are_no_numbers_are_named(folder: Path) -> None:
     assert "git lfs pull" in str(caught.value)
 
 
-def test_what_is_no_checkpoint_to_resume_from_is_told_as_what_it_is(folder: Path) -> None:
+def test_something_other_than_a_checkpoint_to_resume_from_is_identified(folder: Path) -> None:
     settings = {"save_every_n_steps": 5, "overwrite": False}
     controller(folder, settings).train()
     out = folder / "out"
@@ -81,7 +81,7 @@ def test_what_is_no_checkpoint_to_resume_from_is_told_as_what_it_is(folder: Path
         assert [word for word in words if word not in message] == [], message
 
 
-def test_json_lines_in_place_of_one_document_are_told(folder: Path) -> None:
+def test_json_lines_in_place_of_one_document_are_reported(folder: Path) -> None:
     rows = [json.dumps({"data": []})] * 2
     (folder / "rows.json").write_text("\n".join(rows), encoding="utf-8")
     with pytest.raises(PalmError) as caught:
