@@ -315,13 +315,7 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
     lacks = partial(_lacks, config)
     if lacks(settings, "num_epochs") and lacks(settings, "max_steps"):
         config.missing("num_epochs", "passes over the main task's training data; or set max_steps")
-    resume = settings.get("resume")
-    is_path = resume not in (None, "auto") and config.place("stages") is None  # which take no path
-    if is_path and not any((base / str(resume)).is_dir() for base in (config.base, Path())):
-        config.problem(
-            f"{place_of(config, 'resume')} names {resume!r}, and there is no such folder; name a checkpoint "
-            "(SAVE_PATH/step_N), or auto for the newest of this run"
-        )
+    _check_resume(config, settings.get("resume"))
     for task in tasks:
         own = partial(lacks, task.task, scope=task.name)
         if own("batch_size") and own("max_tokens_per_batch"):
@@ -334,6 +328,15 @@ def _check_training(config: Config, settings: Mapping[str, Any], tasks: list[Tas
             path = task.task.get(name)
             if path is not None and not is_data(path):
                 config.problem(f"{place_of(config, name, task.name)}: {absence(path)}: {path}")
+
+
+def _check_resume(config: Config, resume: Any) -> None:
+    is_path = resume not in (None, "auto") and config.place("stages") is None  # which take no path
+    if is_path and not any((base / str(resume)).is_dir() for base in (config.base, Path())):
+        config.problem(
+            f"{place_of(config, 'resume')} names {resume!r}, and there is no such folder; name a checkpoint "
+            "(SAVE_PATH/step_N), or auto for the newest of this run"
+        )
 
 
 def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:
