@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from helpers.faults import died_at_call
 from palm.core.errors import StorageError
-from palm.core.files import door
+from palm.core.files import door, fs
 from palm.core.files.atomic_dir import (
     check_target,
     foreign_files,
@@ -82,6 +82,39 @@ def test_a_foreign_file_among_palms_own_is_named_and_stays(tmp_path: Path) -> No
     assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "1"
     remove_directory(tmp_path / "model")
     assert (tmp_path / "model" / "sub" / "notes.md").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("act", ["replace", "remove"])
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_file_that_is_added_after_the_last_check_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, can_exchange: bool
+) -> None:
+    fill(tmp_path / "model", "1")
+    rename = door.rename
+    exchange = door.exchange
+
+    def add(*names: Path) -> None:
+        if tmp_path / "model" in names:
+            (tmp_path / "model" / "notes.md").write_text("mine", encoding="utf-8")
+
+    def rename_later(path: Path, new: Path) -> None:
+        add(path)
+        rename(path, new)
+
+    def exchange_later(one: Path, other: Path) -> bool:
+        add(one, other)
+        return can_exchange and exchange(one, other)
+
+    for module in (door, fs):
+        monkeypatch.setattr(module, "rename", rename_later)
+        monkeypatch.setattr(module, "exchange", exchange_later)
+    if act == "remove":
+        remove_directory(tmp_path / "model")
+    else:
+        fill(tmp_path / "model", "2", overwrite=True)
+    assert (tmp_path / "model.kept" / "notes.md").read_text(encoding="utf-8") == "mine"
+    assert (tmp_path / "model.kept" / "a.txt").read_text(encoding="utf-8") == "1"
+    assert names(tmp_path) == (["model", "model.kept"] if act == "replace" else ["model.kept"])
 
 
 @POSIX

@@ -13,7 +13,7 @@ from palm.core.errors import StorageError
 from palm.core.files import door, fs
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import WRITTEN
-from palm.core.files.manifest import is_sealed, manifest_of, seal, unchanged, verify
+from palm.core.files.manifest import MANIFEST, is_sealed, manifest_of, seal, unchanged, verify
 from palm.core.files.write_errors import STAGE, wrap_write_errors
 from palm.core.logging import logger
 
@@ -49,6 +49,8 @@ def new_directory(path: Path, overwrite: bool = False) -> Iterator[Path]:
             seal(part)
             check_target(path, overwrite)  # hours may have passed since the first check
             fs.log_replaced(path, fs.replace_directory(part, path))
+            for old in (part, part.with_name(fs.OLD)):
+                _keep_if_extended(old, path)
 
 
 def linked_copy(source: Path, path: Path) -> None:
@@ -152,10 +154,22 @@ def move_foreign_aside(path: Path) -> None:
     is_folder = path.is_dir() and not path.is_symlink()
     if not (foreign_files(path) if is_folder else door.is_plain(path) and not fs.is_written(path)):
         return
+    _keep(path, path)
+
+
+def _keep_if_extended(old: Path, path: Path) -> None:
+    """Keep a folder that was at `path` if a file was added to it after it was checked for foreign files."""
+    listed = {MANIFEST, *manifest_of(old)} if is_sealed(old) else set()
+    if any(file.is_file() and file.relative_to(old).as_posix() not in listed for file in old.rglob("*")):
+        _keep(old, path)
+
+
+def _keep(old: Path, path: Path) -> None:
+    """Rename what was at `path` to a free name beside it."""
     places = (path.with_name(f"{path.name}.kept{number or ''}") for number in count())
     kept = next(place for place in places if not os.path.lexists(place))
     with wrap_write_errors(kept):
-        door.rename(path, kept)
+        door.rename(old, kept)
     logger.warning("%s was changed after palm wrote it; it was renamed to %s", path, kept.name)
 
 
@@ -168,6 +182,7 @@ def remove_directory(folder: Path) -> None:
         return
     with suppress(OSError), fs.staged(folder) as stage:
         door.rename(folder, stage / folder.name)
+        _keep_if_extended(stage / folder.name, folder)
 
 
 def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool = False) -> None:
