@@ -182,7 +182,7 @@ def test_a_checkpoint_of_another_configuration(run: Run, capsys: pytest.CaptureF
 
 def test_a_checkpoint_that_is_not_there(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     message = run.train(capsys, "--resume", str(run.folder / "nowhere"))
-    assert re.search(r"\bnowhere .*manifest\.json", message)
+    assert re.search(r"--resume .*nowhere.*auto", message)
 
 
 def test_lists_of_another_length_than_the_tasks(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

@@ -220,7 +220,7 @@ def test_what_dead_processes_left_is_swept_at_the_start(tmp_path: Path) -> None:
     assert names(tmp_path / "best") == []
 
 
-def test_how_to_resume_says_what_is_whole(tmp_path: Path) -> None:
+def test_the_advice_says_what_is_complete(tmp_path: Path) -> None:
     run = directory(tmp_path)
     start = begun(run)
     assert str(tmp_path) in run.resume_advice()
