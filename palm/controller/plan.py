@@ -341,15 +341,6 @@ def _check_resume(config: Config, resume: str | None) -> None:
         )
 
 
-def _check_resume(config: Config, resume: Any) -> None:
-    is_path = resume not in (None, "auto") and config.place("stages") is None  # which take no path
-    if is_path and not any((base / str(resume)).is_dir() for base in (config.base, Path())):
-        config.problem(
-            f"{place_of(config, 'resume')} names {resume!r}, and there is no such folder; name a checkpoint "
-            "(SAVE_PATH/step_N), or auto for the newest of this run"
-        )
-
-
 def _lacks(config: Config, values: Mapping[str, Any], name: str, scope: str | None = None) -> bool:
     """Check whether a setting has no value; wrong ones, which are reported, are absent from `values`."""
     return values.get(name) is None and (name in values or config.place(name, scope) is None)
