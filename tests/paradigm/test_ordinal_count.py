@@ -45,7 +45,7 @@ def test_the_loss_of_ordered_labels_is_that_of_cumulative_links(classes: int) ->
             with_gradient(theirs, features),
             strict=True,
         ):
-            torch.testing.assert_close(ours.float(), expected.float(), atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(ours.float(), expected.float(), atol=1e-6, rtol=1e-6)
 
 
 def test_ordered_labels_start_from_their_frequencies() -> None:
@@ -69,7 +69,7 @@ def test_the_loss_of_counts_is_the_likelihood_of_poisson() -> None:
         with_gradient(theirs, features),
         strict=True,
     ):
-        torch.testing.assert_close(ours.float(), expected.float(), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(ours.float(), expected.float(), atol=1e-6, rtol=1e-6)
     assert [record["value"] for record in head.decode(outputs)] == pytest.approx(rate.tolist(), rel=1e-5)
 
 
@@ -139,7 +139,7 @@ def test_r_drop_adds_the_divergence_of_two_passes(is_soft: bool) -> None:
     for found, expected in zip(
         with_gradient(ours, logits), with_gradient(torch.stack(terms).mean(), logits), strict=True
     ):
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
     head.eval()
     torch.testing.assert_close(
         head.loss({"logits": logits[:4]}, {head.target: target[:4]}),
