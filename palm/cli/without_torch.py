@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import Any
 
 REPLACED = ("torch", "numpy", "tqdm")
-"""Packages that are not imported."""
+"""Packages that placeholders replace."""
 
 THEIR_USERS = (*REPLACED, "palm", "safetensors")
-"""Packages of which nothing stays that was imported without them."""
+"""Packages whose modules are unloaded again if they were imported with placeholders."""
 
 
 class _NeedsTorchError(BaseException):
