@@ -97,9 +97,10 @@ def mark_written(path: Path, content: Path, grows: bool = False, kind: str = "")
     line |= {"size": content.stat().st_size, "sha256": checksum(content)}
     # If the process dies before the rename, the extra line matches no other file.
     if line not in _written(path):
-        with open_to_append(path.with_name(WRITTEN)) as record:
-            # In a line of its own, even if a full disk cut off the last one.
-            record.write(b"\n" + json.dumps(line).encode() + b"\n")
+        record = path.with_name(WRITTEN)
+        with open_to_append(record) as file:
+            is_cut_off = record.read_bytes()[-1:] not in (b"", b"\n")  # by a full disk
+            file.write(b"\n" * is_cut_off + json.dumps(line).encode() + b"\n")
 
 
 def is_written(path: Path, kind: str = "") -> bool:
