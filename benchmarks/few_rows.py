@@ -56,6 +56,7 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "pseudo": (THREE, {}),
 }
 """Way -> the cases that it is for, and settings."""
+NEVER = 10**6
 LATE = (0.7, 0.8, 0.9, 1.0)
 
 
@@ -152,6 +153,7 @@ def config_of(args: Namespace, name: str, train: Path, scored: Path, seed: int) 
         "save_path": str(train.parent / "out"),
         "random_seed": seed,
         "metrics": [case.metric],
+        "eval_every_n_steps": NEVER,
         "freeze": "embeddings",
     }
     return settings_of(args, "normal") | own

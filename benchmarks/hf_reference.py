@@ -1,4 +1,4 @@
-"""Train Hugging Face's `BertForSequenceClassification` on a PALM data file: the yardstick of docs/results.md.
+"""Train Hugging Face's BERT on a PALM data file of classes or word labels: the yardstick of docs/results.md.
 
 Same weights, batch size, epochs, optimizer and schedule as `palm train` (AdamW without decay on
 biases and norms, clipping to norm 1, linear warm-up from 0, then `lr * (1 - step / N)`), padding to
@@ -11,55 +11,85 @@ per seed.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 from arguments import read_arguments
-from transformers import AutoTokenizer, BertForSequenceClassification
+from palm_accuracy import kind_of, rows_of
+from transformers import AutoTokenizer, BertForSequenceClassification, BertForTokenClassification
+
+import palm
+
+IGNORED = -100
+"""Label of subwords that continue a word, and of padding."""
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+def label_ids_of(args: argparse.Namespace, rows: list[dict[str, str]]) -> dict[str, int]:
+    if kind_of(args.train) == "seq_label":
+        return dict(json.loads((args.train.parent / "label_map.json").read_text("utf-8")))
+    return {name: int(name) for name in {row["label"] for row in rows}}
 
 
 def batch_of(rows: list[dict[str, str]], tokenizer: Any, labels: dict[str, int], max_len: int) -> Any:
+    options = {"truncation": True, "max_length": max_len, "padding": True, "return_tensors": "pt"}
+    if not rows[0]["label"].isdecimal():
+        return batch_of_words(rows, tokenizer, labels, options)
     second = [row["text_b"] for row in rows] if "text_b" in rows[0] else None
-    batch = tokenizer(
-        [row["text_a"] for row in rows],
-        second,
-        truncation=True,
-        max_length=max_len,
-        padding=True,
-        return_tensors="pt",
-    )
+    batch = tokenizer([row["text_a"] for row in rows], second, **options)
     batch["labels"] = torch.tensor([labels[row["label"]] for row in rows])
     return batch
 
 
-def accuracy(
+def batch_of_words(
+    rows: list[dict[str, str]], tokenizer: Any, labels: dict[str, int], options: dict[str, Any]
+) -> Any:
+    """Encode texts word by word; the first subword of each word has its label."""
+    batch = tokenizer([row["text_a"].split() for row in rows], is_split_into_words=True, **options)
+    batch["labels"] = torch.full(batch["input_ids"].shape, IGNORED)
+    for index, row in enumerate(rows):
+        names = row["label"].split()
+        words = batch.word_ids(index)
+        for at, word in enumerate(words):
+            if word is not None and word != words[at - 1]:
+                batch["labels"][index, at] = labels[names[word]]
+    return batch
+
+
+def score(
     model: Any, rows: list[dict[str, str]], tokenizer: Any, labels: dict[str, int], max_len: int
 ) -> float:
+    """Return accuracy, or entity F1 of word labels."""
     model.eval()
-    right = 0
+    names = {number: name for name, number in labels.items()}
+    found: list[Any] = []
     for start in range(0, len(rows), 64):
         batch = batch_of(rows[start : start + 64], tokenizer, labels, max_len)
         with torch.no_grad():
-            right += int((model(**batch).logits.argmax(-1) == batch["labels"]).sum())
-    return right / len(rows)
+            chosen = model(**batch).logits.argmax(-1)
+        if chosen.dim() == 1:
+            found += [names[number] for number in chosen.tolist()]
+        else:
+            words = batch["labels"] != IGNORED
+            found += [
+                [names[number] for number in row[kept].tolist()]
+                for row, kept in zip(chosen, words, strict=True)
+            ]
+    true = [row["label"] for row in rows]
+    if isinstance(found[0], list):
+        return palm.metrics.entity_scores(found, [own.split() for own in true])["f1"]
+    return sum(one == other for one, other in zip(found, true, strict=True)) / len(true)
 
 
 def train(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     train_rows, dev_rows = rows_of(args.train), rows_of(args.dev)
-    names = sorted({row["label"] for row in train_rows + dev_rows}, key=int)
-    labels = {name: int(name) for name in names}
+    labels = label_ids_of(args, train_rows + dev_rows)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = BertForSequenceClassification.from_pretrained(args.model, num_labels=max(labels.values()) + 1)
+    of_words = kind_of(args.train) == "seq_label"
+    kind = BertForTokenClassification if of_words else BertForSequenceClassification
+    model = kind.from_pretrained(args.model, num_labels=max(labels.values()) + 1)
     no_decay = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
     decay = [p for n, p in model.named_parameters() if not (n.endswith("bias") or "LayerNorm" in n)]
     optimizer = torch.optim.AdamW(
@@ -93,9 +123,9 @@ def train(args: argparse.Namespace, seed: int) -> dict[str, Any]:
             schedule.step()
             optimizer.zero_grad()
     seconds = time.process_time() - started
-    figures = {"dev": accuracy(model, dev_rows, tokenizer, labels, args.max_seq_len)}
+    figures = {"dev": score(model, dev_rows, tokenizer, labels, args.max_seq_len)}
     if args.test:
-        figures["test"] = accuracy(model, rows_of(args.test), tokenizer, labels, args.max_seq_len)
+        figures["test"] = score(model, rows_of(args.test), tokenizer, labels, args.max_seq_len)
     return {"train": str(args.train), "seed": seed, "cpu_seconds": round(seconds), **figures}
 
 

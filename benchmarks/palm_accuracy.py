@@ -1,8 +1,9 @@
-"""Train one cls or match task with palm on real weights, as `hf_reference.py` does with Hugging Face.
+"""Train one task (cls, match, seq_label) on real weights, as `hf_reference.py` does with Hugging Face.
 
     python benchmarks/palm_accuracy.py --model DIR --train train.tsv --dev dev.tsv --epochs 3
 
-One JSON line per seed.
+Labels are numbers, or names of word labels with `label_map.json` beside the training file. One JSON line per
+seed, with accuracy, or entity F1 of word labels.
 """
 
 from __future__ import annotations
@@ -21,21 +22,27 @@ from arguments import read_arguments, run_settings
 import palm
 
 
-def labels_of(path: Path) -> list[int]:
+def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
-        return [int(row["label"]) for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def kind_of(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        return "match" if "text_b" in file.readline() else "cls"
+    row = rows_of(path)[0]
+    if not row["label"].isdecimal():
+        return "seq_label"
+    return "match" if "text_b" in row else "cls"
 
 
 def config_of(args: argparse.Namespace, seed: int, folder: str) -> dict[str, Any]:
     kind = kind_of(args.train)
     task = {"train_file": str(args.train.resolve()), "reader": kind, "paradigm": kind}
     if kind == "cls":
-        task["n_classes"] = max(labels_of(args.train) + labels_of(args.dev)) + 1
+        rows = rows_of(args.train) + rows_of(args.dev)
+        task["n_classes"] = max(int(row["label"]) for row in rows) + 1
+    if kind == "seq_label":
+        labels = args.train.parent / "label_map.json"
+        task |= {"label_map": str(labels), "n_classes": len(json.loads(labels.read_text("utf-8")))}
     return {
         "task_instance": "task",
         "tasks": {"task": task},
@@ -47,9 +54,13 @@ def config_of(args: argparse.Namespace, seed: int, folder: str) -> dict[str, Any
     }
 
 
-def accuracy(records: Iterable[dict[str, Any]], path: Path) -> float:
-    labels = labels_of(path)
-    return sum(r["label"] == label for r, label in zip(records, labels, strict=True)) / len(labels)
+def score(records: Iterable[dict[str, Any]], path: Path) -> float:
+    """Return accuracy, or entity F1 of word labels."""
+    labels = [row["label"] for row in rows_of(path)]
+    if kind_of(path) == "seq_label":
+        predicted = [record["labels"] for record in records]
+        return palm.metrics.entity_scores(predicted, [own.split() for own in labels])["f1"]
+    return sum(r["label"] == int(own) for r, own in zip(records, labels, strict=True)) / len(labels)
 
 
 def train(args: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -61,8 +72,7 @@ def train(args: argparse.Namespace, seed: int) -> dict[str, Any]:
         model = palm.load_model(Path(folder) / "task" / "infer_model", precision=args.precision)
         files = {"dev": args.dev, **({"test": args.test} if args.test else {})}
         scores = {
-            name: accuracy(model.predict_file(path, Path(folder) / name), path)
-            for name, path in files.items()
+            name: score(model.predict_file(path, Path(folder) / name), path) for name, path in files.items()
         }
     told = {"train": str(args.train), "seed": seed, "precision": args.precision}
     return {**told, "cpu_seconds": round(seconds), **scores}

@@ -80,24 +80,25 @@ def tasks_of(args: Namespace, seed: int, folder: Path) -> dict[str, Task]:
     found = {args.target: atis(args, args.target, few), "same": atis(args, args.target, rest)}
     if args.target == "slot":
         coarse = relabelled(rest, folder / "coarse.tsv", without_roles)
-        shuffled = relabelled(rest, folder / "shuffled.tsv", misplaced)
+        helpers = {"coarse": with_labels_of(coarse, found["same"], folder)}
     else:
-        coarse = relabelled(rest, folder / "coarse.tsv", coarse_intents)
-        shuffled = relabelled(rest, folder / "shuffled.tsv", exchanged)
-    other_shuffled = relabelled(others, folder / f"{other}_shuffled.tsv", exchanged)
+        helpers = {"coarse": labelled(relabelled(rest, folder / "coarse.tsv", coarse_intents))}
     return found | {
-        "coarse": with_labels_of(coarse, found["same"], folder)
-        if args.target == "slot"
-        else labelled(coarse),
-        "shuffled": with_labels_of(shuffled, found["same"], folder)
-        if args.target == "slot"
-        else atis(args, args.target, shuffled),
+        **helpers,
+        "shuffled": shuffled(args, args.target, rest, folder / "shuffled.tsv"),
         other: atis(args, other, others),
-        f"{other}_shuffled": atis(args, other, other_shuffled),
+        f"{other}_shuffled": shuffled(args, other, others, folder / f"{other}_shuffled.tsv"),
         "texts": mlm(texts_of(rest, folder / "texts.tsv")),
         "sst2": labelled(args.data / "sst2" / "train.tsv"),
         "foreign": mlm(folder / "foreign.tsv"),
     }
+
+
+def shuffled(args: Namespace, name: str, file: Path, target: Path) -> Task:
+    """The task with labels that say nothing: those of a row in another order, or of another row."""
+    if name == "slot":
+        return with_labels_of(relabelled(file, target, misplaced), atis(args, name, file), target.parent)
+    return atis(args, name, relabelled(file, target, exchanged))
 
 
 def foreign_rows(file: Path) -> list[str]:

@@ -35,7 +35,10 @@ def staging(folder: Path) -> Iterator[Path]:
                 yield work
             finally:
                 remove_empty(work / "files")
-                remove(work / "unpacked" if (work / "files").is_dir() else work)
+                remove(work / "unpacked")
+                if not (work / "files").is_dir():
+                    remove(work / UNFINISHED)
+                    remove_empty(work)  # not with a file that somebody put there
                 # Removed while it is held, so a waiting process finds it gone and creates a new one. Windows
                 # cannot remove an open file; there it remains.
                 remove(lock)

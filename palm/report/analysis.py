@@ -148,7 +148,7 @@ def analyses_of(
     """
     for task, given in dev_files.items():
         if task not in run.history.tasks:
-            raise PalmError(f"dev_file: no task is called {task!r}; there are {', '.join(run.history.tasks)}")
+            raise PalmError(f"dev_file: no task is called {task!r}; known: {', '.join(run.history.tasks)}")
         if not is_data(Path(given)):
             raise PalmError(f"dev_file of {task}: {missing_reason(Path(given))}: {given}")
     file = run.folder / ANALYSIS_FILE

@@ -107,5 +107,5 @@ def _by_task(value: Any, names: Sequence[str], what: str) -> Mapping[str, Any]:
             raise ConfigError(f"{what}: there are several tasks ({', '.join(names)}); give a dict by task")
         return {names[0]: value}
     if unknown := [name for name in value if name not in names]:
-        raise ConfigError(f"{what} names {', '.join(unknown)}; there are {', '.join(names)}")
+        raise ConfigError(f"{what} names {', '.join(unknown)}; known: {', '.join(names)}")
     return value

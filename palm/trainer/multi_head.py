@@ -339,7 +339,7 @@ class MultiHeadTrainer(TrainerBase):
         if name not in self.trainers:
             known = ", ".join(self.trainers)
             raise ConfigError(
-                f"no trainer is called {name!r}; there are {known}{did_you_mean(name, self.trainers)}"
+                f"no trainer is called {name!r}; known: {known}{did_you_mean(name, self.trainers)}"
             )
         return self.trainers[name]
 

@@ -19,7 +19,7 @@ from palm.mixing import MIXINGS
 
 PLANNED: dict[str, list[Any]] = {
     "batch_size": [8],
-    "effort": [{"effort": "quick", "num_epochs": None}],
+    "effort": [{"effort": "quick", "num_epochs": None, "batch_size": None}],
     "eval_every_epoch": [False],
     "eval_every_n_steps": [4],
     "gradient_accumulation_steps": [2],
@@ -76,7 +76,7 @@ def test_every_setting_is_classified() -> None:
 
 def three_tasks(folder: Path, **settings: Any) -> dict[str, Any]:
     """Tasks cls, twin (on the same rows) and match; cls and twin have dev data."""
-    tiny.write_files(folder)
+    tiny.write_files(folder, rows=24)
     config = tiny.config(folder, "cls", "match")
     config["tasks"] = {"cls": config["tasks"]["cls"], "twin": None, "match": config["tasks"]["match"]}
     config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
@@ -169,4 +169,4 @@ def test_the_steps_of_stages_are_those_of_their_runs(tmp_path: Path) -> None:
     for stage in planned:
         expected = ", ".join(f"{name} {plan['expected_steps']}" for name, plan in stage.items())
         assert expected in told
-    assert [line["total_steps"] for line in result.history if line["event"] == "stage"] == [7, 10]
+    assert [line["total_steps"] for line in result.history if line["event"] == "stage"] == [7, 6]

@@ -277,6 +277,35 @@ def test_a_reader_puts_back_what_was_moved_aside(tmp_path: Path) -> None:
     recover(tmp_path / "model")  # nothing to do
 
 
+@POSIX
+def test_a_stage_that_is_a_link_gives_nothing_back(tmp_path: Path) -> None:
+    (tmp_path / "other" / OLD).mkdir(parents=True)
+    (tmp_path / "other" / UNFINISHED).touch()
+    (tmp_path / ".model.node1-17.part").symlink_to(tmp_path / "other")
+    recover(tmp_path / "model")
+    assert names(tmp_path / "other") == sorted([OLD, UNFINISHED])
+
+
+@POSIX
+def test_an_interrupt_while_the_old_folder_is_moved_aside_puts_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "model", "1")
+    rename = os.replace
+
+    def interrupted(old: str, new: str, **folders: int) -> None:
+        if old == new == "model":  # from the stage to its place
+            raise KeyboardInterrupt
+        rename(old, new, **folders)
+
+    monkeypatch.setattr(door, "_renameat2", lambda: None)
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path / "model", "2", overwrite=True)
+    assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "1"
+    assert names(tmp_path) == ["model"]
+
+
 def test_sweeping_removes_only_what_palm_left(tmp_path: Path) -> None:
     users = [
         ".model.node1-17.part",

@@ -15,6 +15,7 @@ import pytest
 from helpers.file_server import FileServer, file_server
 from palm.core.errors import StorageError
 from palm.downloader.fetching import fetch
+from palm.downloader.staging import staging
 
 DATA = random.Random(1).randbytes(300_000)
 
@@ -127,3 +128,9 @@ def test_after_an_interruption_the_next_try_continues(server: FileServer, tmp_pa
     fetch(f"{server.url}/m.bin", tmp_path / "m.bin")
     assert server.ranges == [None, f"bytes={arrived}-" if arrived else None]
     assert (tmp_path / "m.bin").read_bytes() == DATA
+
+
+def test_a_file_that_somebody_put_beside_a_download_stays(tmp_path: Path) -> None:
+    with staging(tmp_path / "model") as work:
+        (work / "notes.txt").write_text("mine", encoding="utf-8")
+    assert [path.name for path in work.iterdir()] == ["notes.txt"]

@@ -130,6 +130,10 @@ def test_of_a_journal_with_a_flipped_bit_only_whole_lines_are_taken_over(tmp_pat
         damaged[number // 8] ^= 1 << number % 8
         journal.write_bytes(damaged)
         again = PredictionLog(tmp_path, dict)
+        if number // 8 <= whole.index(b"\n"):  # palm wrote another first line
+            with pytest.raises(StorageError):
+                again.resume()
+            continue
         again.resume()
         found = list(again.chunks())
         assert found == chunks[: len(found)]

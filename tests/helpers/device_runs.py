@@ -72,9 +72,9 @@ def config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any
     return made
 
 
-def write_files(folder: Path) -> None:
+def write_files(folder: Path, rows: int = 40) -> None:
     """Files of the tasks."""
-    tiny.write_files(folder)
+    tiny.write_files(folder, rows)
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "backbone.json").write_text(json.dumps({**tiny.BACKBONE, **still}), encoding="utf-8")
     modernbert = json.loads(Path(__file__).with_name("tiny_modernbert.json").read_text("utf-8"))
@@ -208,10 +208,11 @@ def lines_of(folder: Path) -> list[tuple[str, int]]:
 def whole_config(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
     """A configuration whose tasks also have dev and prediction data, and whose run keeps checkpoints."""
     # A resumed run repeats a straight one's bits where kernels add in a fixed order.
-    usual = {"num_epochs": 0.2, "print_every_n_steps": 1, "save_every_n_steps": 4, "deterministic": True}
+    usual = {"num_epochs": 0.1, "print_every_n_steps": 1, "save_every_n_steps": 4, "deterministic": True}
     given = config(folder, device, {**usual, **settings})
     for task in given["tasks"].values():
-        task |= {"dev_file": task["train_file"], "pred_file": task["train_file"]}
+        few = str(folder / "few" / Path(task["train_file"]).name)
+        task |= {"dev_file": few, "pred_file": few}
     return given
 
 
@@ -309,6 +310,7 @@ def components(folder: Path, device: str) -> dict[str, Any]:
 def try_all() -> None:
     folder = Path(sys.argv[1])
     write_files(folder)
+    write_files(folder / "few", rows=20)
     devices = ("cpu", "cuda")
     found: dict[str, Any] = {
         "modes": {

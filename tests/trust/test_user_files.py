@@ -173,6 +173,14 @@ def entries(cache: Path) -> Iterator[Path]:
         yield place
 
 
+def test_a_line_of_the_record_that_a_full_disk_cut_off_spoils_no_other(tmp_path: Path) -> None:
+    write_text(tmp_path / "run.json", "1")
+    with (tmp_path / WRITTEN).open("ab") as record:
+        record.write(b'{"name": "hist')
+    write_text(tmp_path / "run.json", "2")
+    assert is_written(tmp_path / "run.json")
+
+
 def test_the_cache_keeps_what_others_put_there(tmp_path: Path) -> None:
     places = list(entries(tmp_path))
     with new_directory(tmp_path / ("f" * 32)) as palms:
@@ -359,6 +367,7 @@ def test_a_run_says_which_results_it_removed(tmp_path: Path, caplog: pytest.LogC
         *({name: [1]} for name in ("name", "kind", "grows", "size", "sha256")),
         {"size": True},
         {"size": -1, "grows": True},
+        {"size": 0, "grows": True, "sha256": hashlib.sha256(b"").hexdigest()},
     ],
 )
 def test_a_damaged_line_of_the_record_makes_a_file_the_users(tmp_path: Path, change: dict[str, Any]) -> None:

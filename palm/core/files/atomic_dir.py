@@ -196,5 +196,4 @@ def remove_stale(folder: Path, is_ours: Callable[[str], bool], is_shared: bool =
     for place in list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else ():
         match = STAGE.fullmatch(place.name)
         if match and is_ours(match[1]) and (fs.is_stale(place) or not is_shared):
-            fs.recover(folder / match[1])
-            fs.clear_stage(place)
+            fs.clear_stage(place, folder / match[1])

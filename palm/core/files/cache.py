@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import move_foreign_aside, new_directory, remove_directory, remove_stale
-from palm.core.files.door import make_folder, remove
+from palm.core.files.door import is_plain, make_folder, remove
 from palm.core.files.locking import locked
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
@@ -126,7 +126,7 @@ def forget_unused(folder: Path) -> None:
         about = place.lstat()
         if not _KEY.fullmatch(place.stem) or about.st_mtime > oldest:
             continue
-        if place.suffix == ".lock" and not about.st_size:
+        if place.suffix == ".lock" and is_plain(place) and not about.st_size:
             remove(place)
         elif is_sealed(place):
             remove_directory(place)

@@ -97,8 +97,10 @@ def mark_written(path: Path, content: Path, grows: bool = False, kind: str = "")
     line |= {"size": content.stat().st_size, "sha256": checksum(content)}
     # If the process dies before the rename, the extra line matches no other file.
     if line not in _written(path):
-        with open_to_append(path.with_name(WRITTEN)) as record:
-            record.write(json.dumps(line).encode() + b"\n")
+        record = path.with_name(WRITTEN)
+        with open_to_append(record) as file:
+            is_cut_off = record.read_bytes()[-1:] not in (b"", b"\n")  # by a full disk
+            file.write(b"\n" * is_cut_off + json.dumps(line).encode() + b"\n")
 
 
 def is_written(path: Path, kind: str = "") -> bool:
@@ -108,7 +110,7 @@ def is_written(path: Path, kind: str = "") -> bool:
     size = path.stat().st_size
     return any(
         line["kind"] == (kind or path.name)
-        and (line["size"] == size or (line["grows"] and 0 <= line["size"] < size))
+        and (line["size"] == size or (line["grows"] and 0 < line["size"] < size))
         and checksum(path, length=line["size"]) == line["sha256"]
         for line in _written(path)
     )
@@ -200,20 +202,21 @@ def staged(path: Path) -> Iterator[Path]:
     """
     stage = stage_name(path)
     for left in (*filter(is_stale, stages_of(path)), stage):  # `stage`: left by a process with the same PID
-        clear_stage(left)
+        clear_stage(left, path)
     new_folder(stage)
     try:
         new_file(stage / UNFINISHED).close()
         yield stage
     finally:
-        clear_stage(stage)
+        clear_stage(stage, path)
 
 
-def clear_stage(stage: Path) -> None:
-    """Remove a stage, its mark last, so that the next process can finish if this one dies."""
-    if stage.is_symlink():
-        return
-    if is_plain(stage / UNFINISHED):
+def clear_stage(stage: Path, path: Path) -> None:
+    """Remove a stage for `path`, its mark last, so that the next process can finish if this one dies."""
+    if _is_marked(stage):
+        recover(path)
+        if (stage / OLD).exists() and not path.exists():  # the system refused to put it back
+            return
         with suppress(OSError):  # already removed
             for place in stage.iterdir():
                 if place.name != UNFINISHED:
@@ -260,7 +263,7 @@ def replace_directory(new: Path, path: Path) -> bool:
     """Rename a folder in a stage to `path`, replacing the folder there without a moment of absence.
 
     If the system cannot exchange two names, the old folder is first moved into the stage; if the process
-    dies then, `recover` restores it.
+    dies or is interrupted then, `recover` restores it.
 
     Returns:
         True if a folder was replaced.
@@ -287,9 +290,13 @@ def replace_directory(new: Path, path: Path) -> bool:
 def recover(path: Path) -> None:
     """Put the old folder back if a process died between moving it aside and renaming the new one."""
     for stage in () if path.exists() else stages_of(path):
-        if is_plain(stage / UNFINISHED):
+        if _is_marked(stage):
             with suppress(OSError):  # nothing to restore, another process was first, or no permission
                 rename(stage / OLD, path)
+
+
+def _is_marked(stage: Path) -> bool:
+    return not stage.is_symlink() and is_plain(stage / UNFINISHED)
 
 
 def numbered(folder: Path, start: str) -> dict[int, Path]:

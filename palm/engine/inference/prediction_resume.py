@@ -99,14 +99,12 @@ class PredictionLog:
 
     def _opened(self) -> IO[bytes]:
         if not self._end:
-            # Recorded while empty, so it counts as palm's own whatever a dying process leaves in it.
-            write_text(self.path, "", grows=True)
+            self._digest = ""
+            write_text(self.path, self._line(self._about()).decode(), grows=True)
+            return open_to_append(self.path)
         file = open_to_append(self.path)
         # Cut off a line that was only partly written when a process died.
         file.truncate(self._end)
-        if not self._end:
-            self._digest = ""
-            file.write(self._line(self._about()))
         return file
 
     def _line(self, value: Any) -> bytes:

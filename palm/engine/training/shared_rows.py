@@ -28,7 +28,7 @@ def sharing_problems(tasks: Sequence[Task]) -> list[str]:
             continue
         if (primary := by_name.get(named)) is None:
             hint = did_you_mean(named, by_name)
-            problems.append(f"{about} names {named!r}; there are {', '.join(by_name)}{hint}")
+            problems.append(f"{about} names {named!r}; known: {', '.join(by_name)}{hint}")
             continue
         if (other := primary.share_rows_with) is not None:
             problems.append(f"{about} names {named!r}, which itself shares rows; name {other!r} instead")

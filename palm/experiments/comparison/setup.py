@@ -331,7 +331,7 @@ def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Pa
         ConfigError: a target has no such file, or a file is given for a task that is not a target.
     """
     known = ", ".join(targets)
-    problems = [f"test: {name!r} is not a target; there are {known}" for name in given if name not in targets]
+    problems = [f"test: {name!r} is not a target; known: {known}" for name in given if name not in targets]
     if len(plan.tasks) == 1:
         problems.append("task_instance names only one task; a comparison needs at least two")
     found = {}
