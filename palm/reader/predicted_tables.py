@@ -18,7 +18,7 @@ from palm.reader.chunks import chunks_of
 from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 
-LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name")
+LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
 """Fields of a record that a table shows in another form, or not at all."""
 
 BATCH = 1024
@@ -50,6 +50,11 @@ def task_cells(record: Mapping[str, Any]) -> Record:
         cells["label"] = record["label_name"]
     if (probs := record.get("probs")) is not None:
         cells["probability"] = max(probs) if isinstance(probs, list) else probs
+        if "labels" in record:
+            cells["labels"] = record.get("label_names", record["labels"])
+            # Words have names as labels and a probability each; a text's several labels are ids.
+            is_of_words = isinstance(next(iter(record["labels"]), 0), str)
+            cells["probability"] = probs if is_of_words else [probs[label] for label in record["labels"]]
     if record.get("nbest"):
         cells["probability"] = record["nbest"][0].get("probability")
     return cells

@@ -194,6 +194,13 @@ def test_a_run_calibrates_its_models_and_keeps_that(
     assert model.predict(["anna has a red boat ."])[0].keys() >= fields
 
 
+def test_a_table_has_the_probability_of_each_word(trained: Path) -> None:
+    model = palm.load_model(trained / "out" / "words" / "best_model")
+    records = model.predict_file(trained / "words.tsv", trained / "records")
+    table = model.predict_file(trained / "words.tsv", trained / "words.jsonl")
+    assert [row["probability"] for row in table] == [record["probs"] for record in records]
+
+
 def test_the_report_has_a_reliability_diagram(trained: Path) -> None:
     run = read_run(trained / "out")
     analyses = analyses_of(run)

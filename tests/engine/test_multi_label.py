@@ -158,8 +158,17 @@ def test_yaml_trains_it_and_the_best_model_has_the_scores_of_the_run(trained: Pa
     assert scores["micro_f1"] > 0.9
     assert model.trained["scores"] == pytest.approx(scores, abs=1e-6)
     assert model.head.thresholds.tolist() != [0.5] * 3
-    table = model.predict_file(trained / "2.jsonl", trained / "out.csv")
-    assert {"predicted_text", "labels", "probability"} - set(table[0]) == {"predicted_text"}
+
+
+def test_a_table_has_the_names_of_the_labels_and_the_probability_of_each(trained: Path) -> None:
+    model = palm.load_model(trained / "out" / "cls" / "best_model")
+    records = model.predict_file(trained / "2.jsonl", trained / "records")
+    table = model.predict_file(trained / "2.jsonl", trained / "out.jsonl")
+    assert {len(record["labels"]) for record in records} >= {0, 1, 2}
+    for record, row in zip(records, table, strict=True):
+        assert row.keys() == {"label", "text_a", "labels", "probability"}
+        assert row["labels"] == record["label_names"]
+        assert row["probability"] == [record["probs"][NAMES[name]] for name in row["labels"]]
 
 
 def test_the_report_scores_every_label(trained: Path) -> None:
