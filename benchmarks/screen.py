@@ -46,7 +46,7 @@ from gain import (
 from paired import corrected, mean_of
 
 import palm
-from palm.experiments.comparison.screen import estimates_of
+from palm.experiments.comparison.screen import estimates_during
 
 METRICS = {"slot": "entity_f1", "intent": "accuracy"}
 ALONE = "alone"
@@ -156,9 +156,7 @@ def estimates(args: Namespace, rates: str, seed: int) -> Iterator[dict[str, Any]
         limits = limits_of(rates, args.estimate_updates, seed)
         began = time.process_time()
         training = palm.Controller(settings_of(args, tasks, folder, **limits), argv=[]).training()
-        for _ in training.steps():
-            pass
-        for found in estimates_of(training):
+        for found in estimates_during(training):
             about = {"way": found.helper, "rates": rates, "updates": args.estimate_updates, "seed": seed}
             about["part"] = "estimate"
             yield (

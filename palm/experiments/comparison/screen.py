@@ -47,6 +47,9 @@ PARTS = 32
 WIDTH = 4096
 """Dimension of a projected gradient."""
 
+MOMENTS = 4
+"""Number of times in the run at which effects are estimated; those of its end say little about few rows."""
+
 PENALTY = 0.1
 """Weight decay of a fit, as a share of the target's mean squared slope; the linear model is only local."""
 
@@ -131,10 +134,7 @@ def screened(
     for name in ("screen.json", "screen.txt"):
         check_replaceable(folder / name)
 
-    training = Controller(config, task_dir, argv=argv).training()
-    for _ in training.steps():
-        pass
-    estimates = estimates_of(training)
+    estimates = estimates_during(Controller(config, task_dir, argv=argv).training())
     best = [each.helper for each in estimates[:keep]]
     logger.info("screen: comparing with %s, the best of %d helpers", ", ".join(best), len(helpers))
     changes = [
@@ -185,15 +185,35 @@ def chosen_helpers(outcome: Outcome, tried: Sequence[str]) -> tuple[list[str], s
     return kept, f"{', '.join(kept)}, because together is better than alone{without}."
 
 
-def estimates_of(training: Training) -> list[Estimate]:
-    """Estimate the effect of each helper on the targets' dev losses, linearised at the weights of a run.
-
-    Args:
-        training: a finished run of all tasks; every target has a dev_file.
+def estimates_during(training: Training) -> list[Estimate]:
+    """Train to the end, and return the mean of the estimates at `MOMENTS` equal intervals.
 
     Returns:
         An estimate for each helper, the best look-ahead first: of eight helpers of known worth, look-ahead
-        and cosine put those that help first, and the estimated dev loss did not (docs/results.md).
+        put those that help first in two cases, and the estimated dev loss did not (docs/results.md).
+    """
+    moments = {math.ceil(training.total_steps * part / MOMENTS) for part in range(1, MOMENTS + 1)}
+    found: dict[str, list[Estimate]] = {}
+    for step in training.steps():
+        for each in estimates_of(training) if step.number in moments else ():
+            found.setdefault(each.helper, []).append(each)
+    means = [
+        Estimate(
+            helper,
+            mean(each.fall for each in own),
+            mean(each.look_ahead for each in own),
+            mean(each.cosine for each in own),
+        )
+        for helper, own in found.items()
+    ]
+    return sorted(means, key=lambda each: -each.look_ahead)
+
+
+def estimates_of(training: Training) -> list[Estimate]:
+    """Estimate the effect of each helper on the targets' dev losses, linearised at the present weights.
+
+    Args:
+        training: a run of all tasks; every target has a dev_file.
     """
     targets = {task.name: task for task in training.tasks if task.is_target}
     compared = TransferProbe(training, -1, targets).measure()
@@ -212,7 +232,7 @@ def estimates_of(training: Training) -> list[Estimate]:
         falls = [1 - loss_after([seen[name], seen[helper]], dev[name]) / loss for name, loss in alone.items()]
         both = (compared.look_ahead[helper].values(), compared.cosine[helper].values())
         found.append(Estimate(helper, mean(falls), *map(mean, both)))
-    return sorted(found, key=lambda each: -each.look_ahead)
+    return found
 
 
 def projection(
