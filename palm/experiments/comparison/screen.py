@@ -48,7 +48,7 @@ WIDTH = 4096
 """Dimension of a projected gradient."""
 
 MOMENTS = 4
-"""Number of times in the run at which effects are estimated; those of its end say little about few rows."""
+"""Moments of the run at which effects are estimated; at its end, a target has memorized its few rows."""
 
 PENALTY = 0.1
 """Weight decay of a fit, as a share of the target's mean squared slope; the linear model is only local."""
@@ -189,8 +189,8 @@ def estimates_during(training: Training) -> list[Estimate]:
     """Train to the end, and return the mean of the estimates at `MOMENTS` equal intervals.
 
     Returns:
-        An estimate for each helper, the best look-ahead first: of eight helpers of known worth, look-ahead
-        put those that help first in two cases, and the estimated dev loss did not (docs/results.md).
+        An estimate for each helper, the best look-ahead first. With eight helpers of known worth, those that
+        help were always among the first three by look-ahead (docs/results.md).
     """
     moments = {math.ceil(training.total_steps * part / MOMENTS) for part in range(1, MOMENTS + 1)}
     found: dict[str, list[Estimate]] = {}
