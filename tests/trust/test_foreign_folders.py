@@ -84,6 +84,27 @@ def test_a_report_opens_no_file_that_a_foreign_configuration_names(foreign: Path
     assert ("--dev_file" in text) == (setting == "dev_file")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+@pytest.mark.parametrize(
+    "way", ["{0}/own.tsv,{1}/mine.tsv", "{0}/link*/mine.tsv", "{0}/data", "file://{1}/mine.tsv"]
+)
+def test_a_report_opens_no_table_that_lies_outside_in_part(
+    foreign: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Several tables, a pattern, a folder of tables, and a URL, which would be copied to the cache."""
+    monkeypatch.setenv("PALM_DATA_CACHE", str(foreign.parent / "cache"))
+    mine = foreign.parent / "mine.tsv"
+    (foreign / "own.tsv").write_text("label\ttext_a\n1\tred\n", encoding="utf-8")
+    (foreign / "linked").symlink_to(foreign.parent)
+    (foreign / "data").mkdir()
+    (foreign / "data" / "own.tsv").symlink_to(mine)
+    table = way.format(foreign, foreign.parent)
+    for file in (table, f"{foreign}/own.tsv,{table}"):
+        names(foreign, "dev_file", file)
+        assert "--dev_file" in palm.write_report(foreign).read_text(encoding="utf-8")
+    assert not (foreign.parent / "cache").exists()
+
+
 def test_a_name_that_is_too_long_for_the_system_is_that_of_no_file(foreign: Path) -> None:
     names(foreign, "dev_file", "x" * 5000)
     assert palm.write_report(foreign) == foreign / "report.html"
