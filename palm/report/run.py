@@ -15,6 +15,7 @@ from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed, verified_object
 from palm.core.files.records import check_plain, read_record
 from palm.core.files.untrusted import wrap_read_errors
+from palm.core.limits import explain_limits
 from palm.engine.inference.model_paths import DESCRIPTION, models_of
 from palm.engine.run.run_names import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
 from palm.report.history import History, read_history
@@ -109,6 +110,7 @@ class Run:
         return Model(task, CHECKPOINT, path) if is_sealed(path) and not has_link(path, self.folder) else None
 
 
+@explain_limits()
 def read_run(folder: str | Path) -> Run:
     """Read the folder of a run; weights are not loaded.
 

@@ -16,7 +16,8 @@ import pytest
 
 from helpers import tiny
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.files.fs import WRITTEN, write_text
+from palm.core.files.atomic_dir import new_directory
+from palm.core.files.fs import UNFINISHED, WRITTEN, _host, write_json, write_text
 from palm.experiments.grid.folder import Grid, GridRun, clear
 from palm.experiments.grid.pool import GridProgress, Pool, slots_of
 
@@ -82,6 +83,22 @@ def test_a_run_that_fails_is_reported_with_its_own_words(tmp_path: Path) -> None
     assert [
         word for word in ("exit code 2", "learning_rate", "'fast'", str(log)) if word not in str(caught.value)
     ] == []
+
+
+def test_a_finished_run_whose_process_died_before_it_removed_the_models_is_cleared(tmp_path: Path) -> None:
+    grid, run = Grid(tmp_path / "grid"), GridRun("one", {"global": {}})
+    folder = grid.prepare(run, keep_models=False)
+    result = {"state": "done", "why": "", "dev": [], "steps": {}, "seconds": 1.0, "test": {}}
+    write_json(folder / "result.json", result)
+    with new_directory(folder / "out" / "step_5") as part:
+        (part / "state.json").write_text("{}", encoding="utf-8")
+    left = folder / "out" / "cls" / f".infer_model.{_host()}-99999999.part"
+    left.mkdir(parents=True)
+    (left / UNFINISHED).touch()
+    (left / "half").touch()
+    pool = Pool(grid, ["compare", "--one_run"], [{}])
+    pool.train([run], lambda *_: None)
+    assert [path.name for path in sorted((folder / "out").rglob("*"))] == ["cls"]
 
 
 def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:

@@ -139,6 +139,15 @@ def test_a_history_whose_plan_lacks_its_tasks_is_shown(foreign: Path, damage: di
             DOORS[door](foreign)
 
 
+@pytest.mark.parametrize("door", ["report", "plot", "diff"])
+def test_a_task_with_a_name_that_no_folder_can_have_is_an_error_of_palm(foreign: Path, door: str) -> None:
+    history = foreign / "history.jsonl"
+    plan, *lines = history.read_text(encoding="utf-8").splitlines(keepends=True)
+    history.write_text("".join([plan.replace('"cls"', f'"{"x" * 5000}"'), *lines]), encoding="utf-8")
+    with suppress(palm.PalmError):
+        DOORS[door](foreign)
+
+
 @pytest.mark.parametrize("text", [b'{"step": 1', b"[]", b'{"task": "cls"}', b"\xff"])
 def test_a_damaged_recording_is_an_error_of_palm(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "0.jsonl").write_bytes(text)

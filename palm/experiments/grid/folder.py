@@ -12,7 +12,7 @@ from palm.config import yaml_text
 from palm.controller.document import Document
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import remove_directory
+from palm.core.files.atomic_dir import remove_directory, remove_stale
 from palm.core.files.door import has_link, make_folder
 from palm.core.files.fs import remove_written, write_json, write_text
 from palm.core.files.manifest import MANIFEST
@@ -226,6 +226,8 @@ def clear(folder: Path) -> None:
 
 
 def remove_models(folder: Path) -> None:
-    """Remove the models and checkpoints of a run, which take most of its disk space."""
+    """Remove the models and checkpoints of a run, which take most of its disk space, finished or not."""
+    for place in (folder / OUT, *sorted((folder / OUT).rglob("*"))):
+        remove_stale(place, lambda _: True, is_shared=True)
     for manifest in sorted((folder / OUT).rglob(MANIFEST)):
         remove_directory(manifest.parent)
