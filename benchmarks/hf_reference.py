@@ -38,7 +38,7 @@ def batch_of(rows: list[dict[str, str]], tokenizer: Any, labels: dict[str, int],
         return batch_of_words(rows, tokenizer, labels, options)
     second = [row["text_b"] for row in rows] if "text_b" in rows[0] else None
     batch = tokenizer([row["text_a"] for row in rows], second, **options)
-    batch["labels"] = torch.tensor([labels[row["label"]] for row in rows])
+    batch["labels"] = torch.tensor([int(row["label"]) for row in rows])
     return batch
 
 
@@ -66,12 +66,12 @@ def score(
     found: list[Any] = []
     for start in range(0, len(rows), 64):
         batch = batch_of(rows[start : start + 64], tokenizer, labels, max_len)
+        words = batch.pop("labels") != IGNORED
         with torch.no_grad():
             chosen = model(**batch).logits.argmax(-1)
         if chosen.dim() == 1:
-            found += [names[number] for number in chosen.tolist()]
+            found += map(str, chosen.tolist())
         else:
-            words = batch["labels"] != IGNORED
             found += [
                 [names[number] for number in row[kept].tolist()]
                 for row, kept in zip(chosen, words, strict=True)
