@@ -140,7 +140,7 @@ def test_predicting_takes_memory_for_a_chunk_not_for_the_file(trained: Path, tmp
         tracemalloc.stop()
         return highest
 
-    small, large = peak(2_000), peak(20_000)
+    small, large = peak(2_000), peak(8_000)
     assert large < 1.5 * small
 
 

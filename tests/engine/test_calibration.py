@@ -116,7 +116,7 @@ def test_each_label_of_several_has_a_temperature_of_its_own() -> None:
     pairs = tuned(head, logits, [np.flatnonzero(row).tolist() for row in true], "label_set")
     assert head.temperature.tolist() == pytest.approx([2.0, 0.5], rel=0.02)
     metric = palm.metrics.METRICS["label_ece"]()
-    for record, truth in pairs:
+    for record, truth in pairs[:20_000]:
         metric.update(record, truth)
     assert metric.compute()["label_ece"] < metric.compute()["label_ece_before"] / 3
 
