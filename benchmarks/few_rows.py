@@ -49,6 +49,8 @@ WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "layerwise_decay": (THREE, {"optimizer": "adamwdl", "layerwise_decay": 0.8}),
     "head_rate": (THREE, {"head_learning_rate": 2e-3}),
     "pooling_mean": (TEXTS, {"pooling": "mean"}),
+    "frozen": (TEXTS, {"freeze": "backbone"}),
+    "frozen_mean": (TEXTS, {"freeze": "backbone", "pooling": "mean"}),
     "reinit_1": (THREE, {}),
     "reinit_2": (THREE, {}),
     "fgm": (THREE, {}),
