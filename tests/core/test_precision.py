@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -127,6 +128,21 @@ def test_time_that_other_programs_take_does_not_count() -> None:
     assert measured_speedup(compute, repeats=2) == pytest.approx(3, rel=0.2)
 
 
+def test_short_passes_are_timed_more_often() -> None:
+    """One interruption of a pass of a few milliseconds must not decide the precision of a run."""
+    calls: Counter[str] = Counter()
+
+    def compute(precision: str) -> None:
+        calls[precision] += 1
+        interrupted = 0.01 if calls[precision] in (2, 3) and precision == "fp32" else 0
+        until = time.process_time() + 0.002 + interrupted
+        while time.process_time() < until:
+            pass
+
+    assert measured_speedup(compute, repeats=2) == pytest.approx(1, rel=0.2)
+    assert calls["fp32"] == calls["bf16"] > 5
+
+
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A CPU where `auto` has to be timed: AVX512_BF16 and no AMX."""
@@ -161,7 +177,8 @@ def test_a_timed_pass_is_not_training_for_a_head(folder: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Classify, "loss", loss)
     run = training(folder, "cls", precision="auto")
-    assert modes == [False] * 6
+    assert len(modes) >= 6  # three in each precision
+    assert not any(modes)
     assert run.model.head("cls").training
 
 
