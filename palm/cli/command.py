@@ -164,11 +164,12 @@ class _ComponentFinder(MetaPathFinder):
     """Finds the user's modules, for palm's registries and for each other, after all other finders.
 
     Libraries import optional packages by name (triton, dill); a user's file of that name is not found for
-    them.
+    them, not even if their environment is below the user's folder.
     """
 
     def __init__(self) -> None:
         self.folders: list[str] = []
+        self._importers = {"palm.core.registry", "palm.starter.catalogue"}
 
     def find_spec(
         self,
@@ -180,10 +181,12 @@ class _ComponentFinder(MetaPathFinder):
         frame = sys._getframe(1)
         while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        is_registry = frame.f_globals.get("__name__") in ("palm.core.registry", "palm.starter.catalogue")
-        if path is None and (is_registry or frame.f_code.co_filename.startswith(tuple(self.folders))):
-            return PathFinder.find_spec(fullname, self.folders)
-        return None
+        importer = str(frame.f_globals.get("__name__"))
+        if path is not None or self._importers.isdisjoint({importer, importer.partition(".")[0]}):
+            return None
+        if (spec := PathFinder.find_spec(fullname, self.folders)) is not None:
+            self._importers.add(fullname)
+        return spec
 
 
 _FINDER = _ComponentFinder()

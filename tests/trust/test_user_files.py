@@ -235,6 +235,29 @@ def test_modules_beside_a_configuration_are_for_those_that_it_names(tmp_path: Pa
     assert done.stdout == "Mine\n", done.stderr
 
 
+def test_libraries_below_the_working_directory_do_not_import_its_modules(tmp_path: Path) -> None:
+    """A virtual environment often lies in the folder of a project."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "library.py").write_text(
+        "try: import triton\nexcept ImportError: print('absent')\n", encoding="utf-8"
+    )
+    (tmp_path / "triton.py").write_text("print('ran')\n", encoding="utf-8")
+    program = (
+        "from palm.cli.command import find_components\n"
+        f"find_components({str(tmp_path / 'config.yaml')!r}); import library\n"
+    )
+    libraries = {"PYTHONPATH": str(tmp_path / "lib")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd="/",
+        env={**os.environ, **libraries},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "absent\n", done.stderr
+
+
 WRITING: dict[str, Callable[[Path], object]] = {
     "a text": lambda file: write_text(file, "new"),
     "a history": lambda file: write_lines(file, []),
