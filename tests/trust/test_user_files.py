@@ -20,7 +20,7 @@ import pytest
 import palm
 from helpers import saved, tiny
 from palm.controller.controller import Controller
-from palm.core.errors import PalmError
+from palm.core.errors import PalmError, StorageError
 from palm.core.files.atomic_dir import linked_copy, new_directory
 from palm.core.files.cache import KEPT_DAYS, forget_unused
 from palm.core.files.door import new_file, new_folder, remove, within
@@ -35,6 +35,7 @@ from palm.core.files.fs import (
 )
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
+from palm.engine.inference.loading import load_model
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.watching.history import write_lines
 from palm.experiments.grid.folder import Grid, GridRun
@@ -363,6 +364,37 @@ def test_a_file_that_a_run_reads_has_no_name_under_which_it_writes(
             start_of_a_run(tmp_path / "out", inputs=[given], overwrite=True)
         assert caught is None or str(given) in str(caught.value)
     assert file.read_text(encoding="utf-8") == MINE
+
+
+@pytest.mark.parametrize("named", ["history.jsonl,more.jsonl", "hist*.jsonl", "."])
+def test_the_files_that_a_list_a_pattern_or_a_folder_stands_for_are_inputs_too(
+    tmp_path: Path, named: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    mine = tmp_path / "out" / "history.jsonl"
+    rows = "".join(json.dumps({"label": row % 4, "text_a": "a red door"}) + "\n" for row in range(8))
+    for file in (mine, tmp_path / "out" / "more.jsonl"):
+        file.write_text(rows, encoding="utf-8")
+    data = ",".join(str(tmp_path / "out" / part) for part in named.split(","))
+    settings = tiny.config(tiny.write_files(tmp_path), "cls", max_steps=1, num_hidden_layers=1)
+    settings["tasks"]["cls"]["train_file"] = data
+    controller = Controller(settings, argv=[])
+    with pytest.raises(StorageError) as caught:
+        controller.train()
+    assert str(mine) in str(caught.value)
+    assert mine.read_text(encoding="utf-8") == rows
+
+
+@pytest.mark.parametrize("named", ["table.jsonl,more.jsonl", "tab*.jsonl"])
+def test_a_prediction_replaces_none_of_its_several_inputs(tmp_path: Path, named: str) -> None:
+    model = load_model(saved.model(tmp_path))
+    table = tmp_path / "table.jsonl"
+    model.predict_file(tmp_path / "cls.tsv", table)
+    shutil.copy(table, tmp_path / "more.jsonl")
+    data = ",".join(str(tmp_path / part) for part in named.split(","))
+    with pytest.raises(StorageError) as caught:
+        model.predict_file(data, table)
+    assert str(table) in str(caught.value)
 
 
 def test_a_grid_says_which_runs_it_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

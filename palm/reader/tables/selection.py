@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from palm.core.errors import DataError
 from palm.core.files.untrusted import parse_json, wrap_read_errors
-from palm.reader.tables.files import digest_of, files_of
+from palm.reader.tables.files import digest_of, files_of, is_data
 from palm.reader.tables.record import cell_text, is_missing
+from palm.reader.tables.remote import is_url
 
 SUFFIX = ".rows.json"
 _FORMAT = "palm-rows"
@@ -118,6 +119,17 @@ def data_checksum(path: Path, algorithm: str = "sha256") -> str:
 def table_of(path: Path) -> Path:
     """The table of a selection; any other path is returned unchanged."""
     return read_selection(path).table if is_selection(path) else path
+
+
+def is_remote(path: Path) -> bool:
+    """Check whether a URL is among the files of a table or selection."""
+    return any(is_url(Path(part.strip())) for part in str(table_of(path)).split(","))
+
+
+def sources_of(path: Path) -> list[Path]:
+    """The local files of a table or selection, and that of the selection; nothing is downloaded."""
+    table = table_of(path)
+    return [path, *([] if is_remote(path) or not is_data(table) else files_of(table))]
 
 
 @dataclass
