@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from helpers import saved, tiny
 from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.atomic_dir import linked_copy, new_directory
-from palm.core.files.cache import KEPT_DAYS, forget_unused
+from palm.core.files.cache import KEPT_DAYS, Cache, forget_unused
 from palm.core.files.door import new_file, new_folder, remove, within
 from palm.core.files.fs import (
     UNFINISHED,
@@ -196,6 +197,25 @@ def test_the_cache_keeps_what_others_put_there(tmp_path: Path) -> None:
         os.utime(place, (old, old))
     forget_unused(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(places)
+
+
+def test_a_cache_that_several_fill_at_once_has_every_entry(tmp_path: Path) -> None:
+    """While one looks for what is old, others make and remove locks and stages."""
+    keys = [f"{number:032x}" for number in range(120)]
+
+    def fill(key: str) -> str:
+        file = Cache(tmp_path).file(key, "name", "x", lambda place: write_text(place, key))
+        return file.read_text(encoding="utf-8")
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(fill, keys)) == keys
+
+
+def test_without_a_cache_that_can_be_written_a_file_is_for_this_process(tmp_path: Path, mine: Path) -> None:
+    """No folder of a known name, which another user may have filled before."""
+    file = Cache(mine / "cache").file("0" * 32, "name", "x", lambda place: write_text(place, "new"))
+    assert file.read_text(encoding="utf-8") == "new"
+    assert file.parents[1].stat().st_mode & 0o777 == 0o700
 
 
 def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path) -> None:
