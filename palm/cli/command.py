@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from palm.core.errors import PalmError
+from palm.core.shown import printable
 
 Run = Callable[[argparse.Namespace], None]
 
@@ -202,13 +203,14 @@ def find_components(config: str) -> None:
 
 
 def write_line(text: object) -> None:
-    """Write a line of output to stdout."""
-    sys.stdout.write(f"{text}\n")
+    """Write a line of output to stdout; names from files cannot control the terminal."""
+    sys.stdout.write(f"{printable(str(text))}\n")
 
 
 def json_text(value: Any) -> str:
-    """Return a value as indented JSON."""
-    return json.dumps(value, ensure_ascii=False, indent=2)
+    """Return a value as indented JSON, in ASCII if other characters are unprintable."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return text if text == printable(text) else json.dumps(value, indent=2)
 
 
 def pairs_of(words: Sequence[str], name: str, form: str) -> list[tuple[str, str]]:

@@ -211,7 +211,7 @@ def test_a_cache_that_several_fill_at_once_has_every_entry(tmp_path: Path) -> No
         assert list(pool.map(fill, keys)) == keys
 
 
-def test_without_a_cache_that_can_be_written_a_file_is_for_this_process(tmp_path: Path, mine: Path) -> None:
+def test_without_a_cache_that_can_be_written_a_file_is_for_this_process(mine: Path) -> None:
     """No folder of a known name, which another user may have filled before."""
     file = Cache(mine / "cache").file("0" * 32, "name", "x", lambda place: write_text(place, "new"))
     assert file.read_text(encoding="utf-8") == "new"

@@ -27,6 +27,7 @@ from palm.core.limits import LESS_PREDICTED, explain_limits
 from palm.core.numerics.precision import checked, resolved
 from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
+from palm.core.shown import printable
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
 from palm.distributed.failures import report_missing_ranks
@@ -189,7 +190,7 @@ class InferenceModel:
             steps = chain(log.chunks(), log.logged(steps))
         records = chain.from_iterable(steps)
         hidden = None if is_first() else True
-        progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
+        progress = tqdm(records, desc=f"predicting {printable(self.task)}", unit=" examples", disable=hidden)
         with report_missing_ranks(f"while predicting {self.task!r}"), log:
             if is_table:
                 make = partial(write_table, progress, target, self.reader, file)
