@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +75,14 @@ def read_selection(path: Path) -> Selection:
 def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - part of the cache key
     with wrap_read_errors(path, " the selected rows", DataError):
         content = parse_json(path.read_bytes())
-        if content["format"] != _FORMAT or not all(type(row) is int and row >= 0 for row in content["rows"]):
+        are_rows = all(type(row) is int and 0 <= row < sys.maxsize for row in content["rows"])
+        if content["format"] != _FORMAT or not are_rows:
             raise ValueError("not a selection of rows written by palm")
         return Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])
 
 
-def chosen_of(path: Path, files: Iterable[Path]) -> bytes:
-    """A mask of the table's rows up to the last selected one, with 1 for selected rows.
+def chosen_of(path: Path, files: Iterable[Path]) -> Iterator[bool]:
+    """Whether each of the table's rows is selected, up to the last one that is.
 
     Args:
         path: the file of the selection.
@@ -94,7 +97,9 @@ def chosen_of(path: Path, files: Iterable[Path]) -> bytes:
             f"{selection.table}: the table has changed since its rows were selected ({path}); restore the "
             "table, or train again from scratch"
         )
-    return np.bincount(np.asarray(selection.rows, dtype=np.int64)).astype(np.uint8).tobytes()
+    # Not a mask: the file may name a row that would need any amount of memory.
+    gaps = np.diff(np.unique(np.asarray(selection.rows, dtype=np.int64)), prepend=-1).tolist()
+    return chain.from_iterable(chain(repeat(False, gap - 1), (True,)) for gap in gaps)
 
 
 def _facts(file: Path) -> tuple[Path, int, int]:
