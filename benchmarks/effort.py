@@ -134,7 +134,8 @@ def few_rows(train: Path, rows: int, seed: int, target: Path) -> Path:
     draw = random.Random(seed)
     if train.suffix == ".json":
         squad = json.loads(train.read_text("utf-8"))
-        squad["data"][0]["paragraphs"] = draw.sample(squad["data"][0]["paragraphs"], rows)
+        paragraphs = squad["data"][0]["paragraphs"]
+        squad["data"][0]["paragraphs"] = draw.sample(paragraphs, min(rows, len(paragraphs)))
         target.write_text(json.dumps(squad), encoding="utf-8")
         return target
     head, *lines = train.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -163,7 +164,10 @@ def score(args: Namespace, name: str, way: str, seed: int, part: str) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
         train = few_rows(
-            file_of(args, case, "train", run), case.rows, seed, run / f"few{case.files['train'][-5:]}"
+            file_of(args, case, "train", run),
+            args.rows or case.rows,
+            seed,
+            run / f"few{case.files['train'][-5:]}",
         )
         scored = file_of(args, case, part, run)
         config = {
@@ -247,6 +251,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--rows", type=int, help="in place of each case's number; at most all are drawn")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--updates", type=int, nargs="+", default=UPDATES)
     parser.add_argument("--sweep_seeds", type=int, nargs="*", default=[1, 2])
