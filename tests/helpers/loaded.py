@@ -17,8 +17,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from palm.core.invocation import START
-
 LOADED = ["torch._dynamo", "palm.controller", "palm.trainer", "palm.cli", "palm.experiments.grid.worker"]
 
 HAS_FORKS = "forkserver" in multiprocessing.get_all_start_methods()
@@ -51,10 +49,10 @@ def run_script(script: Path, folder: Path, *arguments: str) -> tuple[int | None,
 
 
 @contextmanager
-def loaded_palm() -> Iterator[list[str]]:
-    """Give words that start the command `palm` as `START` does; its process begins with everything loaded."""
+def python_loaded() -> Iterator[list[str]]:
+    """Give words that run a script as `python` does, in a process that begins with everything loaded."""
     if not HAS_FORKS:
-        yield START
+        yield [sys.executable]
         return
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(address := f"{folder}/socket")
@@ -78,7 +76,7 @@ def _answer(connection: socket.socket) -> None:
         start, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
         files = [Connection(number) for number in descriptors]
         words, folder, environment = json.loads(start + connection.makefile("rb").read())
-        process = _process(_run_on_files, [START[-1], *words], Path(folder), environment, files)
+        process = _process(_run_on_files, words, Path(folder), environment, files)
         for file in files:
             file.close()
         process.join()
