@@ -28,7 +28,10 @@ with socket.socket(socket.AF_UNIX) as server:
     asked = [sys.argv[2:], os.getcwd(), dict(os.environ)]
     socket.send_fds(server, [json.dumps(asked).encode()], [0, 1, 2])
     server.shutdown(socket.SHUT_WR)
-    sys.exit(int(server.recv(8)))
+    status = int(server.recv(8))
+if status < 0:
+    os.kill(os.getpid(), -status)
+sys.exit(status)
 """
 """Stands for a program: it gives its arguments and files to a loaded process, and ends with its status."""
 
