@@ -36,6 +36,11 @@ def made(folder: Path, **settings: Any) -> dict[str, Any]:
     return given
 
 
+def test_a_folder_without_a_name_has_none_beside_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^save_path: /"):
+        palm.sweep(made(tmp_path, save_path="/"), {"learning_rate": [1e-3]})
+
+
 def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -10,14 +11,17 @@ import socket
 import sys
 import tempfile
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-LOADED = ["torch._dynamo", "palm.controller", "palm.trainer", "palm.cli", "palm.experiments.grid.worker"]
+LOADED = [
+    *("torch._dynamo", "torch.distributed.fsdp", "transformers.models.bert.modeling_bert"),
+    *("palm.controller", "palm.trainer", "palm.cli.command", "palm.experiments.grid.worker"),
+]
+"""Modules that scripts begin with; those that are not installed are left out."""
 
 HAS_FORKS = "forkserver" in multiprocessing.get_all_start_methods()
 
@@ -36,14 +40,24 @@ sys.exit(status)
 """Stands for a program: it gives its arguments and files to a loaded process, and ends with its status."""
 
 
-def run_script(script: Path, folder: Path, *arguments: str) -> tuple[int | None, str]:
+def run_script(
+    script: Path, folder: Path, *arguments: str, errors: Path | None = None, **variables: str
+) -> tuple[int | None, str]:
     """Run a script in a folder, on one thread, as `python SCRIPT ARGUMENTS` does.
 
+    Args:
+        script: its file.
+        folder: its working directory, in which `output.txt` is written.
+        arguments: those of its command line.
+        errors: a file for its standard error; otherwise that goes into its output.
+        variables: what its environment has beside that of pytest.
+
     Returns:
-        Its exit status, and what it wrote on both outputs.
+        Its exit status and its output.
     """
     output = folder / "output.txt"
-    process = _process(_run_to_file, [str(script), *arguments], folder, dict(os.environ), output)
+    environment = {**os.environ, **variables}
+    process = _process(_run_to_files, [str(script), *arguments], folder, environment, (output, errors))
     process.join(300)
     if process.is_alive():
         process.kill()
@@ -97,9 +111,17 @@ def _process(target: Any, words: list[str], folder: Path, environment: dict[str,
     return process
 
 
-def _run_to_file(words: list[str], folder: Path, environment: dict[str, str], output: Path) -> None:
-    written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    _run(words, folder, environment, [os.open(os.devnull, os.O_RDONLY), written, written])
+def _run_to_files(
+    words: list[str], folder: Path, environment: dict[str, str], files: tuple[Path, Path | None]
+) -> None:
+    output, errors = files
+    written = _opened(output)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    _run(words, folder, environment, [nothing, written, _opened(errors) if errors else written])
+
+
+def _opened(file: Path) -> int:
+    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
 
 def _run_on_files(
@@ -110,6 +132,7 @@ def _run_on_files(
 
 def _run(words: list[str], folder: Path, environment: dict[str, str], files: list[int]) -> None:
     """Run a script on open files, which become the standard ones."""
+    gc.freeze()  # collections would copy the pages of what all scripts have in common
     os.environ.clear()
     os.environ.update(environment | {"OMP_NUM_THREADS": "1"})
     os.chdir(folder)
@@ -121,7 +144,7 @@ def _run(words: list[str], folder: Path, environment: dict[str, str], files: lis
     try:
         runpy.run_path(words[0], run_name="__main__")
     except Exception:
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())  # palm's may end with a status of its own
         raise SystemExit(1) from None
     finally:
         sys.stdout.flush()
