@@ -12,7 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from helpers.loaded import loaded_palm
+from helpers.loaded import python_loaded
+from palm.core.invocation import START
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
@@ -50,8 +51,15 @@ def data_cache() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def loaded_runs() -> Iterator[None]:
+def loaded_python() -> Iterator[list[str]]:
+    """Words that run a script as `python` does, in a process that begins with PyTorch and palm loaded."""
+    with python_loaded() as words:
+        yield words
+
+
+@pytest.fixture(scope="module")
+def loaded_runs(loaded_python: list[str]) -> Iterator[None]:
     """The processes of a grid's runs begin with PyTorch and palm loaded."""
-    with loaded_palm() as start, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palm.experiments.grid.pool.START", start)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palm.experiments.grid.pool.START", [*loaded_python, START[-1]])
         yield

@@ -133,7 +133,7 @@ def test_losses_and_checkpoints_are_the_same_with_and_without_evaluation(
     if use_ema:
         settings |= {"use_ema": True, "ema_decay": 0.9}
     folders = [tiny.write_files(tmp_path / name) for name in ("with", "without")]
-    with_it = observed(with_dev(folders[0], **settings, eval_every_n_steps=4))
+    with_it = observed(with_dev(folders[0], **settings, eval_every_n_steps=11))
     without = observed(tiny.config(folders[1], **settings))
     assert len(with_it) >= 30
     assert with_it == without

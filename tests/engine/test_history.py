@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -93,11 +92,12 @@ def test_evaluations_have_all_metrics_and_the_loss_of_the_dev_rows(
 
 
 def test_a_killed_run_continues_without_gap_or_double_line(
-    undisturbed: tuple[Path, TrainingResult], tmp_path: Path
+    undisturbed: tuple[Path, TrainingResult], tmp_path: Path, loaded_python: list[str]
 ) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environment |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-c", KILLED, str(tmp_path)]
+    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
+    (tmp_path / "killed.py").write_text(KILLED, encoding="utf-8")
+    words = [*loaded_python, str(tmp_path / "killed.py"), str(tmp_path)]
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=False)
     assert done.returncode == -9, done.stderr.decode()
     history = tmp_path / "out" / "history.jsonl"

@@ -17,6 +17,7 @@ import palm
 from helpers import tiny, watching
 from helpers.watching import controller
 from palm.core.errors import ConfigError
+from palm.core.invocation import START
 from palm.engine.training.events import Ended, Evaluated, Event, Logged, Saved
 from palm.engine.training.loop import Step
 from palm.engine.watching.history import HISTORY_FILE, read_lines
@@ -191,18 +192,25 @@ def test_a_result_is_a_table_for_terminals_and_notebooks(tmp_path: Path) -> None
 PROGRAM = """
 import sys
 from pathlib import Path
-sys.path.insert(0, "tests")
 from helpers.watching import controller
 print(sorted(controller(Path(sys.argv[1])).train().steps))
 """
 
 
+def program(folder: Path) -> list[str]:
+    """The words of a program that trains in a folder."""
+    file = folder / "program.py"
+    file.write_text(PROGRAM, encoding="utf-8")
+    return [str(file), str(folder)]
+
+
 def environment(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return {**kept, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
 
 
-def on_a_terminal(folder: Path, columns: int, **more: str) -> str:
+def on_a_terminal(words: list[str], columns: int, **more: str) -> str:
     """What a program shows on a terminal of this width."""
     parent, child = pty.openpty()
     import fcntl
@@ -210,7 +218,6 @@ def on_a_terminal(folder: Path, columns: int, **more: str) -> str:
     import termios
 
     fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    words = [sys.executable, "-c", PROGRAM, str(folder)]
     run = subprocess.Popen(
         words, cwd=ROOT, env=environment(TERM="xterm", **more), stdout=subprocess.PIPE, stderr=child
     )
@@ -240,8 +247,10 @@ def on_a_terminal(folder: Path, columns: int, **more: str) -> str:
     ],
     ids=["narrow", "80", "200"],
 )
-def test_a_terminal_gets_bars(tmp_path: Path, columns: int, more: dict[str, str], beside: str) -> None:
-    shown = on_a_terminal(tmp_path, columns, **more)
+def test_a_terminal_gets_bars(
+    tmp_path: Path, loaded_python: list[str], columns: int, more: dict[str, str], beside: str
+) -> None:
+    shown = on_a_terminal([*loaded_python, *program(tmp_path)], columns, **more)
     last = re.sub(r"\x1b\[\d*m", "", shown[shown.rindex("100% |") :])
     assert re.match(rf"100% \|█{{10,}}\| (\d+)/\1 \[\d\d:\d\d<00:00{beside}\]", last)
     score = r"accuracy 0\.\d{4} \(best 0\.\d{4}\)" if columns > 40 else "acc"
@@ -256,8 +265,8 @@ def test_a_terminal_gets_bars(tmp_path: Path, columns: int, more: dict[str, str]
     assert max(map(len, bars)) <= columns
 
 
-def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path, loaded_python: list[str]) -> None:
+    words = [*loaded_python, *program(tmp_path)]
     done = subprocess.run(
         words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=True
     )
@@ -266,23 +275,25 @@ def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path) -> None:
     assert "\r" not in done.stderr
 
 
-def palm_train(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def palm_train(python: list[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     given = watching.configuration(folder, num_epochs=1, eval_every_n_steps=-1)
     tasks = given.pop("tasks")
     for name, task in tasks.items():
         (folder / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")
     (folder / "config.yaml").write_text(json.dumps(given), encoding="utf-8")
-    words = [sys.executable, "-m", "palm", "train", str(folder / "config.yaml"), *options]
+    words = [*python, START[-1], "train", str(folder / "config.yaml"), *options]
     return subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
 
 
-def test_quiet_shows_only_warnings(tmp_path: Path) -> None:
-    done = palm_train(tmp_path, "--quiet")
+def test_quiet_shows_only_warnings(tmp_path: Path, loaded_python: list[str]) -> None:
+    done = palm_train(loaded_python, tmp_path, "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_verbose_shows_when_and_where_and_an_error_with_its_traceback(tmp_path: Path) -> None:
-    done = palm_train(tmp_path, "--verbose", "--cls.train_file", "nowhere.tsv")
+def test_verbose_shows_when_and_where_and_an_error_with_its_traceback(
+    tmp_path: Path, loaded_python: list[str]
+) -> None:
+    done = palm_train(loaded_python, tmp_path, "--verbose", "--cls.train_file", "nowhere.tsv")
     assert done.returncode == 2
     first, *others = done.stderr.splitlines()
     assert re.fullmatch(r"[-\d]+ [:,\d]+ __init__:\d+: palm \d.*, Python \d.*, .*", first)

@@ -45,6 +45,7 @@ def waited_for(path: Path) -> None:
     assert path.exists()
 
 
+@pytest.mark.usefixtures("loaded_runs")  # not those of the grid that is killed
 def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
     assert not list(folder.glob("out/**/manifest.json"))  # models are removed once it is scored
 
 
+@pytest.mark.usefixtures("loaded_runs")
 def test_a_run_that_fails_is_reported_with_its_own_words(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, learning_rate="fast")
     pool = Pool(Grid(tmp_path / "grid"), ["compare", "--one_run"], [{}])

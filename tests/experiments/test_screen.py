@@ -116,8 +116,8 @@ def test_log_odds_of_a_linear_model_are_those_of_its_logits(tmp_path: Path) -> N
     assert float(slopes[0] @ slopes[0]) == pytest.approx(square, rel=1e-4)
 
 
-def with_helpers(folder: Path, **settings: Any) -> dict[str, Any]:
-    """Colours of 24 texts; helpers are 200 more rows, and the same with labels exchanged."""
+def with_helpers(folder: Path, num_rows: int = 200, **settings: Any) -> dict[str, Any]:
+    """Colours of 24 texts; helpers are `num_rows` more rows, and the same with labels exchanged."""
     tiny.write_files(folder, rows=400)
     head, *lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
     labels = [line.split("\t")[0] for line in lines]
@@ -127,8 +127,8 @@ def with_helpers(folder: Path, **settings: Any) -> dict[str, Any]:
         "few": lines[:24],
         "dev": lines[24:104],
         "test": lines[104:184],
-        "same": lines[200:],
-        "shuffled": wrong[200:],
+        "same": lines[200 : 200 + num_rows],
+        "shuffled": wrong[200 : 200 + num_rows],
     }
     for name, part in files.items():
         (folder / f"{name}.tsv").write_text("\n".join([head, *part]) + "\n", encoding="utf-8")
@@ -163,7 +163,7 @@ def test_more_rows_of_the_task_rank_above_shuffled_labels(tmp_path: Path, traine
 
 
 def test_estimates_are_the_mean_of_four_moments_of_the_run(tmp_path: Path) -> None:
-    made = with_helpers(tmp_path, max_steps=30, overwrite=True)
+    made = with_helpers(tmp_path, num_rows=40, max_steps=30, overwrite=True)
     training = Controller(made, argv=[]).training()
     assert training.total_steps == 30
     each = [estimates_of(training) for step in training.steps() if step.number in (8, 15, 23, 30)]

@@ -17,8 +17,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from palm.core.invocation import START
-
 LOADED = [
     *("torch._dynamo", "torch.distributed.fsdp", "transformers.models.bert.modeling_bert"),
     *("palm.controller", "palm.trainer", "palm.cli.command", "palm.experiments.grid.worker"),
@@ -34,7 +32,10 @@ with socket.socket(socket.AF_UNIX) as server:
     asked = [sys.argv[2:], os.getcwd(), dict(os.environ)]
     socket.send_fds(server, [json.dumps(asked).encode()], [0, 1, 2])
     server.shutdown(socket.SHUT_WR)
-    sys.exit(int(server.recv(8)))
+    status = int(server.recv(8))
+if status < 0:
+    os.kill(os.getpid(), -status)
+sys.exit(status)
 """
 """Stands for a program: it gives its arguments and files to a loaded process, and ends with its status."""
 
@@ -65,10 +66,10 @@ def run_script(
 
 
 @contextmanager
-def loaded_palm() -> Iterator[list[str]]:
-    """Give words that start the command `palm` as `START` does; its process begins with everything loaded."""
+def python_loaded() -> Iterator[list[str]]:
+    """Give words that run a script as `python` does, in a process that begins with everything loaded."""
     if not HAS_FORKS:
-        yield START
+        yield [sys.executable]
         return
     with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(address := f"{folder}/socket")
@@ -92,7 +93,7 @@ def _answer(connection: socket.socket) -> None:
         start, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
         files = [Connection(number) for number in descriptors]
         words, folder, environment = json.loads(start + connection.makefile("rb").read())
-        process = _process(_run_on_files, [START[-1], *words], Path(folder), environment, files)
+        process = _process(_run_on_files, words, Path(folder), environment, files)
         for file in files:
             file.close()
         process.join()
