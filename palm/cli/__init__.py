@@ -14,9 +14,9 @@ from palm.cli.command import COMMANDS, Command, find_components
 from palm.cli.without_torch import run_without_torch
 from palm.config.command_line import split_arguments
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError
-from palm.core.files.untrusted import printable
 from palm.core.limits import explain_limits
 from palm.core.logging import logger, set_verbosity, show_on_console
+from palm.core.shown import printable
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
 

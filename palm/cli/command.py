@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from palm.core.errors import PalmError
+from palm.core.shown import printable
 
 Run = Callable[[argparse.Namespace], None]
 
@@ -164,11 +165,12 @@ class _ComponentFinder(MetaPathFinder):
     """Finds the user's modules, for palm's registries and for each other, after all other finders.
 
     Libraries import optional packages by name (triton, dill); a user's file of that name is not found for
-    them.
+    them, not even if their environment is below the user's folder.
     """
 
     def __init__(self) -> None:
         self.folders: list[str] = []
+        self._importers = {"palm.core.registry", "palm.starter.catalogue"}
 
     def find_spec(
         self,
@@ -180,10 +182,12 @@ class _ComponentFinder(MetaPathFinder):
         frame = sys._getframe(1)
         while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
             frame = frame.f_back
-        is_registry = frame.f_globals.get("__name__") in ("palm.core.registry", "palm.starter.catalogue")
-        if path is None and (is_registry or frame.f_code.co_filename.startswith(tuple(self.folders))):
-            return PathFinder.find_spec(fullname, self.folders)
-        return None
+        importer = str(frame.f_globals.get("__name__"))
+        if path is not None or self._importers.isdisjoint({importer, importer.partition(".")[0]}):
+            return None
+        if (spec := PathFinder.find_spec(fullname, self.folders)) is not None:
+            self._importers.add(fullname)
+        return spec
 
 
 _FINDER = _ComponentFinder()
@@ -199,13 +203,14 @@ def find_components(config: str) -> None:
 
 
 def write_line(text: object) -> None:
-    """Write a line of output to stdout."""
-    sys.stdout.write(f"{text}\n")
+    """Write a line of output to stdout; names from files cannot control the terminal."""
+    sys.stdout.write(f"{printable(str(text))}\n")
 
 
 def json_text(value: Any) -> str:
-    """Return a value as indented JSON."""
-    return json.dumps(value, ensure_ascii=False, indent=2)
+    """Return a value as indented JSON, in ASCII if other characters are unprintable."""
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    return text if text == printable(text) else json.dumps(value, indent=2)
 
 
 def pairs_of(words: Sequence[str], name: str, form: str) -> list[tuple[str, str]]:

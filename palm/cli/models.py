@@ -122,7 +122,7 @@ def evaluate(options: argparse.Namespace) -> None:
         tasks = _chosen(options, controller, "dev_file")
         place = options.inference_model_dir
         scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
-    cli.write_line(json.dumps(scores, ensure_ascii=False))
+    cli.write_line(json.dumps(scores))
 
 
 @cli.command(
@@ -214,15 +214,10 @@ def inspect(options: argparse.Namespace) -> None:
     read.
     """
     from palm.config import yaml_text
-    from palm.core.files.untrusted import printable
     from palm.report.inspection import inspect_directory
 
     facts = inspect_directory(options.directory)
-    if not options.json:
-        cli.write_line(printable(yaml_text(facts)))
-        return
-    text = cli.json_text(facts)
-    cli.write_line(text if text == printable(text) else json.dumps(facts, indent=2))  # escaped as JSON
+    cli.write_line(cli.json_text(facts) if options.json else yaml_text(facts))
 
 
 @cli.command(

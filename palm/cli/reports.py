@@ -32,7 +32,7 @@ def plot_runs(options: argparse.Namespace) -> None:
     if options.terminal:
         width = min(shutil.get_terminal_size().columns, 120)
         colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        cli.write_line(terminal_plot(*options.runs, width=width, colour=colour))
+        sys.stdout.write(f"{terminal_plot(*options.runs, width=width, colour=colour)}\n")
         return
     cli.write_line(plot(*options.runs, output=options.output))
 
@@ -79,13 +79,12 @@ def diff(options: argparse.Namespace) -> None:
     steps and scores. save_path, which always differs, is left out. The exit code is 0 if nothing differs, 1
     if something does, and 2 if there is no such run.
     """
-    from palm.core.files.untrusted import printable
     from palm.report.difference import difference_table, differences
 
     found = differences(options.first, options.second)
     if options.json:
         cli.write_line(cli.json_text([dataclasses.asdict(difference) for difference in found]))
     else:
-        cli.write_line(printable(difference_table(found, options.first, options.second)))
+        cli.write_line(difference_table(found, options.first, options.second))
     if found:
         raise SystemExit(ExitCode.FOUND)

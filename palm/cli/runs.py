@@ -34,7 +34,6 @@ def check_run(options: argparse.Namespace) -> None:
     from palm.check import check
     from palm.check.page import write_findings
     from palm.check.text import text_of_check
-    from palm.core.files.untrusted import printable
 
     if wrong := [str(file) for file in options.output if file.suffix not in (".json", ".html")]:
         raise PalmError(f"--output should be a .json or .html file, not {', '.join(map(repr, wrong))}")
@@ -45,7 +44,7 @@ def check_run(options: argparse.Namespace) -> None:
         measure=not options.no_measure,
         find_batch_size=options.find_batch_size,
     )
-    cli.write_line(cli.json_text(findings.as_json()) if options.json else printable(text_of_check(findings)))
+    cli.write_line(cli.json_text(findings.as_json()) if options.json else text_of_check(findings))
     for file in options.output:
         write_findings(findings, file)
     if not findings.is_fine(options.strict):

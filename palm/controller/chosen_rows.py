@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -168,7 +169,7 @@ def _store(
         text = Selection(task.task["train_file"], digest, rows, settings).text
         name = f"{task.name}.{part}{SUFFIX}"
         # Named by content, so that processes and runs with the same choice share one file.
-        key = hashlib.sha256(f"{name}\n{text}".encode()).hexdigest()[:32]
+        key = hashlib.sha256(os.fsencode(f"{name}\n{text}")).hexdigest()[:32]
         found[part] = Cache.of_anyone().file(
             key, name, f"the rows of {task.name}", partial(write_text, text=text)
         )

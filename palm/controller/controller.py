@@ -53,6 +53,7 @@ from palm.lr_sched import schedule_of_run
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
 from palm.reader.tables.files import is_data, missing_reason
+from palm.reader.tables.selection import sources_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in `typing` from Python 3.11 on
@@ -251,10 +252,11 @@ class Controller:
             resume if resume in (None, "auto") else str(self._resolve(resume).absolute()),
             parts.settings.overwrite,
             [
-                file
+                source
                 for task in parts.tasks
                 for file in (task.train_file, task.dev_file, task.pred_file)
                 if file
+                for source in sources_of(file)
             ],
         )
 

@@ -31,7 +31,7 @@ def explain_limits(of_a_gpu: str = LESS_OF_A_GPU) -> Iterator[None]:
 
     Raises:
         ResourceError: instead of `MemoryError`, PyTorch's errors about the memory of host and GPU, and the
-            system's errors about too many open files and too long paths.
+            system's errors about too many open files, too long paths and a removed working directory.
     """
     try:
         yield
@@ -51,6 +51,8 @@ def _limit(error: BaseException, of_a_gpu: str) -> str | None:
         return f"out of memory; {_LESS}, end other programs, or raise the limit (ulimit -v)"
     if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE) or "Too many open files" in text:
         return "too many open files; raise the limit of this process (ulimit -n)"
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # from `os.getcwd`
+        return "the working directory has been removed; change to another"
     if getattr(error, "errno", None) == errno.ENAMETOOLONG:
         return f"{str(getattr(error, 'filename', ''))[:80]}… is too long for a path; give a shorter one"
     return None

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Literal
 
+from palm.core.shown import printable
+
 logger = logging.getLogger("palm")
 
 Progress = Literal["auto", "bar", "lines", "none"]
@@ -55,7 +57,7 @@ class _Console(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = printable(super().format(record))
         is_plain = record.levelno < logging.WARNING or not shows_colour(self.stream)
         return text if is_plain else f"\033[33m{text}\033[0m"
 

@@ -1,9 +1,17 @@
-"""Scores, settings and tables as people read them."""
+"""Scores, settings, tables and untrusted text as people read them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+
+def printable(text: str) -> str:
+    """Escape everything unprintable in untrusted text, except line ends and tabs, for a terminal."""
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1]
+        for character in text
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -31,8 +31,7 @@ from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
 from palm.reader.tables.files import files_of, is_data, missing_reason
-from palm.reader.tables.remote import is_url
-from palm.reader.tables.selection import SUFFIX, data_checksum, is_selection, table_of
+from palm.reader.tables.selection import SUFFIX, data_checksum, is_remote, is_selection
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
@@ -225,7 +224,7 @@ def _dev_data(run: Run, task: str, recorded: str | None, given: str | Path | Non
         why = "The task has no dev_file" if run.sections else "The run recorded no dev_file"
         return f"{why}, so nothing was predicted."
     path = Path(str(dev_file))
-    if (given or not _is_remote(path)) and not is_data(path):
+    if (given or not is_remote(path)) and not is_data(path):
         return f"The dev data is no longer at {path}, so nothing was predicted."
     if given is None and not _may_show(run, path, recorded):
         return (
@@ -241,16 +240,12 @@ def _may_show(run: Run, path: Path, recorded: str | None) -> bool:
     Whoever made the folder knows what they put into it, and can know the digest only of a file they had. A
     URL would have to be opened first.
     """
-    if _is_remote(path):
+    if is_remote(path):
         return False
     root = run.folder.resolve()
     # Each file, because a list, a pattern or a folder of tables may lead elsewhere in part.
     is_inside = not is_selection(path) and all(each.resolve().is_relative_to(root) for each in files_of(path))
     return is_inside or recorded == data_checksum(path)
-
-
-def _is_remote(path: Path) -> bool:
-    return any(is_url(Path(part.strip())) for part in str(table_of(path)).split(","))
 
 
 def _recorded(model: Model, setting: str) -> str | None:

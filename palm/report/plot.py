@@ -8,6 +8,7 @@ from pathlib import Path
 from palm.core.checks import path_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_text
+from palm.core.shown import printable
 from palm.report.charts import Chart, labels
 from palm.report.groups import grouped_runs
 from palm.report.page import environment
@@ -83,12 +84,12 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         # The names of several curves are listed above them, one per line.
         above = 2 * len(lines) + 4 if len(lines) > 1 else 0
         figure.plot_size(width, height + above)
-        figure.title(chart.title)
+        figure.title(printable(chart.title))
         for number, line in enumerate(lines):
             marker = "hd" if colour else "abcdefghijklmnop"[number % 16]
             points = map(list, zip(*line.curve.points, strict=True))
             signal = figure.signal(*points, marker=marker).lines()
-            figure.draw(signal.label(line.curve.name[: width - 20]) if above else signal)
+            figure.draw(signal.label(printable(line.curve.name)[: width - 20]) if above else signal)
         for axis, values in (("x", frame.xs), ("y", frame.ys)):
             figure.ruler(axis).ticks(*map(list, zip(*labels(values), strict=True)))
         figure.ruler("x").lim(frame.x_low, frame.x_high)

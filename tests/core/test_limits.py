@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,9 @@ import torch
 
 import palm.cli
 import palm.config
-from palm.core.errors import ResourceError
+from helpers import tiny
+from palm.controller.controller import Controller
+from palm.core.errors import PalmError, ResourceError
 from palm.core.invocation import START
 from palm.core.limits import explain_limits
 
@@ -70,6 +75,29 @@ def test_a_path_that_is_too_long_has_a_remedy(command: str, capsys: pytest.Captu
 def test_a_task_whose_name_is_too_long_for_a_file_has_a_remedy() -> None:
     with pytest.raises(ResourceError, match=r"x{10}… is too long"):
         palm.config.read_config({"task_instance": "x" * 5000}, argv=[])
+
+
+def test_a_working_directory_that_was_removed_has_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert palm.cli.main(["check", "config.yaml"]) == 2
+    assert "working directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("setting", ["train_file", "save_path"])
+def test_a_name_that_is_not_utf_8_is_an_error_with_its_place(tmp_path: Path, setting: str) -> None:
+    named = os.fsdecode(b"\xff.tsv")
+    settings = tiny.config(tiny.write_files(tmp_path), "cls", max_steps=1, num_hidden_layers=1)
+    with suppress(OSError):  # not every file system allows such a name
+        shutil.copy(tmp_path / "cls.tsv", tmp_path / named)
+    part = settings["tasks"]["cls"] if setting == "train_file" else settings
+    part[setting] = str(tmp_path / named if setting == "train_file" else tmp_path / "out" / named)
+    with pytest.raises(PalmError) as caught:
+        Controller(settings, argv=[]).train()
+    assert r"\udcff.tsv" in str(caught.value)
 
 
 def test_other_errors_pass_as_they_are(tmp_path: Path) -> None:

@@ -101,6 +101,17 @@ def test_a_finished_run_whose_process_died_before_it_removed_the_models_is_clear
     assert [path.name for path in sorted((folder / "out").rglob("*"))] == ["cls"]
 
 
+def test_models_that_were_kept_stay_when_the_grid_continues_without_that_option(tmp_path: Path) -> None:
+    grid, run = Grid(tmp_path / "grid"), GridRun("one", {"global": {}})
+    folder = grid.prepare(run, keep_models=True)
+    result = {"state": "done", "why": "", "dev": [], "steps": {}, "seconds": 1.0, "test": {}}
+    write_json(folder / "result.json", result)
+    with new_directory(folder / "out" / "cls" / "infer_model") as part:
+        (part / "config.json").write_text("{}", encoding="utf-8")
+    Pool(grid, ["compare", "--one_run"], [{}]).train([run], lambda *_: None)
+    assert [path.name for path in folder.glob("out/cls/infer_model/*.json")] != []
+
+
 def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:
     grid = Grid(tmp_path)
     assert grid.open("compare", {"a": {"b": 1}})

@@ -25,6 +25,8 @@ from palm.experiments.search.space import (
 )
 from palm.experiments.search.study import Study
 
+pytestmark = pytest.mark.usefixtures("loaded_runs")
+
 
 def made(folder: Path, **settings: Any) -> dict[str, Any]:
     tiny.write_files(folder)
@@ -32,6 +34,11 @@ def made(folder: Path, **settings: Any) -> dict[str, Any]:
     del given["overwrite"]
     given["tasks"]["cls"]["dev_file"] = given["tasks"]["cls"]["train_file"]
     return given
+
+
+def test_a_folder_without_a_name_has_none_beside_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^save_path: /"):
+        palm.sweep(made(tmp_path, save_path="/"), {"learning_rate": [1e-3]})
 
 
 def test_a_grid_is_trained_once_and_its_best_is_a_configuration(

@@ -11,7 +11,7 @@ import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.files.untrusted import read_json
 from palm.pretrained import read_directory, read_weights
 from palm.pretrained.formats import zips
+from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.selection import SUFFIX, Selection, data_checksum
 from palm.reader.text.labels import Labels
 from palm.reader.text.subwords import load_tokenizer
 
@@ -465,3 +467,16 @@ def test_a_size_that_no_machine_has_is_a_mistake_in_a_configuration(
     config |= {"hidden_size": 1 << 20, "num_attention_heads": 1} if size == 10**9 else {}
     with pytest.raises(ConfigError, match=message):
         palm.Controller(config, argv=[])
+
+
+@pytest.mark.parametrize(("row", "is_refused"), [(1 << 40, False), (1 << 80, True)])
+def test_a_selection_of_rows_that_do_not_exist_takes_no_memory(
+    tmp_path: Path, row: int, is_refused: bool
+) -> None:
+    table = tmp_path / "table.tsv"
+    table.write_text("label\ttext_a\n0\ta door\n1\ta boat\n", encoding="utf-8")
+    selection = Selection(table, data_checksum(table), [1, row], {})
+    file = tmp_path / f"dev{SUFFIX}"
+    file.write_text(selection.text, encoding="utf-8")
+    with pytest.raises(DataError) if is_refused else nullcontext():
+        assert [each.cells["text_a"] for each in raw_rows(file)] == ["a boat"]

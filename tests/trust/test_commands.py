@@ -112,6 +112,9 @@ NEEDED: dict[str, list[str]] = {
     **{f"compare --output target/{name}": SCREEN for name in ("screen.json", "screen.txt", "compare")},
     "init folder target/label.yaml": ["--from", "cls.tsv"],
     "train  out/step_1": ["--save_every_n_steps", "1"],
+    "train  out/cls.train.rows.json": ["--split", "{dev: 0.2}"],
+    "train  out/cls/best_model": ["--eval_every_n_steps", "1"],
+    "train  out/bad_rows.jsonl": ["--train_file", "bad.tsv", "--on_bad_row", "skip"],
     "train  out/stages": STAGES,
     "train  out/stages.json": STAGES,
     "train  out/best": [*TWO_TASKS, "--eval_every_n_steps", "1"],
@@ -127,7 +130,7 @@ OWN_PLACES = {
         "out/" + name
         for name in (
             *("cls/infer_model", "cls/infer_model/lora", "best", ".run.lock", ".run.lock.json", "step_1"),
-            "stages",
+            *("stages", "cls/best_model", "cls.train.rows.json", "bad_rows.jsonl"),
         )
     ],
     "verify-resume": [],
@@ -275,7 +278,9 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.yaml").write_text(json.dumps({**settings, **files}), encoding="utf-8")
     for name in ("cls", "more"):
         (folder / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")
-    shutil.copy(folder / "cls.tsv", folder / "test.tsv")
+    rows = (folder / "cls.tsv").read_text(encoding="utf-8")
+    (folder / "test.tsv").write_text(rows, encoding="utf-8")
+    (folder / "bad.tsv").write_text(f"{rows}strange\ta door\n", encoding="utf-8")
     (folder / "space.yaml").write_text("learning_rate: [0.1]\n", encoding="utf-8")
     return folder
 

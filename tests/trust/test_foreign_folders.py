@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -13,11 +14,13 @@ from pathlib import Path
 import pytest
 
 import palm
+import palm.cli
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import seal
+from palm.core.logging import _Console
 from palm.engine.run.determinism import read_recording
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.run.run_names import FOLDERS
@@ -146,6 +149,31 @@ def test_a_task_with_a_name_that_no_folder_can_have_is_an_error_of_palm(foreign:
     history.write_text("".join([plan.replace('"cls"', f'"{"x" * 5000}"'), *lines]), encoding="utf-8")
     with suppress(palm.PalmError):
         DOORS[door](foreign)
+
+
+HOSTILE = "\x1b[31m\x9b32m\u202e"
+
+
+@pytest.mark.parametrize("words", [["plot", "--terminal"], ["diff", "--json"], ["inspect", "--json"]])
+def test_names_of_a_foreign_folder_do_not_control_the_terminal(
+    foreign: Path, words: list[str], trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = foreign / "history.jsonl"
+    text = history.read_text(encoding="utf-8").replace('"cls"', json.dumps(f"cls{HOSTILE}"))
+    history.write_text(text, encoding="utf-8")
+    (foreign / "cls").rename(foreign / f"cls{HOSTILE}")
+    command, *more = words
+    with suppress(SystemExit):
+        palm.cli.main([command, str(foreign), *[str(trained / "out")] * (command == "diff"), *more])
+    said = capsys.readouterr().out
+    assert "cls" in said
+    assert said.replace("\n", "").isprintable()
+    assert "--json" not in more or json.loads(said)
+
+
+def test_log_lines_do_not_control_the_terminal() -> None:
+    record = logging.LogRecord("palm", logging.INFO, "", 0, "%s: saved", (HOSTILE,), None)
+    assert _Console().format(record) == "\\x1b[31m\\x9b32m\\u202e: saved"
 
 
 @pytest.mark.parametrize("text", [b'{"step": 1', b"[]", b'{"task": "cls"}', b"\xff"])

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ import pytest
 import palm
 from helpers import saved, tiny
 from palm.controller.controller import Controller
-from palm.core.errors import PalmError
+from palm.core.errors import PalmError, StorageError
 from palm.core.files.atomic_dir import linked_copy, new_directory
-from palm.core.files.cache import KEPT_DAYS, forget_unused
+from palm.core.files.cache import KEPT_DAYS, Cache, forget_unused
 from palm.core.files.door import new_file, new_folder, remove, within
 from palm.core.files.fs import (
     UNFINISHED,
@@ -35,6 +36,7 @@ from palm.core.files.fs import (
 )
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
+from palm.engine.inference.loading import load_model
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.watching.history import write_lines
 from palm.experiments.grid.folder import Grid, GridRun
@@ -197,6 +199,25 @@ def test_the_cache_keeps_what_others_put_there(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted(places)
 
 
+def test_a_cache_that_several_fill_at_once_has_every_entry(tmp_path: Path) -> None:
+    """While one looks for what is old, others make and remove locks and stages."""
+    keys = [f"{number:032x}" for number in range(120)]
+
+    def fill(key: str) -> str:
+        file = Cache(tmp_path).file(key, "name", "x", lambda place: write_text(place, key))
+        return file.read_text(encoding="utf-8")
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(fill, keys)) == keys
+
+
+def test_without_a_cache_that_can_be_written_a_file_is_for_this_process(mine: Path) -> None:
+    """No folder of a known name, which another user may have filled before."""
+    file = Cache(mine / "cache").file("0" * 32, "name", "x", lambda place: write_text(place, "new"))
+    assert file.read_text(encoding="utf-8") == "new"
+    assert file.parents[1].stat().st_mode & 0o777 == 0o700
+
+
 def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path) -> None:
     for name in ("palm", "triton", "dill", "colorama", "tabulate", "yaml"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w')\nraise SystemExit(9)\n", encoding="utf-8")
@@ -233,6 +254,29 @@ def test_modules_beside_a_configuration_are_for_those_that_it_names(tmp_path: Pa
         [sys.executable, "-c", program], cwd="/", capture_output=True, text=True, check=False
     )
     assert done.stdout == "Mine\n", done.stderr
+
+
+def test_libraries_below_the_working_directory_do_not_import_its_modules(tmp_path: Path) -> None:
+    """A virtual environment often lies in the folder of a project."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "library.py").write_text(
+        "try: import triton\nexcept ImportError: print('absent')\n", encoding="utf-8"
+    )
+    (tmp_path / "triton.py").write_text("print('ran')\n", encoding="utf-8")
+    program = (
+        "from palm.cli.command import find_components\n"
+        f"find_components({str(tmp_path / 'config.yaml')!r}); import library\n"
+    )
+    libraries = {"PYTHONPATH": str(tmp_path / "lib")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd="/",
+        env={**os.environ, **libraries},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "absent\n", done.stderr
 
 
 WRITING: dict[str, Callable[[Path], object]] = {
@@ -340,6 +384,37 @@ def test_a_file_that_a_run_reads_has_no_name_under_which_it_writes(
             start_of_a_run(tmp_path / "out", inputs=[given], overwrite=True)
         assert caught is None or str(given) in str(caught.value)
     assert file.read_text(encoding="utf-8") == MINE
+
+
+@pytest.mark.parametrize("named", ["history.jsonl,more.jsonl", "hist*.jsonl", "."])
+def test_the_files_that_a_list_a_pattern_or_a_folder_stands_for_are_inputs_too(
+    tmp_path: Path, named: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    mine = tmp_path / "out" / "history.jsonl"
+    rows = "".join(json.dumps({"label": row % 4, "text_a": "a red door"}) + "\n" for row in range(8))
+    for file in (mine, tmp_path / "out" / "more.jsonl"):
+        file.write_text(rows, encoding="utf-8")
+    data = ",".join(str(tmp_path / "out" / part) for part in named.split(","))
+    settings = tiny.config(tiny.write_files(tmp_path), "cls", max_steps=1, num_hidden_layers=1)
+    settings["tasks"]["cls"]["train_file"] = data
+    controller = Controller(settings, argv=[])
+    with pytest.raises(StorageError) as caught:
+        controller.train()
+    assert str(mine) in str(caught.value)
+    assert mine.read_text(encoding="utf-8") == rows
+
+
+@pytest.mark.parametrize("named", ["table.jsonl,more.jsonl", "tab*.jsonl"])
+def test_a_prediction_replaces_none_of_its_several_inputs(tmp_path: Path, named: str) -> None:
+    model = load_model(saved.model(tmp_path))
+    table = tmp_path / "table.jsonl"
+    model.predict_file(tmp_path / "cls.tsv", table)
+    shutil.copy(table, tmp_path / "more.jsonl")
+    data = ",".join(str(tmp_path / part) for part in named.split(","))
+    with pytest.raises(StorageError) as caught:
+        model.predict_file(data, table)
+    assert str(table) in str(caught.value)
 
 
 def test_a_grid_says_which_runs_it_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

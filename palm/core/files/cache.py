@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -58,8 +59,8 @@ class Cache:
 
     @classmethod
     def of_anyone(cls: type[C]) -> C:
-        """Return the cache of the user, or one in the folder for temporary files."""
-        return cls.of_user() or cls(Path(tempfile.gettempdir()) / "palm-cache")
+        """Return the cache of the user, or that of this process."""
+        return cls.of_user() or cls(Path(_of_process().name))
 
     def entry(self, key: str, what: str, fill: Callable[[Path], object], read: Callable[[Path], T]) -> T:
         """Return the value of an entry; one process makes the entry first if it does not exist.
@@ -99,7 +100,10 @@ class Cache:
             return read(entry)
 
     def file(self, key: str, name: str, what: str, write: Callable[[Path], object]) -> Path:
-        """Return the file of an entry with one file, after verifying its checksum; see `entry`."""
+        """Return the file of an entry with one file, after verifying its checksum; see `entry`.
+
+        If this user may not read the entry or write to the folder, it is in the cache of this process.
+        """
 
         def fill(part: Path) -> None:
             write(part / name)
@@ -108,7 +112,16 @@ class Cache:
             verify(entry, (name,))
             return entry / name
 
-        return self.entry(key, what, fill, read)
+        try:
+            return self.entry(key, what, fill, read)
+        except (OSError, StorageError):
+            return Cache(Path(_of_process().name)).entry(key, what, fill, read)
+
+
+@cache
+def _of_process() -> tempfile.TemporaryDirectory[str]:
+    """A folder that other users cannot fill, as they could one with a known name; removed at the end."""
+    return tempfile.TemporaryDirectory(prefix="palm-cache-")
 
 
 def _used(entry: Path, read: Callable[[Path], T]) -> T:
@@ -123,10 +136,11 @@ def forget_unused(folder: Path) -> None:
     remove_stale(folder, lambda name: _KEY.fullmatch(name) is not None, is_shared=True)
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for place in folder.iterdir():
-        about = place.lstat()
-        if not _KEY.fullmatch(place.stem) or about.st_mtime > oldest:
-            continue
-        if place.suffix == ".lock" and is_plain(place) and not about.st_size:
-            remove(place)
-        elif is_sealed(place):
-            remove_directory(place)
+        with suppress(FileNotFoundError):  # another process was first
+            about = place.lstat()
+            if not _KEY.fullmatch(place.stem) or about.st_mtime > oldest:
+                continue
+            if place.suffix == ".lock" and is_plain(place) and not about.st_size:
+                remove(place)
+            elif is_sealed(place):
+                remove_directory(place)

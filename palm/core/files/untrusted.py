@@ -163,14 +163,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def printable(text: str) -> str:
-    """Escape everything unprintable in untrusted text, except line ends and tabs, for a terminal."""
-    return "".join(
-        character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1]
-        for character in text
-    )
-
-
 def is_inside(name: object) -> bool:
     """Check whether a name stays below its folder; links are not considered."""
     if not isinstance(name, str) or not name or _LEADS_OUT.search(name):

@@ -31,10 +31,15 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
     """Turn errors of the file system into a StorageError that names `path` and the remedy.
 
     Raises:
-        StorageError: instead of `OSError`, or of the `SafetensorError` that wraps one.
+        StorageError: instead of `OSError`, the `SafetensorError` that wraps one, and `UnicodeEncodeError`.
     """
     try:
         yield
+    except UnicodeEncodeError as error:  # Python reads such names as unpaired surrogates
+        name = error.object[max(0, error.start - 30) : error.end + 30].splitlines()[0]
+        raise StorageError(
+            f"cannot write {path}: {name!r} is not UTF-8; rename that file or folder"
+        ) from error
     except (OSError, SafetensorError) as error:
         number = getattr(error, "errno", None)
         if number is None:  # safetensors gives the number only in its text: "… (os error 28)"

@@ -27,6 +27,7 @@ from palm.core.limits import LESS_PREDICTED, explain_limits
 from palm.core.numerics.precision import checked, resolved
 from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
+from palm.core.shown import printable
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
 from palm.distributed.failures import report_missing_ranks
@@ -48,7 +49,7 @@ from palm.reader.chunks import chunks_of
 from palm.reader.predicted_tables import check_output_name, is_table_name, write_table
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.rows.rows import Ints
-from palm.reader.tables.selection import data_checksum
+from palm.reader.tables.selection import data_checksum, sources_of
 
 CHUNK_EXAMPLES = 1024
 """Number of examples in memory during prediction; rows are sorted by length within such a chunk."""
@@ -176,7 +177,7 @@ class InferenceModel:
         is_table = is_table_name(target) and not target.is_dir()
         directory = target.parent if is_table else target
         for name in [target.name] if is_table else PREDICTION_FILES:
-            check_not_read(directory / name, [file])
+            check_not_read(directory / name, sources_of(file))
         log = PredictionLog(directory, lambda: self._about(file))
         if resume and is_first():
             log.resume()
@@ -189,7 +190,7 @@ class InferenceModel:
             steps = chain(log.chunks(), log.logged(steps))
         records = chain.from_iterable(steps)
         hidden = None if is_first() else True
-        progress = tqdm(records, desc=f"predicting {self.task}", unit=" examples", disable=hidden)
+        progress = tqdm(records, desc=f"predicting {printable(self.task)}", unit=" examples", disable=hidden)
         with report_missing_ranks(f"while predicting {self.task!r}"), log:
             if is_table:
                 make = partial(write_table, progress, target, self.reader, file)
@@ -237,7 +238,7 @@ class InferenceModel:
         """
         target = None if output is None else Path(output)
         if target is not None:
-            check_not_read(target, [path])
+            check_not_read(target, sources_of(Path(path)))
             if not is_table_name(target):
                 raise StorageError(f"{target}: expected a name that ends in .jsonl, .csv or .parquet")
         return self.evaluate_with_loss(path, metrics, output=target)[0]

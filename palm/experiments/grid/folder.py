@@ -191,10 +191,15 @@ class Grid:
         write_json(folder / JOB, job)
         return folder
 
-    def point(self, name: str) -> dict[str, Any] | None:
-        """Return the point of a run that was begun; None if it was not."""
+    def job(self, name: str) -> Job | None:
+        """Return the job of a run that was begun; None if it was not."""
         file = self.folder(name) / JOB
-        return dict(read_record(file, Job)["point"]) if file.exists() else None
+        return read_record(file, Job) if file.exists() else None
+
+    def remove_unkept(self, name: str) -> None:
+        """Remove the models of a run that was begun without `keep_models`."""
+        if (job := self.job(name)) is not None and not job["keep_models"]:
+            remove_models(self.folder(name))
 
     def result(self, name: str) -> Result | None:
         """Return the result of a run; None until it has finished."""

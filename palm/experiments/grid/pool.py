@@ -21,7 +21,7 @@ from palm.core.logging import logger
 from palm.core.signals import Stopped
 from palm.engine.training.events import Logged
 from palm.engine.watching.history import HISTORY_FILE, read_lines
-from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun, Result, remove_models
+from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun, Result
 
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 60.0
@@ -67,8 +67,7 @@ class Pool:
             while True:
                 while free and (run := next(waiting, None)) is not None:
                     if (result := self.grid.result(run.name)) is not None:
-                        if not self.keep_models:  # its process may have died before it removed them
-                            remove_models(self.grid.folder(run.name))
+                        self.grid.remove_unkept(run.name)  # its process may have died before it did so
                         done(run, result, True)
                         continue
                     active.append((run, self._started(run, free[-1]), free.pop()))

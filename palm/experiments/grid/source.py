@@ -9,6 +9,7 @@ from typing import Any
 
 from palm.config import Config
 from palm.controller.startup import read_program_config
+from palm.core.errors import ConfigError
 from palm.experiments.grid.folder import Grid, word_of
 from palm.experiments.grid.pool import Pool, slots_of
 
@@ -42,4 +43,8 @@ class Source:
 
 def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:
     """Return the folder of a grid: `output` if given, otherwise `<save_path>_<kind>`."""
-    return save_path.with_name(f"{save_path.name}_{kind}") if output is None else Path(output)
+    if output is not None:
+        return Path(output)
+    if not save_path.name:
+        raise ConfigError(f"save_path: {save_path} has no folder beside it for the runs; set --output")
+    return save_path.with_name(f"{save_path.name}_{kind}")

@@ -180,7 +180,8 @@ def _trained(pool: Pool, source: Source, space: Space, study: Study | None, tria
     def runs() -> Iterator[GridRun]:
         for number, name in enumerate(names):
             # A trial that was begun has its point on disk; it is passed to Optuna before the next choice.
-            point = points[number] if study is None else study.next_point(pool.grid.point(name))
+            job = pool.grid.job(name)
+            point = points[number] if study is None else study.next_point(job and job["point"])
             yield GridRun(name, _document(source.at(point)), point=point)
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import numpy.typing as npt
 
 from palm.core.errors import DataError
 from palm.core.files.untrusted import parse_json, wrap_read_errors
-from palm.reader.tables.files import digest_of, files_of
+from palm.reader.tables.files import digest_of, files_of, is_data
 from palm.reader.tables.record import cell_text, is_missing
+from palm.reader.tables.remote import is_url
 
 SUFFIX = ".rows.json"
 _FORMAT = "palm-rows"
@@ -72,13 +75,14 @@ def read_selection(path: Path) -> Selection:
 def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - part of the cache key
     with wrap_read_errors(path, " the selected rows", DataError):
         content = parse_json(path.read_bytes())
-        if content["format"] != _FORMAT or not all(type(row) is int and row >= 0 for row in content["rows"]):
+        are_rows = all(type(row) is int and 0 <= row < sys.maxsize for row in content["rows"])
+        if content["format"] != _FORMAT or not are_rows:
             raise ValueError("not a selection of rows written by palm")
         return Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])
 
 
-def chosen_of(path: Path, files: Iterable[Path]) -> bytes:
-    """A mask of the table's rows up to the last selected one, with 1 for selected rows.
+def chosen_of(path: Path, files: Iterable[Path]) -> Iterator[bool]:
+    """Whether each of the table's rows is selected, up to the last one that is.
 
     Args:
         path: the file of the selection.
@@ -93,7 +97,9 @@ def chosen_of(path: Path, files: Iterable[Path]) -> bytes:
             f"{selection.table}: the table has changed since its rows were selected ({path}); restore the "
             "table, or train again from scratch"
         )
-    return np.bincount(np.asarray(selection.rows, dtype=np.int64)).astype(np.uint8).tobytes()
+    # Not a mask: the file may name a row that would need any amount of memory.
+    gaps = np.diff(np.unique(np.asarray(selection.rows, dtype=np.int64)), prepend=-1).tolist()
+    return chain.from_iterable(chain(repeat(False, gap - 1), (True,)) for gap in gaps)
 
 
 def _facts(file: Path) -> tuple[Path, int, int]:
@@ -118,6 +124,17 @@ def data_checksum(path: Path, algorithm: str = "sha256") -> str:
 def table_of(path: Path) -> Path:
     """The table of a selection; any other path is returned unchanged."""
     return read_selection(path).table if is_selection(path) else path
+
+
+def is_remote(path: Path) -> bool:
+    """Check whether a URL is among the files of a table or selection."""
+    return any(is_url(Path(part.strip())) for part in str(table_of(path)).split(","))
+
+
+def sources_of(path: Path) -> list[Path]:
+    """The local files of a table or selection, and that of the selection; nothing is downloaded."""
+    table = table_of(path)
+    return [path, *([] if is_remote(path) or not is_data(table) else files_of(table))]
 
 
 @dataclass
