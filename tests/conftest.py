@@ -51,7 +51,8 @@ def data_cache() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def loaded_runs() -> Iterator[None]:
-    """The processes of a grid's runs begin with PyTorch and palm loaded."""
+    """The processes of a grid and of verify-resume begin with PyTorch and palm loaded."""
     with loaded_palm() as start, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palm.experiments.grid.pool.START", start)
+        for module in ("experiments.grid.pool", "controller.verify_resume"):
+            patch.setattr(f"palm.{module}.START", start)
         yield
