@@ -11,6 +11,8 @@ import yaml
 from helpers import tiny
 from palm.cli import main
 
+pytestmark = pytest.mark.usefixtures("loaded_runs")
+
 READER = '''
 import random
 

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 
 import palm
 from helpers import ranks, tiny
+from helpers.loaded import run_script
 from palm.controller.controller import Controller
 from palm.core.invocation import program
 from palm.distributed import group
@@ -30,19 +31,24 @@ from palm.distributed.launch import launch
 from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
+HELPERS = ROOT / "tests" / "helpers"
+RANKS = str(HELPERS / "ranks.py")
+FRAGILE = str(HELPERS / "fragile.py")
 
 
-def environment(**more: str) -> dict[str, str]:
-    """That of a user's shell: not that of pytest, under which palm starts no processes."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.rstrip(os.pathsep), **more}
+def torchrun(folder: Path, *words: str, **variables: str) -> tuple[int | None, str]:
+    """Launch a program with its output in a folder; its exit status, and what all processes wrote."""
+    folder.mkdir(exist_ok=True)
+    return run_script(HELPERS / "torchrun.py", folder, *words, **variables)
 
 
 def start(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run `torchrun` in an environment that is a user's, not that of pytest."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, *words],
-        env=environment(**more),
+        [sys.executable, "-m", "torch.distributed.run", *words],
+        env={**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.rstrip(os.pathsep), **more},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -62,13 +68,12 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, one: Path) -> Path:
-    """Two processes, 4 rows a step each, which the program starts by itself."""
+    """Two processes, 4 rows a step each."""
     folder = tmp_path_factory.mktemp("two")
     ranks.write_files(folder)
     shutil.copytree(one / "out" / f"step_{ranks.SAVED}", folder / "others" / "one")
-    done = start(str(ROOT / "tests" / "helpers" / "ranks.py"), str(folder), "2")
-    assert done.returncode == 0, done.stdout + done.stderr
-    (folder / "log.txt").write_text(done.stderr, encoding="utf-8")
+    status, output = torchrun(folder, "--standalone", "--nproc-per-node=2", RANKS, str(folder), "2")
+    assert status == 0, output
     return folder
 
 
@@ -169,8 +174,9 @@ def test_a_checkpoint_of_two_continues_in_one_and_of_one_in_two(
 def test_a_checkpoint_of_two_continues_in_four(one: Path, two: Path, tmp_path: Path) -> None:
     ranks.write_files(tmp_path)
     shutil.copytree(two / "out" / f"step_{ranks.SAVED}", tmp_path / "others" / "two")
-    done = start(str(ROOT / "tests" / "helpers" / "ranks.py"), str(tmp_path), "4", "resume")
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ("--standalone", "--nproc-per-node=4", RANKS, str(tmp_path), "4", "resume")
+    status, output = torchrun(tmp_path, *words)
+    assert status == 0, output
     for task in ranks.TASKS:
         assert_same_model(tmp_path / "resumed_two" / task / "infer_model", one / "out" / task / "infer_model")
 
@@ -183,7 +189,7 @@ def test_with_other_batches_a_run_continues_at_the_same_part_of_its_plan(
     with caplog.at_level("INFO", "palm"):
         Controller(config, argv=[]).train()
     assert re.search(rf"step {ranks.SAVED} .*step {2 * ranks.SAVED}\b", caplog.text)
-    assert "cls: expected train steps 40." in caplog.text
+    assert "cls: expected train steps 20." in caplog.text
     assert f"at global step {2 * ranks.SAVED}" in caplog.text
 
 
@@ -263,42 +269,41 @@ def test_a_trainer_s_batch_size_is_that_of_all_devices(one: Path, two: Path) -> 
 
 
 def test_only_the_first_process_reports(two: Path) -> None:
-    lines = (two / "log.txt").read_text(encoding="utf-8").splitlines()
+    lines = (two / "output.txt").read_text(encoding="utf-8").splitlines()
     assert lines.count("cls: train finished!") == 4  # of two runs, and of two stages of a third
-    assert lines.count("2 devices: starting one process for each") == 1
 
 
-def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path) -> None:
+def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path, tmp_path: Path) -> None:
     """It continues from its last checkpoint, and ends with the very weights of a run without accidents."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2")
     # What stands there is of another launch: nothing of it may be resumed.
-    shutil.copytree(two / "out" / "step_54", two / "fragile" / "step_54")
-    done = start(*launcher, str(ROOT / "tests" / "helpers" / "fragile.py"), str(two), "fragile")
-    assert done.returncode == 0, done.stdout + done.stderr
-    resumed = [line for line in done.stderr.splitlines() if line.startswith("resumed from")]
+    shutil.copytree(two / "out" / "step_27", two / "fragile" / "step_27")
+    words = ("--standalone", "--nproc-per-node=2", "--max-restarts=2", FRAGILE, str(two), "fragile")
+    status, output = torchrun(tmp_path, *words)
+    assert status == 0, output
+    resumed = [line for line in output.splitlines() if line.startswith("resumed from")]
     assert [line.rpartition(" ")[2] for line in resumed] == ["9", "18"]
-    assert "rank 0 of 2 timed out waiting for another rank at global step 21" in done.stderr
-    assert "Ranks 1 failed to pass monitoredBarrier" in done.stderr
+    assert "rank 0 of 2 timed out waiting for another rank at global step 21" in output
+    assert "Ranks 1 failed to pass monitoredBarrier" in output
     assert_identical_models(two / "fragile", two / "out")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="torchrun on several machines needs a POSIX system")
 def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
     port = free_port()
-    launcher = (
-        *("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"),
+    words = (
+        *("--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"),
         *("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{port}", "--rdzv-id=lost"),
         *("--rdzv-conf=keep_alive_interval=1,join_timeout=120", "--local-addr=localhost"),
-        *(str(ROOT / "tests" / "helpers" / "fragile.py"), str(two), "machines"),
+        *(FRAGILE, str(two), "machines"),
     )
     plain = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with ThreadPoolExecutor() as pool:
-        first = pool.submit(start, *launcher, **plain)
+        first = pool.submit(start, *words, **plain)
         wait_for(port)
-        doomed = start(*launcher, **plain, DOOMED="1")
-        assert doomed.returncode == -signal.SIGKILL
+        doomed = start(*words, **plain, DOOMED="1")
+        assert doomed.returncode == -signal.SIGKILL, doomed.stdout + doomed.stderr
         time.sleep(5)  # until the other machine's launcher has noticed
-        other = start(*launcher, **plain)
+        other = start(*words, **plain)
     assert other.returncode == 0, other.stdout + other.stderr
     assert f"at global step {ranks.SAVED}" in first.result().stderr
     assert_identical_models(two / "machines", two / "out")
@@ -347,11 +352,11 @@ def assert_identical_models(run: Path, other: Path) -> None:
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_program_that_ends_right_after_an_exchange_ends_well() -> None:
+def test_a_program_that_starts_itself_and_ends_right_after_an_exchange_ends_well(tmp_path: Path) -> None:
     """Gloo's thread may still hold the exchanged tensor, and must not ask for it when Python is gone."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = start(*launcher, str(ROOT / "tests" / "helpers" / "leaving.py"))
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, output = run_script(HELPERS / "leaving.py", tmp_path, PYTHONPATH=str(ROOT))
+    assert status == 0, output
+    assert output.splitlines().count("2 devices: starting one process for each") == 1
 
 
 def test_the_checkpoint_that_came_farthest_is_the_newest_whatever_its_steps(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""A program that ends right after an exchange, and gives threads of the engine no turn by itself.
+"""A program that starts itself as two processes and ends right after an exchange.
 
-`torchrun --nproc-per-node 2 leaving.py`
+It gives threads of the engine no turn by itself.
 """
 
 from __future__ import annotations
@@ -10,10 +10,15 @@ import sys
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from palm.core.logging import show_on_console
 from palm.distributed.group import all_reduce_sum, join
+from palm.distributed.launch import launch
 
 if __name__ == "__main__":
-    join(torch.device("cpu"))
+    show_on_console()
+    cpu = torch.device("cpu")
+    launch(cpu, 2)
+    join(cpu)
     sys.setswitchinterval(60)
     kept = DistributedDataParallel(torch.nn.Linear(2, 2))
     kept(torch.ones(1, 2)).sum().backward()

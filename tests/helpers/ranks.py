@@ -1,7 +1,7 @@
 """A program for several processes: it trains and predicts through both doors and records what came out.
 
-`python ranks.py FOLDER PROCESSES` starts itself again as that many processes; with one it is the reference.
-`python ranks.py FOLDER PROCESSES resume` only goes on from what it finds in FOLDER/others.
+`torchrun --nproc-per-node PROCESSES ranks.py FOLDER PROCESSES`; `run` with one process is the reference.
+With `resume` as third word it only goes on from what it finds in FOLDER/others.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def config(folder: Path, out: str, processes: int, **settings: Any) -> dict[str,
         pred_batch_size=3,
         num_devices=processes,
         dropout_prob=0.0,
-        **{"precision": "fp32", "num_epochs": 4, "batch_size": 8 // processes, **settings},
+        **{"precision": "fp32", "num_epochs": 2, "batch_size": 8 // processes, **settings},
     )
     made["tasks"]["cls"]["dev_file"] = str(folder / "cls.tsv")
     return made
@@ -94,7 +94,7 @@ def record(path: Path, training: Training) -> None:
 
 def exchanges_of_a_step(training: Training) -> int:
     """How often the ranks sum something up in the next step."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.autograd.profiler.profile() as profile:
         training.next_step()
     return sum(event.count for event in profile.key_averages() if event.key == "c10d::allreduce_")
 
@@ -234,7 +234,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "private": {"tasks_per_step": "all", "num_epochs": 1, "cls.private_layers": 1},
     "private_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "cls.private_layers": 1, "parallel": "fsdp"},
     "lora": {"tasks_per_step": "all", "num_epochs": 1, "cls.lora": {"rank": 2}},
-    "pairs": {"task_instance": ["pairs"], "num_epochs": 2, "epsilon": 1e-3},
+    "pairs": {"task_instance": ["pairs"], "epsilon": 1e-3},
     "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": EQUAL_NORMS},
     "balanced_fsdp": {
         "tasks_per_step": 2,

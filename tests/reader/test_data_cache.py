@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +16,7 @@ import pytest
 import torch
 
 from helpers import tiny
+from helpers.loaded import run_script
 from helpers.reader_files import asked, write_squad
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, PalmError
@@ -221,7 +221,7 @@ def test_a_reader_of_a_users_own_is_cached_only_if_it_says_so_and_its_code_count
 
 
 SCRIPT = """
-import logging, sys, time
+import logging, os, signal, sys, time
 from pathlib import Path
 from palm.reader import ClassifyReader
 from palm.reader import cache
@@ -231,9 +231,8 @@ cache.REPORT_SECONDS = 0.0
 folder, number = Path(sys.argv[1]), sys.argv[2]
 logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
 reader = ClassifyReader(folder / "vocab.txt", 24, n_classes=4)
-if number == "hangs":
-    original = reader.encode
-    reader.encode = lambda *_, **__: print("hanging", flush=True) or time.sleep(600)
+if number == "dies":
+    reader.encode = lambda *_, **__: os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 (folder / f"ready{number}").touch()
 while not (folder / "go").exists():
     time.sleep(0.002)
@@ -242,20 +241,25 @@ print(len(rows), rows.digest)
 """
 
 
-def started(folder: Path, number: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", SCRIPT, str(folder), number]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+def encoded(folder: Path, number: str) -> tuple[int | None, list[str]]:
+    """The exit status of a process that encodes the rows, and the lines that it wrote."""
+    own = folder / f"process{number}"
+    own.mkdir()
+    (own / "encode.py").write_text(SCRIPT, encoding="utf-8")
+    status, output = run_script(own / "encode.py", own, str(folder), number)
+    return status, output.splitlines()
 
 
 def test_of_several_processes_that_start_at_once_one_encodes(folder: Path, cache: DataCache) -> None:
     lengthen(folder / "cls.tsv", 500)
-    processes = [started(folder, str(number)) for number in range(3)]
-    while len(list(folder.glob("ready*"))) < 3:
-        time.sleep(0.01)
-    (folder / "go").touch()
-    outputs = [process.communicate(timeout=120)[0].splitlines() for process in processes]
+    with ThreadPoolExecutor() as pool:
+        processes = [pool.submit(encoded, folder, str(number)) for number in range(3)]
+        while len(list(folder.glob("ready*"))) < 3:
+            time.sleep(0.01)
+        (folder / "go").touch()
+    statuses, outputs = zip(*(process.result() for process in processes), strict=True)
 
-    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert statuses == (0, 0, 0)
     assert len({lines[-1] for lines in outputs}) == 1
     assert outputs[0][-1].startswith("20000 ")
     assert sum("cls.tsv: 4096 rows encoded" in line for lines in outputs for line in lines) == 1
@@ -266,12 +270,8 @@ def test_a_process_that_is_killed_while_it_encodes_leaves_nothing_half_done(
     folder: Path, cache: DataCache
 ) -> None:
     (folder / "go").touch()
-    process = started(folder, "hangs")
-    assert process.stdout is not None
-    while "hanging" not in process.stdout.readline():
-        pass
-    process.kill()
-    process.communicate()
+    status, _ = encoded(folder, "dies")
+    assert status not in (0, 1)
 
     rows = training_rows(classify(folder), folder / "cls.tsv", cache)
     assert len(rows) == 40
