@@ -1,10 +1,15 @@
-"""Options and settings of the accuracy benchmarks, which are called and train alike."""
+"""Options and settings that benchmarks have in common."""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import sys
 from pathlib import Path
 from typing import Any
+
+OWN_PROCESS: Any = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
+"""Start of processes that take one measurement each; the program that starts them does little besides."""
 
 
 def new_parser(description: str | None) -> argparse.ArgumentParser:

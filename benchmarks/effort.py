@@ -6,11 +6,11 @@ Six cases, one task each, on rows drawn from its training file; a seed draws the
 training, so that all ways are paired by seed. First a sweep as a user makes one: every rate with every
 number of updates on the seeds of `--sweep_seeds`, each scored on dev rows; the case's best is the cell
 with the highest mean. Then, on other seeds (`--seeds`), that cell, `effort` quick, normal and best, and
-the defaults of Hugging Face's `Trainer`, all scored on test rows. It is always the last model that is
-scored. `--data` holds the folders `atis`, `sst2` and `rte`. Two cases are made from ATIS: `pairs` (match:
-do two requests have the same intent?) and `questions` (mrc: "what is the fromloc city name ?", answered
-by a slot of the request). One JSON line a run; the same command goes on where it stopped. `--table` only
-prints what is in the file.
+the defaults of Hugging Face's `Trainer`, all scored on test rows. The last model is scored; with
+`--best`, the run evaluates on dev rows, and its best model is scored, too. `--data` holds the folders
+`atis`, `sst2` and `rte`. Two cases are made from ATIS: `pairs` (match: do two requests have the same
+intent?) and `questions` (mrc: "what is the fromloc city name ?", answered by a slot of the request). One
+JSON line a run; the same command goes on where it stopped. `--table` only prints what is in the file.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def few_rows(train: Path, rows: int, seed: int, target: Path) -> Path:
     draw = random.Random(seed)
     if train.suffix == ".json":
         squad = json.loads(train.read_text("utf-8"))
-        squad["data"][0]["paragraphs"] = draw.sample(squad["data"][0]["paragraphs"], rows)
+        paragraphs = squad["data"][0]["paragraphs"]
+        squad["data"][0]["paragraphs"] = draw.sample(paragraphs, min(rows, len(paragraphs)))
         target.write_text(json.dumps(squad), encoding="utf-8")
         return target
     head, *lines = train.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -163,22 +164,36 @@ def score(args: Namespace, name: str, way: str, seed: int, part: str) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
         train = few_rows(
-            file_of(args, case, "train", run), case.rows, seed, run / f"few{case.files['train'][-5:]}"
+            file_of(args, case, "train", run),
+            args.rows or case.rows,
+            seed,
+            run / f"few{case.files['train'][-5:]}",
         )
         scored = file_of(args, case, part, run)
+        evaluated = file_of(args, case, "dev", run) if args.best else scored
         config = {
             "task_instance": "task",
-            "tasks": {"task": {"train_file": str(train), "dev_file": str(scored), **task}},
+            "tasks": {"task": {"train_file": str(train), "dev_file": str(evaluated), **task}},
             **settings_of(args, way),
             "save_path": f"{folder}/out",
             "random_seed": seed,
             "metrics": [case.metric],
         }
+        if args.best:
+            palm.Controller(config, argv=[]).train()
+            models = {"score": "infer_model", "best": "best_model"}
+            return {
+                name: scored_model(run / "out/task" / model, scored, case) for name, model in models.items()
+            }
         training = palm.Controller(config, argv=[]).training()
         for _ in training.steps():
             pass
         value = float(palm.Evaluator(training).evaluate().scores["task"][case.score or case.metric])
         return {"score": value, "updates": training.total_steps}
+
+
+def scored_model(saved: Path, file: Path, case: Case) -> float:
+    return float(palm.load_model(saved).evaluate(file, [case.metric])[case.score or case.metric])
 
 
 def runs_of(args: Namespace, done: list[dict[str, Any]]) -> Iterator[tuple[str, str, int, str]]:
@@ -188,7 +203,7 @@ def runs_of(args: Namespace, done: list[dict[str, Any]]) -> Iterator[tuple[str, 
         for seed, way in product(args.sweep_seeds, cells):
             yield name, way, seed, "dev"
         for seed in args.seeds:
-            for way in (best_cell(done, name), *EFFORTS, "hugging_face"):
+            for way in args.ways or (best_cell(done, name), *EFFORTS, "hugging_face"):
                 yield name, way, seed, "test"
 
 
@@ -229,6 +244,15 @@ def tables(done: list[dict[str, Any]]) -> str:
     return "\n".join(text)
 
 
+def best_models(done: list[dict[str, Any]], cases: list[str]) -> str:
+    """Scores on test rows of the last and of the best model, by case, way and seed."""
+    lines = ["| case | way | seed | last | best by dev rows |", "|---|---|---|---|---|"]
+    for run in done:
+        if run["case"] in cases and "best" in run:
+            lines.append("| {case} | {way} | {seed} | {score:.4f} | {best:.4f} |".format_map(run))
+    return "\n".join(lines)
+
+
 def _cell(way: str) -> tuple[float, int]:
     rate, updates = way.split("/")
     return float(rate), int(updates)
@@ -247,10 +271,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--rows", type=int, help="in place of each case's number; at most all are drawn")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--updates", type=int, nargs="+", default=UPDATES)
     parser.add_argument("--sweep_seeds", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--seeds", type=int, nargs="*", default=[3, 4, 5, 6, 7])
+    parser.add_argument("--ways", nargs="+", choices=EFFORTS, help="only these on test rows")
+    parser.add_argument("--best", action="store_true", help="also score the best model by dev rows")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     done = [json.loads(line) for line in args.output.open(encoding="utf-8")] if args.output.exists() else []
@@ -265,7 +292,7 @@ def main() -> None:
                     }
                     print(json.dumps(line), file=file, flush=True)
                     done.append(line)
-    print(tables(done))
+    print(best_models(done, args.cases) if args.best else tables(done))
 
 
 if __name__ == "__main__":

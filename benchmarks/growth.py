@@ -11,20 +11,18 @@ median of all that were taken. A process's own memory is what it has at the end,
 
 from __future__ import annotations
 
-import argparse
-import json
+import logging
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from arguments import new_parser
+from arguments import OWN_PROCESS, new_parser
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WARM_UP, STEPS = 5, 40
@@ -79,6 +77,7 @@ def measure(folder: Path, num_tasks: int) -> dict[str, float]:
     from palm.engine.run.checkpoint import save_checkpoint
 
     torch.set_num_threads(1)
+    logging.getLogger("palm").setLevel(logging.WARNING)
     began = time.process_time()
     training = palm.Controller(configuration(folder, num_tasks), argv=[]).training()
     ready, seconds = time.process_time(), []
@@ -97,13 +96,9 @@ def measure(folder: Path, num_tasks: int) -> dict[str, float]:
 
 def measured(folder: Path, num_tasks: int) -> dict[str, float]:
     """The same in a process of its own."""
-    words = [sys.executable, __file__, "--measure", str(folder), str(num_tasks)]
-    environment = {**os.environ, "PALM_DATA_CACHE": str(folder / "cache")}
-    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    done = subprocess.run(words, check=True, text=True, env=environment, **quiet)
-    output = done.stdout
-    found: dict[str, float] = json.loads(output.splitlines()[-1])
-    return found
+    os.environ["PALM_DATA_CACHE"] = str(folder / "cache")
+    with ProcessPoolExecutor(1, OWN_PROCESS) as pool:
+        return pool.submit(measure, folder, num_tasks).result()
 
 
 HEADER = """
@@ -125,12 +120,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--quick", action="store_true", help="3 tasks at most, and 4000 rows")
     parser.add_argument("--output", type=Path, help="a Markdown file to append the table to")
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.measure:
-        folder, num_tasks = args.measure
-        print(json.dumps(measure(Path(folder), int(num_tasks))))
-        return
     if args.quick:
         args.tasks, args.rows = [1, 3], [2_000, 4_000]
 

@@ -8,17 +8,14 @@ a process of its own. What is left to the encoder is so little that growth of an
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import torch
-from arguments import new_parser
+from arguments import OWN_PROCESS, new_parser
 from speed_cases import DATA
 
 from palm.backbone import BERT
@@ -62,18 +59,13 @@ def peak() -> float:
 def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 100_000, 1_000_000])
-    parser.add_argument("--measure", nargs=2, type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.measure:
-        print(json.dumps(measure(*args.measure)))
-        return
     print("| rows | CPU seconds | rows/s | peak before, MiB | peak after, MiB |\n|---|---|---|---|---|")
     for count in args.rows:
         with tempfile.TemporaryDirectory() as folder:
             write_rows(Path(folder) / "rows.tsv", count)
-            command = [sys.executable, __file__, "--measure", f"{folder}/rows.tsv", f"{folder}/out"]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found = json.loads(done.stdout.splitlines()[-1])
+            with ProcessPoolExecutor(1, OWN_PROCESS) as pool:
+                found = pool.submit(measure, Path(folder) / "rows.tsv", Path(folder) / "out").result()
         print(
             f"| {found['rows']} | {found['seconds']:.1f} | {found['rows'] / found['seconds']:.0f} "
             f"| {found['before']:.0f} | {found['peak']:.0f} |",

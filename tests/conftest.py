@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from helpers.loaded import loaded_palm
+
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 # On a busy machine an example may take any time; that is no fault.
@@ -44,4 +46,12 @@ def data_cache() -> Iterator[None]:
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("PALM_DATA_CACHE", folder)
+        yield
+
+
+@pytest.fixture(scope="module")
+def loaded_runs() -> Iterator[None]:
+    """The processes of a grid's runs begin with PyTorch and palm loaded."""
+    with loaded_palm() as start, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palm.experiments.grid.pool.START", start)
         yield

@@ -154,7 +154,7 @@ def test_a_decoder_that_is_not_tied_is_loaded_trained_and_exported(tmp_path: Pat
 def test_a_graph_has_the_layers_of_the_task(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    directory = model_directory(tmp_path, "modernbert", "ForQuestionAnswering")
+    directory = model_directory(tmp_path, "modernbert", "ForQuestionAnswering", num_hidden_layers=1)
     Controller(run_of(tmp_path, directory, "mrc", max_steps=2, num_epochs=1), argv=[]).train()
     saved = tmp_path / "out" / "mrc" / "infer_model"
     to_onnx(saved, tmp_path / "graph")

@@ -217,8 +217,8 @@ def test_a_converted_encoder_has_the_keys_and_the_bits_of_the_original(family: s
 def test_an_onnx_graph_computes_what_the_packed_encoder_computes(family: str, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    directory = model_directory(tmp_path, family)
-    Controller(run_of(tmp_path, directory, "cls", num_epochs=1), argv=[]).train()
+    directory = model_directory(tmp_path, family, num_hidden_layers=1)
+    Controller(run_of(tmp_path, directory, "cls", max_steps=2, num_epochs=1), argv=[]).train()
     to_onnx(tmp_path / "out" / "cls" / "infer_model", tmp_path / "graph")
     session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
     model = palm.load_model(tmp_path / "out" / "cls" / "infer_model", precision="fp32")
@@ -422,14 +422,14 @@ def test_stages_hand_on_the_librarys_encoder(tmp_path: Path) -> None:
     assert any(not torch.equal(value, before[name]) for name, value in after.items())
 
 
-@pytest.mark.parametrize("family", ["modernbert", "deberta-v2"])
+@pytest.mark.parametrize(("family", "layers"), [("modernbert", 2), ("deberta-v2", 1)])
 def test_engine_onnx_predicts_as_torch_does(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, layers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
-    directory = model_directory(tmp_path, family)
+    directory = model_directory(tmp_path, family, num_hidden_layers=layers)
     Controller(run_of(tmp_path, directory, "cls", max_steps=2, num_epochs=1), argv=[]).train()
     saved = tmp_path / "out" / "cls" / "infer_model"
     texts = ["Anna has a new red boat .", "a ball"]

@@ -11,6 +11,7 @@ import pytest
 
 import palm
 from helpers import tiny
+from helpers.bag import with_bag
 from helpers.shared import SHARED, needs_shared
 from palm.check import check
 from palm.check.data import TaskData, data_of
@@ -236,7 +237,7 @@ def test_the_planned_and_the_drawn_steps_are_those_of_the_run(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, **settings)
+    config = with_bag(tiny.config(tmp_path, **settings))
     config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
     config["eval_every_n_steps"] = 7
     found = check(config)
@@ -275,7 +276,7 @@ def test_what_is_written_counts_what_is_deleted_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("demo", "tasks", "epochs"),
-    [("demo1", ".", 0.02), ("demo2", "tasks", 0.03), ("demo3", "tasks", 0.05), ("demo7", ".", 0.1)],
+    [("demo1", ".", 0.01), ("demo2", "tasks", 0.01), ("demo3", "tasks", 0.02), ("demo7", ".", 0.05)],
 )
 def test_the_steps_of_the_demos_are_planned_exactly(
     demo: str, tasks: str, epochs: float, tmp_path: Path

@@ -9,6 +9,7 @@ import pytest
 
 import palm
 from helpers import tiny
+from helpers.bag import with_bag
 from palm.check import check
 from palm.config import settings_of
 from palm.controller.plan import TASK_PARTS
@@ -77,7 +78,7 @@ def test_every_setting_is_classified() -> None:
 def three_tasks(folder: Path, **settings: Any) -> dict[str, Any]:
     """Tasks cls, twin (on the same rows) and match; cls and twin have dev data."""
     tiny.write_files(folder, rows=24)
-    config = tiny.config(folder, "cls", "match")
+    config = with_bag(tiny.config(folder, "cls", "match"))
     config["tasks"] = {"cls": config["tasks"]["cls"], "twin": None, "match": config["tasks"]["match"]}
     config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
     config["tasks"]["twin"] = dict(config["tasks"]["cls"])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from helpers import tiny
+from palm.cli import main
 
 READER = '''
 import random
@@ -32,48 +31,47 @@ class Forgetful(ClassifyReader):
 '''
 
 
-def verify_resume(folder: Path, *settings: str, **changed: object) -> subprocess.CompletedProcess[str]:
+def verify_resume(folder: Path, *settings: str, **changed: object) -> int:
+    """Call the command, which starts processes for its runs, and return its exit status."""
     config = tiny.config(folder, "cls", "mlm", use_ema=True, ema_decay=0.9, num_epochs=1)
     tasks = config.pop("tasks")
     tasks["cls"] |= changed
     for name, task in tasks.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [sys.executable, "-m", "palm", "verify-resume", str(folder / "config.yaml"), *settings]
-    path = os.pathsep.join(sys.path)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    return subprocess.run(
-        command,
-        env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        cwd=folder,
-        check=False,
+    return main(["verify-resume", str(folder / "config.yaml"), *settings])
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tiny.write_files(tmp_path)
+
+
+def test_a_run_that_continues_exactly_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify_resume(folder, "--steps", "3", "--more", "4") == 0
+    assert (
+        capsys.readouterr()
+        .out.splitlines()[-1]
+        .startswith("identical: 3 steps, a kill and 4 more steps equal 7 uninterrupted ones: ")
     )
+    assert not (folder / "out").exists()
 
 
-def test_a_run_that_continues_exactly_passes(tmp_path: Path) -> None:
-    done = verify_resume(tiny.write_files(tmp_path), "--steps", "3", "--more", "4")
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert done.stdout.splitlines()[-1].startswith(
-        "identical: 3 steps, a kill and 4 more steps equal 7 uninterrupted ones: "
-    )
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_reader_that_draws_from_a_global_generator_is_caught(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    (tmp_path / "forgetful.py").write_text(READER, encoding="utf-8")
-    done = verify_resume(tmp_path, "--steps", "3", "--more", "4", reader="forgetful.Forgetful")
-    assert done.returncode == 1, done.stderr + done.stdout
-    last = done.stdout.splitlines()[-1]
+def test_a_reader_that_draws_from_a_global_generator_is_caught(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "forgetful.py").write_text(READER, encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        verify_resume(folder, "--steps", "3", "--more", "4", reader="forgetful.Forgetful")
+    assert ended.value.code == 1
+    last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("not identical: "), json.dumps(last)
     assert "'cls'" in last
     assert "token_ids" in last
 
 
-def test_a_run_that_is_too_short_says_so(tmp_path: Path) -> None:
-    done = verify_resume(tiny.write_files(tmp_path), "--steps", "50")
-    assert done.returncode == 2
-    assert "--more" in done.stderr
+def test_a_run_that_is_too_short_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify_resume(folder, "--steps", "50") == 2
+    assert "--more" in capsys.readouterr().err

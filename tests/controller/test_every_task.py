@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch
 import yaml
 
 import palm
+from helpers.loaded import run_script
 from helpers.saved import run_card_example
 from palm.core.files.tensors import load_tensors
 from palm.paradigm import HEADS
@@ -60,10 +59,9 @@ def test_they_train_together_survive_a_kill_and_predict(project: Path) -> None:
     controller = palm.Controller(config, argv=["--save_path", str(project / "whole")])
     controller.train()
     assert {HEADS.name_of(type(task.head)) for task in controller.training().tasks} == {*HEADS}
-    again = [sys.executable, "-c", PROGRAM, config, "--save_path", str(project / "killed")]
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the tests themselves: more give other bits
-    died = subprocess.run(again, env=one_thread, capture_output=True, timeout=300, check=False)
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    (project / "run.py").write_text(PROGRAM, encoding="utf-8")
+    status, output = run_script(Path("run.py"), project, config, "--save_path", str(project / "killed"))
+    assert status == -signal.SIGKILL, output
     palm.Controller(config, argv=["--save_path", str(project / "killed"), "--resume", "auto"]).train()
     expected = weights(project / "whole")
     found = weights(project / "killed")

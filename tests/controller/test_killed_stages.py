@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +12,9 @@ import pytest
 import torch
 
 from helpers import killed_stage, tiny
+from helpers.loaded import run_script
 from palm.controller.controller import Controller
 from palm.core.files.tensors import load_tensors
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +43,8 @@ def told(out: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(("stage", "step"), [("2-pair", 2), ("2-pair", 7)])
 def test_a_killed_stage_continues_to_the_bit(whole: Path, stage: str, step: int) -> None:
     out = f"killed_{stage}_{step}"
-    program = str(ROOT / "tests" / "helpers" / "killed_stage.py")
-    died = subprocess.run(
-        [sys.executable, program, str(whole), out, stage, str(step)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    status, output = run_script(Path(killed_stage.__file__), whole, str(whole), out, stage, str(step))
+    assert status == -signal.SIGKILL, output
     assert not (whole / out / "stages" / stage / "weights").exists()
 
     Controller(killed_stage.config(whole, out, resume="auto"), argv=[]).train()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import yaml
 
 import palm
 from helpers import tiny
+from helpers.loaded import run_script
 from palm.controller.controller import Controller
 
 
@@ -47,33 +46,24 @@ palm.Controller("config.yaml", argv=sys.argv[3:]).train([after])
 """
 
 
-def program(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def program(folder: Path, *words: str) -> tuple[int | None, str]:
+    """The exit status of a program that trains in a folder, and what it wrote."""
     (folder / "run.py").write_text(PROGRAM, encoding="utf-8")
     config = tiny.config(folder, "cls", num_epochs=1, overwrite=False)
     for name, task in config.pop("tasks").items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    return subprocess.run(
-        [sys.executable, "run.py", *words],
-        cwd=folder,
-        env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    return run_script(Path("run.py"), folder, *words)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR1"])
 def test_a_signal_ends_a_run_with_a_checkpoint_and_the_command_to_go_on(folder: Path, name: str) -> None:
-    stopped = program(folder, name, "once")
-    number = getattr(signal, name)
-    assert stopped.returncode == 128 + number, stopped.stderr
-    assert re.search(rf"{name}: .* 3; ", stopped.stderr)
-    assert f"step_3: python run.py {name} once --resume auto" in stopped.stderr
-    assert program(folder, name, "once", "--resume", "auto").returncode == 0
+    status, output = program(folder, name, "once")
+    assert status == 128 + getattr(signal, name), output
+    assert re.search(rf"{name}: .* 3; ", output)
+    assert f"step_3: python run.py {name} once --resume auto" in output
+    assert program(folder, name, "once", "--resume", "auto")[0] == 0
     resumed = models(folder / "out")
     controller(folder, "cls", num_epochs=1, save_path=str(folder / "whole")).train()
     assert resumed == models(folder / "whole")
@@ -81,8 +71,8 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_the_command_to_go_on(folder: 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_a_second_signal_ends_at_once(folder: Path) -> None:
-    stopped = program(folder, "SIGTERM", "twice")
-    assert stopped.returncode == -signal.SIGTERM
+    status, _ = program(folder, "SIGTERM", "twice")
+    assert status == -signal.SIGTERM
     assert not list((folder / "out").glob("step_*"))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 import yaml
 
 from helpers import tiny
+from helpers.loaded import run_script
 from palm.cli import main
 
 
@@ -236,17 +235,9 @@ def test_a_script_ends_with_the_message_and_exit_code_2(run: Run) -> None:
     script.write_text(
         "import palm\npalm.Controller('config.yaml', task_dir='tasks').train()\n", encoding="utf-8"
     )
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    done = subprocess.run(
-        [sys.executable, str(script), "--batch_sise=8"],
-        cwd=run.folder,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "tasks/cls.yaml:6: nothing uses 'n_clases'" in done.stderr.replace("\\", "/")
-    assert "--batch_sise: nothing uses" in done.stderr
-    assert "Traceback" not in done.stderr
+    status, output = run_script(script, run.folder, "--batch_sise=8")
+    assert status == 2
+    assert output.startswith("error: ")
+    assert "tasks/cls.yaml:6: nothing uses 'n_clases'" in output.replace("\\", "/")
+    assert "--batch_sise: nothing uses" in output
+    assert "Traceback" not in output

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import re
 import shutil
-import signal
 import sys
-from itertools import count
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
 
-from helpers.faults import died_at_call
+from helpers.faults import (
+    die_clearing,
+    die_discarding,
+    die_linking,
+    die_replacing,
+    fill,
+    names,
+    sealed,
+)
 from palm.core.errors import StorageError
 from palm.core.files import door, fs
 from palm.core.files.atomic_dir import (
@@ -34,15 +43,11 @@ from palm.reader.predictions import write_records
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")
 
 
-def fill(path: Path, content: str, overwrite: bool = False) -> None:
-    with new_directory(path, overwrite) as part:
-        (part / "sub").mkdir()
-        (part / "a.txt").write_text(content, encoding="utf-8")
-        (part / "sub" / "b.txt").write_text(content, encoding="utf-8")
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+@pytest.fixture(scope="module")
+def small_process() -> Iterator[Executor]:
+    """A process without PyTorch, whose copies are cheap."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
+        yield executor
 
 
 def test_a_folder_appears_with_a_manifest_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -118,19 +123,10 @@ def test_a_file_that_is_added_after_the_last_check_is_kept(
 
 
 @POSIX
-def test_a_process_that_dies_while_it_links_weights_leaves_both_folders_whole(tmp_path: Path) -> None:
-    sealed(tmp_path / "one", b"weights")
-    for number in count(1):
-        two = sealed(tmp_path / "two", b"weights")
-        died = died_at_call(number, lambda two=two: link_equal_weights(two, [tmp_path / "one"]))
-        assert foreign_files(two) == []
-        verify(two)
-        remove_stale(tmp_path, lambda name: name == "two")
-        assert names(tmp_path) == ["one", "two"]
-        remove_directory(two)
-        if not died:
-            break
-    assert number > 5
+def test_a_process_that_dies_while_it_links_weights_leaves_both_folders_whole(
+    tmp_path: Path, small_process: Executor
+) -> None:
+    small_process.submit(die_linking, tmp_path).result()
 
 
 def test_a_temporary_name_in_a_folder_is_not_palms_own(tmp_path: Path) -> None:
@@ -188,25 +184,9 @@ def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: P
 @POSIX
 @pytest.mark.parametrize("exchanges", [True, False])
 def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+    tmp_path: Path, small_process: Executor, exchanges: bool
 ) -> None:
-    if not exchanges:  # as on macOS, and on file systems that cannot exchange names
-        monkeypatch.setattr(door, "_renameat2", lambda: None)
-    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
-    path, seen = tmp_path / "model", set()
-    fill(path, "old")
-    for number in count(1):
-        if not died_at_call(number, lambda: fill(path, "new", overwrite=True)):
-            break
-        if exchanges:
-            assert path.is_dir(), f"absent when killed before call {number}"
-        verify(path)
-        seen.add(content := (path / "a.txt").read_text(encoding="utf-8"))
-        assert (path / "sub" / "b.txt").read_text(encoding="utf-8") == content
-        fill(path, "old", overwrite=True)
-        assert names(tmp_path) == ["mine.txt", "model"]
-    assert number > 20
-    assert seen == {"old", "new"}
+    small_process.submit(die_replacing, tmp_path, exchanges).result()
 
 
 def test_an_error_is_reported_where_the_unfinished_folder_is_gone(tmp_path: Path) -> None:
@@ -221,47 +201,17 @@ def test_an_error_is_reported_where_the_unfinished_folder_is_gone(tmp_path: Path
 
 
 @POSIX
-def test_a_process_that_dies_while_it_clears_up_leaves_what_the_next_one_clears(tmp_path: Path) -> None:
-    path = tmp_path / "model"
-    for number in count(1):
-        shutil.rmtree(path, ignore_errors=True)
-        left = half_filled(path)
-        assert len(names(left / "model")) > 2
-        died = died_at_call(number, lambda: fill(path, "1"))
-        fill(path, "2", overwrite=True)
-        assert [name for name in names(tmp_path) if name.endswith(".part")] == []
-        if not died:
-            break
-    assert number > 20
-
-
-def half_filled(path: Path) -> Path:
-    """What a process leaves that dies when it has filled a folder."""
-
-    def die() -> None:
-        with new_directory(path) as part:
-            for name in ("a.txt", "b.txt", "z.txt"):
-                (part / name).write_text("1", encoding="utf-8")
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert died_at_call(10_000, die)
-    (left,) = path.parent.glob(f".{path.name}.*.part")
-    return left
+def test_a_process_that_dies_while_it_clears_up_leaves_what_the_next_one_clears(
+    tmp_path: Path, small_process: Executor
+) -> None:
+    small_process.submit(die_clearing, tmp_path).result()
 
 
 @POSIX
-def test_a_process_that_dies_while_discarding_leaves_the_whole_folder_or_none(tmp_path: Path) -> None:
-    path, seen = tmp_path / "step_4", set()
-    for number in count(1):
-        fill(path, "1", overwrite=True)
-        if not died_at_call(number, lambda: remove_directory(path)):
-            break
-        seen.add(path.is_dir())
-        if path.is_dir():
-            verify(path)
-        remove_stale(tmp_path, lambda name: name == "step_4")
-        assert names(tmp_path) in ([], ["step_4"])
-    assert seen == {True, False}
+def test_a_process_that_dies_while_discarding_leaves_the_whole_folder_or_none(
+    tmp_path: Path, small_process: Executor
+) -> None:
+    small_process.submit(die_discarding, tmp_path).result()
 
 
 @POSIX
@@ -371,13 +321,6 @@ def test_a_disk_that_turns_read_only_is_reported_once(
         write_text(tmp_path / "note", "1")
     with pytest.raises(StorageError, match=r"predictions\.json: .*read-only"):
         write_records(records, tmp_path)
-
-
-def sealed(folder: Path, content: bytes) -> Path:
-    with new_directory(folder) as part:
-        (part / "model.safetensors").write_bytes(content)
-        (part / "README.md").write_text("card", encoding="utf-8")
-    return folder
 
 
 def test_a_linked_copy_shares_weights_and_copies_what_people_edit(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def sampled(rows: int, seed: int, temperature: float) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 8.0])
 def test_a_known_temperature_is_found(temperature: float) -> None:
-    logits, labels = sampled(200_000, 0, temperature)
+    logits, labels = sampled(50_000, 0, temperature)
     assert best_temperature(logits, labels) == pytest.approx(temperature, rel=0.02)
 
 
@@ -97,8 +97,9 @@ def test_a_run_on_few_rows_with_wrong_labels_is_made_to_mean_its_probabilities(t
         lines = [f"{label:d}\t{' '.join(text)}" for label, text in zip(labels, texts, strict=True)]
         (folder / f"{name}.tsv").write_text("\n".join(["label\ttext_a", *lines, ""]), encoding="utf-8")
     files = {f"cls.{name}_file": str(folder / f"{name}.tsv") for name in ("train", "dev")}
-    settings = {"num_epochs": 16, "learning_rate": 3e-3, "cls.calibrate": True, "cls.n_classes": 2, **files}
-    palm.Controller(tiny.config(folder, "cls", **settings), argv=[]).train()
+    task = {"cls.calibrate": True, "cls.n_classes": 2, **files}
+    length = {"num_epochs": 16, "eval_every_epoch": False, "eval_every_n_steps": 128}
+    palm.Controller(tiny.config(folder, "cls", learning_rate=3e-3, **length, **task), argv=[]).train()
     model = palm.load_model(folder / "out" / "cls" / "infer_model")
     scores = model.evaluate(folder / "test.tsv", ["accuracy", "ece"])
     assert scores["ece_before"] > 0.2
@@ -109,20 +110,20 @@ def test_a_run_on_few_rows_with_wrong_labels_is_made_to_mean_its_probabilities(t
 
 def test_each_label_of_several_has_a_temperature_of_its_own() -> None:
     rng = RNG(5)
-    plain = 2 * rng.standard_normal((100_000, 2))
+    plain = 2 * rng.standard_normal((25_000, 2))
     true = rng.random(plain.shape) < 1 / (1 + np.exp(-plain))
     logits = (plain * [2.0, 0.5]).astype(np.float32)
     head = MultiLabel(2, 8, calibrate=True)
     pairs = tuned(head, logits, [np.flatnonzero(row).tolist() for row in true], "label_set")
     assert head.temperature.tolist() == pytest.approx([2.0, 0.5], rel=0.02)
     metric = palm.metrics.METRICS["label_ece"]()
-    for record, truth in pairs[:20_000]:
+    for record, truth in pairs[:10_000]:
         metric.update(record, truth)
     assert metric.compute()["label_ece"] < metric.compute()["label_ece_before"] / 3
 
 
 def test_words_are_calibrated_by_one_temperature() -> None:
-    logits, labels = sampled(100_000, 6, 2.5)
+    logits, labels = sampled(32_000, 6, 2.5)
     texts = [slice(k, k + 4) for k in range(0, len(labels), 4)]  # of four words each
     head = SequenceLabel(4, 8, calibrate=True)
     outputs = {

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from helpers import tiny
+from helpers.bag import Bag
 from palm.backbone import BERT, ERNIE, Backbone, RoBERTa
 from palm.cli import main
 from palm.core.errors import ConfigError, PalmError, StorageError
@@ -59,6 +60,7 @@ SIZES = {
     **{"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24},
     **{"vocab_size": 40, "max_position_embeddings": 40, "initializer_range": 0.3},
 }
+
 ENDINGS = {"mrc": "json"} | dict.fromkeys(
     ("embedding", "multiple_choice", "ranking", "relation", "span"), "jsonl"
 )
@@ -78,53 +80,53 @@ KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callabl
     ),
     "multi_label": (
         lambda vocab: MultiLabelReader(vocab, 24, n_classes=4),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: MultiLabel(4, 16, **START),
     ),
     "ordinal": (
         lambda vocab: ClassifyReader(vocab, 24, n_classes=4),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: Ordinal(4, 16, **START),
     ),
     "count": (
         lambda vocab: ClassifyReader(vocab, 24, label_type="count"),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: Count(16),
     ),
     "multiple_choice": (
         lambda vocab: MultipleChoiceReader(vocab, 24),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: MultipleChoice(16, **START),
     ),
     "ranking": (
         lambda vocab: RankingReader(vocab, 24),
-        lambda: BERT(**SIZES, pooling="mean"),
+        Bag,
         lambda: Ranking(16, **START),
     ),
-    "embedding": (lambda vocab: EmbeddingReader(vocab, 24), lambda: BERT(**SIZES), lambda: Embedding(16)),
+    "embedding": (lambda vocab: EmbeddingReader(vocab, 24), Bag, lambda: Embedding(16)),
     "mlm": (
         lambda vocab: MaskLMReader(vocab, 24),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: MaskLM(16, 40, initializer_range=0.5),
     ),
     "mrc": (
         lambda vocab: MRCReader(vocab, 24, max_query_len=8, doc_stride=4),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: MRC(hidden_size=16, max_answer_len=4, n_best_size=5, **START),
     ),
     "span": (
         lambda vocab: SpanReader(vocab, 24, {"owner": 0, "thing": 1, "colour": 2}),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: Span(3, 16, initializer_range=0.3),
     ),
     "relation": (
         lambda vocab: RelationReader(vocab, 24, {"owns": 0, "is": 1}, span_label_map=tiny.SPANS),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: Relation(2, 16, initializer_range=0.3, n_span_classes=3),
     ),
     "seq_label": (
         lambda vocab: SequenceLabelReader(vocab, 24, TAGS),
-        lambda: BERT(**SIZES),
+        Bag,
         lambda: SequenceLabel(3, 16, use_crf=True, **START),
     ),
 }
@@ -234,10 +236,11 @@ def test_a_graph_is_made_once(
     monkeypatch.setenv("PALM_DATA_CACHE", str(cache))
     monkeypatch.setattr(logger, "propagate", True)
     caplog.set_level("INFO", logger="palm")
-    model = shutil.copytree(folder / "cls" / "infer_model", tmp_path / "copy")
+    original = folder / "multi_label" / "infer_model"
+    model = shutil.copytree(original, tmp_path / "copy")
     first = load_model(model, engine="onnx").predict(["a red door"])
     assert made(caplog) == 1
-    assert load_model(folder / "cls" / "infer_model", engine="onnx").predict(["a red door"]) == first
+    assert load_model(original, engine="onnx").predict(["a red door"]) == first
     assert made(caplog) == 0
     (graph,) = cache.glob("*/model.onnx")
     graph.write_bytes(graph.read_bytes()[:-1])  # damaged
@@ -255,10 +258,8 @@ def test_a_graph_is_made_once(
     assert made(caplog) == 1
 
 
-def test_int8_rounds_products_and_keeps_tables(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "cache"
+def test_int8_rounds_products_and_keeps_tables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = folder / "int8"
     monkeypatch.setenv("PALM_DATA_CACHE", str(cache))
     model, file = folder / "cls" / "infer_model", folder / "cls.tsv"
     exact, rounded = load_model(model, precision="fp32"), load_model(model, precision="int8", engine="onnx")
@@ -298,15 +299,15 @@ class UnsteadyHead(Classify):
 @pytest.mark.parametrize(
     ("head", "values"),
     [
-        (DataDependentHead, ["BERT, DataDependentHead"]),
-        (UnsteadyHead, ["BERT, UnsteadyHead", "by 1.0e+00", "1e-04", "engine 'onnx'"]),
+        (DataDependentHead, ["Bag, DataDependentHead"]),
+        (UnsteadyHead, ["Bag, UnsteadyHead", "by 1.0e+00", "1e-04", "engine 'onnx'"]),
     ],
 )
 def test_what_no_graph_computes_is_refused(
     head: Any, values: list[str], folder: Path, tmp_path: Path
 ) -> None:
     shutil.copy(folder / "vocab.txt", tmp_path)
-    model = saved("cls", tmp_path, head=head(4, 16))
+    model = saved("ordinal", tmp_path, head=head(4, 16))
     assert len(load_model(model).predict(["a red door"])) == 1
     with pytest.raises(PalmError) as caught:
         load_model(model, engine="onnx")
@@ -353,7 +354,9 @@ def test_it_stays_on_the_cpu(folder: Path) -> None:
     assert "cuda" in str(caught.value)
 
 
-def test_the_commands_take_it(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_take_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = ["--model", str(folder / "cls" / "infer_model"), "--input", str(folder / "cls.tsv")]
     for engine in ("torch", "onnx"):
         more = ["--output", str(tmp_path / engine), "--engine", engine, "--precision", "fp32"]
@@ -364,6 +367,7 @@ def test_the_commands_take_it(folder: Path, tmp_path: Path, capsys: pytest.Captu
     ]
     assert lines[1] == numbers(lines[0])
     capsys.readouterr()
+    monkeypatch.setenv("PALM_DATA_CACHE", str(folder / "int8"))  # with the graph of the test of int8
     assert main(["evaluate", *model, "--engine", "onnx", "--precision", "int8"]) == 0
     scores = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (

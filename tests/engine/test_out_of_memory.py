@@ -88,6 +88,7 @@ def test_predictions_that_do_not_fit_have_a_remedy_of_their_own(
         assert "--find_batch_size" not in last
 
 
+@pytest.mark.usefixtures("loaded_runs")
 @pytest.mark.parametrize(
     "words", [["compare", "--seeds", "2"], ["sweep", "--grid", "learning_rate=1e-3,1e-4"]], ids=" ".join
 )

@@ -35,6 +35,8 @@ from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
 from palm.starter.project import write_project
 
+pytestmark = pytest.mark.usefixtures("loaded_runs")
+
 
 def made(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
     tiny.write_files(folder)

@@ -36,6 +36,8 @@ from palm.experiments.comparison.screen import (
 )
 from palm.experiments.comparison.statistics import paired_difference
 
+pytestmark = pytest.mark.usefixtures("loaded_runs")
+
 
 def rows(*pairs: tuple[float, list[float]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-odds and slopes."""

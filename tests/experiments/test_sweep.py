@@ -25,6 +25,8 @@ from palm.experiments.search.space import (
 )
 from palm.experiments.search.study import Study
 
+pytestmark = pytest.mark.usefixtures("loaded_runs")
+
 
 def made(folder: Path, **settings: Any) -> dict[str, Any]:
     tiny.write_files(folder)

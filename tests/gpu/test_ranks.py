@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import palm
 from helpers import tiny
+from helpers.loaded import run_script
 from palm.cli import main
 
 GPUS = pytest.param(
@@ -34,7 +34,8 @@ def losses_of(folder: Path, device: str, ranks: int) -> list[float]:
     if ranks == 1:
         assert main(["train", str(file)]) == 0
     else:
-        subprocess.run([sys.executable, "-m", "palm", "train", str(file)], check=True, capture_output=True)
+        status, output = run_script(Path(palm.__file__).with_name("__main__.py"), folder, "train", str(file))
+        assert status == 0, output
     lines = map(json.loads, (out / "history.jsonl").read_text("utf-8").splitlines())
     return [line["loss"] for line in lines if line["event"] == "step"]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from helpers.loaded import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,21 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 HAS_PEER = all(map(importlib.util.find_spec, ("transformers", "accelerate")))
 
 
-def lines_of(program: str, *words: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / program), *words],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        },
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+def lines_of(folder: Path, program: str, *words: str) -> list[str]:
+    """The lines that a benchmark prints."""
+    errors = folder / "errors.txt"
+    status, output = run_script(ROOT / "benchmarks" / program, folder, *words, errors=errors)
+    assert status == 0, errors.read_text(encoding="utf-8")
+    return output.splitlines()
 
 
 def tables_of(lines: list[str]) -> dict[str, list[list[str]]]:
@@ -47,7 +37,7 @@ def tables_of(lines: list[str]) -> dict[str, list[list[str]]]:
 
 
 def test_the_gpu_benchmark_runs_on_any_machine(tmp_path: Path) -> None:
-    lines = lines_of("gpu.py", "--quick", "--output", str(tmp_path / "report.md"))
+    lines = lines_of(tmp_path, "gpu.py", "--quick", "--output", str(tmp_path / "report.md"))
     assert (tmp_path / "report.md").read_text(encoding="utf-8").splitlines() == lines
     tables = tables_of(lines)
     correct = {row[0]: row[1:] for row in tables.pop("correctness")}
@@ -65,8 +55,8 @@ def test_the_gpu_benchmark_runs_on_any_machine(tmp_path: Path) -> None:
     assert len(tables["tiny, ways to train"]) > 14
 
 
-def test_the_cpu_benchmark_runs_on_a_tiny_encoder() -> None:
-    lines = lines_of("speed.py", "--shape", "tiny", "--case", "tagging", "mix", "--quick")
+def test_the_cpu_benchmark_runs_on_a_tiny_encoder(tmp_path: Path) -> None:
+    lines = lines_of(tmp_path, "speed.py", "--shape", "tiny", "--case", "tagging", "mix", "--quick")
     rows = [line.split(" | ")[0] for line in lines if line.startswith("| ")]
     assert rows[:3] == ["|", "| palm", "| palm fp32"]
     assert len(rows) == (9 if HAS_PEER else 3)
@@ -86,14 +76,16 @@ def test_the_comparison_over_seeds_runs_on_a_tiny_encoder(tmp_path: Path) -> Non
     for name in ("train", "dev", "test"):
         (tmp_path / "data" / "sst2" / f"{name}.tsv").write_text(rows)
     told = ("--model", str(tmp_path), "--data", str(tmp_path / "data"), "--tasks", "sst2")
-    lines = lines_of("dropout_accuracy.py", *told, "--seeds", "1", "2", "--epochs", "1", "--batch_size", "4")
+    lines = lines_of(
+        tmp_path, "dropout_accuracy.py", *told, "--seeds", "1", "2", "--epochs", "1", "--batch_size", "4"
+    )
     assert [json.loads(line)["program"] for line in lines[:4]] == ["palm", "hugging_face"] * 2
     assert lines[-1].startswith("| sst2 | ")
     assert lines[-1].endswith(" of 2 |")
 
 
-def test_the_benchmark_of_growth_runs_on_a_few_tasks_and_rows() -> None:
-    lines = [line for line in lines_of("growth.py", "--quick") if line.startswith("| ")]
+def test_the_benchmark_of_growth_runs_on_a_few_tasks_and_rows(tmp_path: Path) -> None:
+    lines = [line for line in lines_of(tmp_path, "growth.py", "--quick") if line.startswith("| ")]
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     runs = [("1", "2,000", "first"), ("1", "2,000", "second"), ("3", "2,000", "second")]
     assert [tuple(row[:3]) for row in table[1:]] == [*runs, ("1", "4,000", "first"), ("1", "4,000", "second")]
@@ -102,6 +94,6 @@ def test_the_benchmark_of_growth_runs_on_a_few_tasks_and_rows() -> None:
     assert parameters[2] - parameters[1] == 2 * (2 * 32 + 2)
 
 
-def test_the_benchmark_of_large_predictions_runs_on_small_ones() -> None:
-    rows = [line.split(" | ")[0] for line in lines_of("growth_predict.py", "--rows", "300", "600")]
+def test_the_benchmark_of_large_predictions_runs_on_small_ones(tmp_path: Path) -> None:
+    rows = [line.split(" | ")[0] for line in lines_of(tmp_path, "growth_predict.py", "--rows", "300", "600")]
     assert rows == ["| rows", "|---|---|---|---|---|", "| 300", "| 600"]
