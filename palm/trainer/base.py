@@ -12,7 +12,6 @@ from typing import Any, Literal, get_args
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.files.door import make_folder
 from palm.core.files.fs import numbered, write_text
 from palm.core.files.tensors import load_into
 from palm.core.invocation import is_notebook
@@ -25,6 +24,7 @@ from palm.engine.run.checkpoint import save_checkpoint, trained_weights
 from palm.engine.run.evaluation import Evaluator
 from palm.engine.run.fit import Watch, run_training
 from palm.engine.run.result import TrainingResult
+from palm.engine.run.run_lock import only_run_in
 from palm.engine.run.run_names import RECIPE
 from palm.engine.run.saving import PeriodicSaver, evaluation_observers, save_model
 from palm.engine.run.stopping import StopOnSignal
@@ -194,14 +194,14 @@ class TrainerBase(Assembly):
         run, evaluator = self._evaluated(dev_file, metrics)
         if early_stopping_patience > 0 and evaluator is None:
             raise ConfigError("early_stopping_patience needs a dev_file")
-        actors = evaluation_observers(
-            evaluator, self._save_path, {}, early_stopping_patience, early_stopping_by
-        )
+        folder = self._save_path
+        actors = evaluation_observers(evaluator, folder, {}, early_stopping_patience, early_stopping_by)
         probes = TransferProbe.wanted(run, transfer_every_n_steps)
-        watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
         # The saver comes last, so its checkpoint includes the evaluation of the same step.
         own = [] if self._saver is None else [self._saver]
-        return self._train_observed(run, [*probes, self._log_finish, *actors, *own], watch)
+        with nullcontext() if folder is None or not is_first() else only_run_in(folder):
+            watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
+            return self._train_observed(run, [*probes, self._log_finish, *actors, *own], watch)
 
     def _train_observed(self, run: Training, observers: Sequence[Observer], watch: Watch) -> TrainingResult:
         if run.step and all(task.done for task in run.tasks if task.is_target):
@@ -246,7 +246,6 @@ class TrainerBase(Assembly):
         folder = self._save_path
         found = recipe_sections(run.recipe)
         if folder is not None and is_first():
-            make_folder(folder)
             write_text(folder / RECIPE, yaml_text(found))
         return Watch(
             every=print_steps,

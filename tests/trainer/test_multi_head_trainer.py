@@ -114,6 +114,7 @@ def test_both_tasks_are_saved_for_prediction_and_predict_through_the_other_door(
     last = f"step{trainer.cur_train_step}"
     assert sorted(path.name for path in (folder / "outputs").iterdir()) == [
         ".palm-files.jsonl",
+        ".run.lock",
         f"ckpt.{last}",
         "history.jsonl",
         f"pred.{last}",

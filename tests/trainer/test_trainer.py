@@ -94,6 +94,7 @@ def test_the_eight_steps_train_and_predict(folder: Path, caplog: pytest.LogCaptu
     assert lines[-1] == f"Predictions saved at {folder / 'predict' / 'predictions.json'}"
     assert sorted(path.name for path in (folder / "outputs").iterdir()) == [
         ".palm-files.jsonl",
+        ".run.lock",
         "ckpt.step100",
         "ckpt.step40",
         "ckpt.step80",

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import palm
-from helpers import saved, tiny
+from helpers import article, saved, tiny
 from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.atomic_dir import linked_copy, new_directory
@@ -38,6 +38,7 @@ from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
 from palm.engine.inference.loading import load_model
 from palm.engine.run.run_directory import RunDirectory
+from palm.engine.run.run_lock import only_run_in
 from palm.engine.watching.history import write_lines
 from palm.experiments.grid.folder import Grid, GridRun
 from palm.export.convert import convert
@@ -339,6 +340,22 @@ def test_a_link_that_is_put_there_meanwhile_is_not_followed(tmp_path: Path, mine
     with within(tmp_path / "out"):
         remove(folder / "file")
     assert mine.read_text(encoding="utf-8") == MINE
+
+
+@pytest.mark.parametrize("way", ["a link", "another run"])
+def test_a_trainer_writes_through_no_link_and_beside_no_other_run(
+    tmp_path: Path, mine: Path, way: str
+) -> None:
+    trainer = article.program(article.write_files(tmp_path / "data"), num_epochs=1)
+    trainer.set_saver(tmp_path / "out", 5, "ckpt,predict")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "pred.step5").symlink_to(mine.parent)
+    other = only_run_in(tmp_path / "out") if way == "another run" else nullcontext()
+    with other, pytest.raises(StorageError) as caught:
+        trainer.train(print_steps=1)
+    assert str(tmp_path / "out") in str(caught.value)
+    assert [path.name for path in mine.parent.iterdir()] == ["file"]
+    assert (tmp_path / "out" / "history.jsonl").exists() == (way == "a link")
 
 
 def test_a_mounted_disk_below_a_run_is_not_entered(tmp_path: Path) -> None:

@@ -15,18 +15,6 @@ from palm.core.files.write_errors import wrap_write_errors
 from palm.core.logging import logger
 
 
-def lock_on(path: Path) -> FileLock:
-    """Return the lock of a file; acquiring it truncates the file.
-
-    Raises:
-        StorageError: a file of that name is not empty, or not a regular file.
-    """
-    is_own = is_plain(path) and (path.stat().st_size, path.stat().st_nlink) == (0, 1)
-    if os.path.lexists(path) and not is_own:
-        raise StorageError(f"{path} is not a lock file of palm's; move it elsewhere")
-    return FileLock(path)
-
-
 @contextmanager
 def locked(path: Path, work: str = "", taken: Callable[[], str] | None = None) -> Iterator[None]:
     """Hold the lock of a file; wait for another process that has it, or fail at once.
@@ -39,9 +27,14 @@ def locked(path: Path, work: str = "", taken: Callable[[], str] | None = None) -
         taken: makes the message of the error if another process has the lock; None to wait for it.
 
     Raises:
-        StorageError: the file cannot be created, or another process has the lock and `taken` is given.
+        StorageError: the file cannot be created, is not an empty regular file, or another process has the
+            lock and `taken` is given.
     """
-    lock = lock_on(path)
+    # Acquiring the lock truncates the file.
+    is_own = is_plain(path) and (path.stat().st_size, path.stat().st_nlink) == (0, 1)
+    if os.path.lexists(path) and not is_own:
+        raise StorageError(f"{path} is not a lock file of palm's; move it elsewhere")
+    lock = FileLock(path)
     with wrap_write_errors(path):
         open_to_append(path).close()
     try:

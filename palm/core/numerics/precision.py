@@ -118,9 +118,8 @@ def _flags() -> frozenset[str]:
 
 
 MEASURED_SECONDS = 0.02
-"""Minimum CPU time of the timed calls in each precision. With two calls of 3 ms, the measured speedup of equal
-runs was 0.61 to 0.95, and 1 of 1,146 runs on a busy machine chose another precision; now it is 0.73 to
-0.79."""
+"""Minimum CPU time of the timed calls in each precision. With two calls of 3 ms, equal runs measured 0.61 to
+0.95, and 1 of 1,146 runs on a busy machine chose another precision; now they measure 0.73 to 0.79."""
 
 
 def measured_speedup(compute: Callable[[Precision], object], repeats: int = 2) -> float:

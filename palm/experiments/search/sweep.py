@@ -181,7 +181,8 @@ def _trained(pool: Pool, source: Source, space: Space, study: Study | None, tria
         for number, name in enumerate(names):
             # A trial that was begun has its point on disk; it is passed to Optuna before the next choice.
             job = pool.grid.job(name)
-            point = points[number] if study is None else study.next_point(job and job["point"])
+            known = None if job is None else dict(job["point"])
+            point = points[number] if study is None else study.next_point(known)
             yield GridRun(name, _document(source.at(point)), point=point)
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
