@@ -296,9 +296,14 @@ def _check_names(config: Config, given: Sequence[str]) -> None:
     """Check the names of all tasks, including those built in Python."""
     for name in {*given} & {*config.tasks}:
         config.problem(f"the configuration and Python both have a task {name!r}; rename one of them")
+    folders: dict[str, str] = {}
     for name in (*config.tasks, *given):
         if (problem := name_problem(name)) is not None:
             config.problem(problem)
+        elif (other := folders.setdefault(name.casefold(), name)) != name:
+            config.problem(
+                f"tasks {other!r} and {name!r} have one folder where file names ignore case; rename one"
+            )
 
 
 def _check_computation(config: Config) -> None:

@@ -44,7 +44,8 @@ def _download_part(url: str, file: Path) -> Path:
         size = int(response.headers["Content-Length"] or 0) or None
         version = re.sub(r"\W", "", response.headers["ETag"] or "")
     part = file.with_name(f"{file.name}.{version}.part")
-    if not version:
+    is_too_long = size is not None and part.is_file() and part.stat().st_size > size
+    if is_too_long or not version:
         remove(part)
     with open_to_append(part) as out:
         http_get(url, out, resume_size=out.tell(), expected_size=size, displayed_filename=file.name)

@@ -52,6 +52,16 @@ def test_a_missing_reader_is_the_only_complaint(folder: Path) -> None:
     assert line.startswith("cls.yaml: reader is missing")
 
 
+def test_two_names_that_differ_in_case_are_one_folder(folder: Path) -> None:
+    config = tiny.config(folder, "cls", task_instance=["cls", "CLS"])
+    config["tasks"]["CLS"] = config["tasks"]["cls"]
+    with pytest.raises(ConfigError) as caught:
+        Controller(config, argv=[])
+    (line,) = caught.value.problems
+    assert "'cls'" in line
+    assert "'CLS'" in line
+
+
 def test_the_owner_of_a_setting_is_named(folder: Path) -> None:
     config = tiny.config(folder, "cls", doc_stride=8, lr_power=2)
     config["tasks"]["cls"]["max_query_len"] = 8

@@ -243,7 +243,8 @@ def test_an_empty_folder_is_filled(server: FileServer, tmp_path: Path) -> None:
     assert equal(load_backbone(download("pretrain", "BERT-zh-base", tmp_path)), tiny())
 
 
-def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_too_long", [False, True])
+def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path, is_too_long: bool) -> None:
     archive = packed(palm_files(tiny()))
     path = offer_archive(server, "BERT-zh-base", archive)
     server.breaks = [1000, *[0] * 9]
@@ -254,8 +255,11 @@ def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path)
     ][1:]
     assert (part.parent.parent.name, part.stat().st_size) == ("BERT-zh-base.part", 1000)
     server.breaks = []
+    if is_too_long:
+        with part.open("ab") as file:
+            file.truncate(len(archive) + 1)
     download("pretrain", "BERT-zh-base", tmp_path)
-    assert server.ranges[-1] == "bytes=1000-"
+    assert server.ranges[-1] == (None if is_too_long else "bytes=1000-")
     assert [path for path in tree(tmp_path / "pretrain") if "/" not in path] == ["BERT-zh-base"]
 
 

@@ -231,7 +231,7 @@ def test_the_advice_says_what_is_complete(tmp_path: Path) -> None:
     assert run.resume_advice().endswith("resume: auto")
 
 
-@pytest.mark.parametrize("name", ["step_4", "best", "run.json", "history.jsonl", ".hidden", "a/b"])
+@pytest.mark.parametrize("name", ["step_4", "best", "Best", "run.json", "history.jsonl", ".hidden", "a/b"])
 def test_a_task_cannot_be_called_like_a_folder_of_the_run(name: str) -> None:
     assert f"task {name!r}: " in (name_problem(name) or "")
 

@@ -44,7 +44,8 @@ def name_problem(task: object) -> str | None:
     """Return the reason why a task's folder would clash with those of the run, or None."""
     if not isinstance(task, str) or not task.strip() or "\0" in task:
         return f"the name of a task should be a non-empty string, not {task!r}"
-    if RESERVED.fullmatch(task) or task.startswith(".") or "/" in task or "\\" in task:
+    # Many file systems ignore case.
+    if RESERVED.fullmatch(task.casefold()) or task.startswith(".") or "/" in task or "\\" in task:
         return (
             f"task {task!r}: this name is reserved for files of the run under save_path (step_N, best, "
             f"{RECORD}, hidden files, paths); rename the task"
