@@ -207,10 +207,10 @@ def write_line(text: object) -> None:
     sys.stdout.write(f"{printable(str(text))}\n")
 
 
-def json_text(value: Any) -> str:
-    """Return a value as indented JSON, in ASCII if other characters are unprintable."""
-    text = json.dumps(value, ensure_ascii=False, indent=2)
-    return text if text == printable(text) else json.dumps(value, indent=2)
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """Return a value as JSON, in ASCII if other characters are unprintable."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return text if text == printable(text) else json.dumps(value, indent=indent)
 
 
 def pairs_of(words: Sequence[str], name: str, form: str) -> list[tuple[str, str]]:

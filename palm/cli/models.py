@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,7 +121,7 @@ def evaluate(options: argparse.Namespace) -> None:
         tasks = _chosen(options, controller, "dev_file")
         place = options.inference_model_dir
         scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
-    cli.write_line(json.dumps(scores))
+    cli.write_line(cli.json_text(scores, indent=None))
 
 
 @cli.command(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def printable(text: str) -> str:
-    """Escape everything unprintable in untrusted text, except line ends and tabs, for a terminal."""
+    """Escape everything unprintable in untrusted text, except spaces, line ends and tabs, for a terminal."""
     return "".join(
-        character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1]
-        for character in text
+        # Python counts all spaces but one as unprintable, also the full-width one of Chinese texts.
+        c if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs" else ascii(c)[1:-1]
+        for c in text
     )
 
 

@@ -82,7 +82,7 @@ def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - part of the
 
 
 def chosen_of(path: Path, files: Iterable[Path]) -> Iterator[bool]:
-    """Whether each of the table's rows is selected, up to the last one that is.
+    """Yield for each of the table's rows whether it is selected, up to the last one that is.
 
     Args:
         path: the file of the selection.
