@@ -1,6 +1,6 @@
 """Send every signal to every command at several moments, and see how it ends.
 
-python benchmarks/faults/signals.py [--moments 2]
+python benchmarks/faults/signals.py [--moments 2] [--starts 200]
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Set
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -23,6 +25,9 @@ from benchmarks.faults.kills import Trials
 ROOT = Path(__file__).parents[2]
 LONG = ("train", "predict", "evaluate", "verify-resume")
 """Commands that go on for longer than a trial takes; the others may come to their end before the signal."""
+
+START_SECONDS = 3.0
+"""How long `train` takes to its first steps, about."""
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 
@@ -71,10 +76,22 @@ def trial(words: list[str], number: int, seconds: float) -> tuple[int, float]:
     return code, time.perf_counter() - sent
 
 
+def problems_after(
+    words: list[str], number: int, seconds: float, work: Path, ends_with: Set[int] = frozenset()
+) -> list[str]:
+    """What is wrong after a trial; `ends_with` are exit codes that the command may have without a signal."""
+    code, waited = trial(words, number, seconds)
+    allowed = {128 + number, -number} | ends_with
+    wrong = [] if code in allowed else [f"{signal.Signals(number).name}: exit code {code}"]
+    wrong += tiny_run.problems(work / "out") + tiny_run.temporaries(work)
+    return wrong + ([f"took {waited:.0f} s"] if waited > 60 else [])
+
+
 def main() -> int:
     """Run the trials; 1 if one went wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--moments", type=int, default=2)
+    parser.add_argument("--starts", type=int, default=0, help="signals while `train` starts and imports")
     parser.add_argument("--commands", nargs="*", help="these only")
     options = parser.parse_args()
     for name in NAMES:  # what a shell tells those in its background to ignore, they would pass on
@@ -99,11 +116,11 @@ def main() -> int:
             for number in (getattr(signal, each) for each in NAMES):
                 for moment in range(options.moments):
                     seconds = duration * (moment + 1) / options.moments
-                    code, waited = trial(words, number, seconds)
-                    allowed = {128 + number, -number} | ends_with
-                    wrong = [] if code in allowed else [f"{signal.Signals(number).name}: exit code {code}"]
-                    wrong += tiny_run.problems(work / "out") + tiny_run.temporaries(work)
-                    trials.add(name, wrong + ([f"took {waited:.0f} s"] if waited > 60 else []))
+                    trials.add(name, problems_after(words, number, seconds, work, ends_with))
+        draw = random.Random(1)
+        for number in (getattr(signal, NAMES[each % len(NAMES)]) for each in range(options.starts)):
+            seconds = draw.uniform(0.05, START_SECONDS)
+            trials.add("train, while it starts", problems_after(every["train"], number, seconds, work))
     return trials.report()
 
 

@@ -47,12 +47,19 @@ def ending_on_signals() -> Iterator[None]:
     """Raise `Stopped` at once on a signal, so that the program can clean up.
 
     Ctrl-C still raises `KeyboardInterrupt`. See `stop_request` for cases in which no handler is installed.
+    During an import the process ends without cleaning up: NumPy and PyTorch suppress exceptions there, and the
+    program would continue with half a module.
     """
 
-    def end(number: int, _: FrameType | None) -> None:
+    def end(number: int, frame: FrameType | None) -> None:
+        if _is_importing(frame):
+            os.write(2, f"{Stopped(number)}\n".encode())
+            _end_process(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         raise Stopped(number)
 
-    with _handling(end, [name for name in NAMES if name != "SIGINT"]):
+    with _handling(end, NAMES):
         yield
 
 
@@ -68,8 +75,7 @@ def stop_request() -> Iterator[StopRequest]:
 
     def note(number: int, _: FrameType | None) -> None:
         if request.number is not None:
-            signal.signal(number, signal.default_int_handler if is_notebook() else signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            _end_process(number)
         request.number = number
         # The interrupted code may be writing to the same stream; only os.write is safe here.
         name = signal.Signals(number).name
@@ -77,6 +83,18 @@ def stop_request() -> Iterator[StopRequest]:
 
     with _handling(note, NAMES):
         yield request
+
+
+def _end_process(number: int) -> None:
+    """End the process by a signal; in a notebook, interrupt the cell."""
+    signal.signal(number, signal.default_int_handler if is_notebook() else signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextmanager
