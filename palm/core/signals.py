@@ -47,8 +47,8 @@ def ending_on_signals() -> Iterator[None]:
     """Raise `Stopped` at once on a signal, so that the program can clean up.
 
     Ctrl-C still raises `KeyboardInterrupt`. See `stop_request` for cases in which no handler is installed.
-    During an import the process ends without cleaning up: NumPy and PyTorch suppress exceptions there, and the
-    program would continue with half a module.
+    During an import the process ends without cleaning up: NumPy and PyTorch suppress exceptions there, and
+    the program would continue with half a module.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
