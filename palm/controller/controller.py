@@ -20,7 +20,7 @@ from palm.controller.startup import read_program_config, start_processes
 from palm.controller.unused_settings import ineffective_settings
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.fs import write_text
+from palm.core.files.fs import check_not_read, write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
@@ -245,19 +245,17 @@ class Controller:
     def _directory(self) -> RunDirectory:
         parts = self._training_parts()
         resume = parts.settings.resume
+        files = [file for task in parts.tasks for file in (task.train_file, task.dev_file, task.pred_file)]
+        inputs = [source for file in files if file for source in sources_of(file)]
+        for record in self.plan.chosen:
+            check_not_read(record, inputs)
         return RunDirectory(
             parts.settings.save_path,
             [task.name for task in parts.tasks],
             [task.name for task in parts.tasks if task.is_target],
             resume if resume in (None, "auto") else str(self._resolve(resume).absolute()),
             parts.settings.overwrite,
-            [
-                source
-                for task in parts.tasks
-                for file in (task.train_file, task.dev_file, task.pred_file)
-                if file
-                for source in sources_of(file)
-            ],
+            inputs,
         )
 
     def evaluate(

@@ -31,7 +31,7 @@ from palm.metrics.resampling import Pair, score_intervals
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
 from palm.reader.tables.files import files_of, is_data, missing_reason
-from palm.reader.tables.selection import SUFFIX, data_checksum, is_remote, is_selection
+from palm.reader.tables.selection import SUFFIX, chosen_of, data_checksum, is_remote, is_selection, table_of
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
@@ -224,13 +224,13 @@ def _dev_data(run: Run, task: str, recorded: str | None, given: str | Path | Non
         why = "The task has no dev_file" if run.sections else "The run recorded no dev_file"
         return f"{why}, so nothing was predicted."
     path = Path(str(dev_file))
-    if (given or not is_remote(path)) and not is_data(path):
-        return f"The dev data is no longer at {path}, so nothing was predicted."
     if given is None and not _may_show(run, path, recorded):
         return (
-            f"{path} is outside the run's folder and is not what the run was evaluated on, so nothing was "
-            f"predicted. To predict it anyway: --dev_file {task}={path}"
+            f"{path} names data outside the run's folder that is not, or no longer, what the run was "
+            f"evaluated on, so nothing was predicted. To predict it anyway: --dev_file {task}={path}"
         )
+    if not is_data(path):
+        return f"The dev data is no longer at {path}, so nothing was predicted."
     return path
 
 
@@ -238,14 +238,20 @@ def _may_show(run: Run, path: Path, recorded: str | None) -> bool:
     """Check whether a file may be shown: it is in the run's folder, or a model recorded its SHA-256.
 
     Whoever made the folder knows what they put into it, and can know the digest only of a file they had. A
-    URL would have to be opened first.
+    URL would have to be opened first. The answer must not depend on whether a file outside exists.
     """
-    if is_remote(path):
-        return False
     root = run.folder.resolve()
-    # Each file, because a list, a pattern or a folder of tables may lead elsewhere in part.
-    is_inside = not is_selection(path) and all(each.resolve().is_relative_to(root) for each in files_of(path))
-    return is_inside or recorded == data_checksum(path)
+    try:
+        if is_remote(path):
+            return False
+        if is_selection(path):
+            chosen_of(path, files_of(table_of(path)))  # an error if the table is another
+        # Each file, because a list, a pattern or a folder of tables may lead elsewhere in part.
+        files = files_of(path) if is_data(path) else [path]
+        is_inside = not is_selection(path) and all(each.resolve().is_relative_to(root) for each in files)
+        return is_inside or recorded == data_checksum(path)
+    except (PalmError, OSError):
+        return False
 
 
 def _recorded(model: Model, setting: str) -> str | None:

@@ -71,8 +71,10 @@ class MultiHeadTrainer(TrainerBase):
         self._planned |= {"mixing": mixing or MixRatio(), "tasks_per_step": tasks_per_step}
         self._chosen["balance"] = balance
         self.trainers = {trainer.name: trainer for trainer in trainers}
-        if not trainers or len(self.trainers) < len(trainers):
-            raise ConfigError(f"MultiHeadTrainer needs trainers with different names, not {self.name!r}")
+        if not trainers or len({name.casefold() for name in self.trainers}) < len(trainers):
+            raise ConfigError(
+                f"MultiHeadTrainer needs trainers with different names (case is ignored), not {self.name!r}"
+            )
         self._shared: SharedPass | None = None
 
     # Before training

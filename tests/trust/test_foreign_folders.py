@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face
 from palm.export.onnx_model import to_onnx
+from palm.reader.tables.selection import Selection, data_checksum
 from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot
@@ -106,6 +108,30 @@ def test_a_report_opens_no_table_that_lies_outside_in_part(
         names(foreign, "dev_file", file)
         assert "--dev_file" in palm.write_report(foreign).read_text(encoding="utf-8")
     assert not (foreign.parent / "cache").exists()
+
+
+@pytest.mark.parametrize("file", ["table", "selection", "selection outside"])
+def test_a_report_tells_nothing_about_whether_a_file_outside_exists(foreign: Path, file: str) -> None:
+    mine = foreign.parent / "mine.tsv"
+    outside = mine.with_suffix(".rows.json")
+    dev = {"table": mine, "selection": foreign / "x.rows.json", "selection outside": outside}[file]
+    if file != "table":
+        dev.write_text(Selection(mine, "0" * 64, [0], {}).text, encoding="utf-8")
+        for model in (foreign / "cls").glob("*_model"):  # says that it was evaluated on this selection
+            described = json.loads((model / "config.json").read_text(encoding="utf-8"))
+            described["training"]["data"]["dev_file"] = {"sha256": data_checksum(dev)}
+            (model / "config.json").write_text(json.dumps(described), encoding="utf-8")
+            (model / "manifest.json").unlink()
+            seal(model)
+    names(foreign, "dev_file", str(dev))
+    with_file = palm.write_report(foreign).read_text(encoding="utf-8")
+    mine.unlink()
+    if file == "selection outside":
+        dev.unlink()
+    without = palm.write_report(foreign).read_text(encoding="utf-8")
+    sentences = [re.search("[^<>]*--dev_file[^<>]*", page) for page in (with_file, without)]
+    assert None not in sentences
+    assert len({each[0] for each in sentences if each}) == 1
 
 
 def test_a_name_that_is_too_long_for_the_system_is_that_of_no_file(foreign: Path) -> None:

@@ -422,6 +422,20 @@ def test_the_files_that_a_list_a_pattern_or_a_folder_stands_for_are_inputs_too(
     assert mine.read_text(encoding="utf-8") == rows
 
 
+def test_the_chosen_rows_of_an_earlier_run_are_inputs_too(tmp_path: Path) -> None:
+    settings = tiny.config(tiny.write_files(tmp_path), "cls", max_steps=1, num_hidden_layers=1)
+    settings["tasks"]["cls"]["split"] = {"dev": 0.25}
+    Controller(settings, argv=[]).train()
+    mine = tmp_path / "out" / "cls.train.rows.json"
+    rows = mine.read_text(encoding="utf-8")
+    settings["tasks"]["cls"]["train_file"] = str(mine)
+    controller = Controller({**settings, "overwrite": True}, argv=[])
+    with pytest.raises(StorageError) as caught:
+        controller.train()
+    assert str(mine) in str(caught.value)
+    assert mine.read_text(encoding="utf-8") == rows
+
+
 @pytest.mark.parametrize("named", ["table.jsonl,more.jsonl", "tab*.jsonl"])
 def test_a_prediction_replaces_none_of_its_several_inputs(tmp_path: Path, named: str) -> None:
     model = load_model(saved.model(tmp_path))
