@@ -338,6 +338,12 @@ def test_a_loop_of_ones_own_makes_the_steps_of_train(folder: Path) -> None:
     assert all(torch.equal(value, ours.state_dict()[name]) for name, value in theirs.state_dict().items())
 
 
+@pytest.mark.parametrize("names", [("slot", "slot"), ("slot", "Slot"), ()])
+def test_trainers_have_names_that_no_file_system_takes_for_the_same(names: tuple[str, ...]) -> None:
+    with pytest.raises(palm.ConfigError):
+        palm.MultiHeadTrainer([palm.Trainer(name) for name in names])
+
+
 def test_max_steps_ends_a_training_under_the_names_of_2x_too(tmp_path: Path) -> None:
     trainer, readers = plain_tasks(tmp_path, SETUP)
     trainer.build_forward()
