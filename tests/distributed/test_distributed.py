@@ -357,6 +357,7 @@ def test_a_program_that_starts_itself_and_ends_right_after_an_exchange_ends_well
     status, output = run_script(HELPERS / "leaving.py", tmp_path, PYTHONPATH=str(ROOT))
     assert status == 0, output
     assert output.splitlines().count("2 devices: starting one process for each") == 1
+    assert output.splitlines().count("left the group") == 2
 
 
 def test_the_checkpoint_that_came_farthest_is_the_newest_whatever_its_steps(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ It gives threads of the engine no turn by itself.
 
 from __future__ import annotations
 
+import atexit
 import sys
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from palm.core.logging import show_on_console
@@ -18,6 +20,8 @@ if __name__ == "__main__":
     show_on_console()
     cpu = torch.device("cpu")
     launch(cpu, 2)
+    # What is registered first is called last: after palm has left the group.
+    atexit.register(lambda: print("still in the group" if dist.is_initialized() else "left the group"))
     join(cpu)
     sys.setswitchinterval(60)
     kept = DistributedDataParallel(torch.nn.Linear(2, 2))
