@@ -245,11 +245,13 @@ def _may_show(run: Run, path: Path, recorded: str | None) -> bool:
         if is_remote(path):
             return False
         if is_selection(path):
-            chosen_of(path, files_of(table_of(path)))  # an error if the table is another
-        # Each file, because a list, a pattern or a folder of tables may lead elsewhere in part.
-        files = files_of(path) if is_data(path) else [path]
-        is_inside = not is_selection(path) and all(each.resolve().is_relative_to(root) for each in files)
-        return is_inside or recorded == data_checksum(path)
+            chosen_of(path, files_of(table_of(path)))  # raises an error if the table is another
+        else:
+            # Each file, because a list, a pattern or a folder of tables may lead elsewhere in part.
+            files = files_of(path) if is_data(path) else [path]
+            if all(each.resolve().is_relative_to(root) for each in files):
+                return True
+        return recorded == data_checksum(path)
     except (PalmError, OSError):
         return False
 
