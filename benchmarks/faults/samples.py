@@ -24,6 +24,7 @@ from palm.config import read_config
 from palm.controller.controller import Controller
 from palm.controller.plan import plan
 from palm.core.files import manifest as storage
+from palm.core.files.fs import WRITTEN
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
 from palm.export.sources import tasks_of_run
@@ -253,8 +254,9 @@ def _directories(folder: Path, encoder: BERT, vocabulary: Path) -> Iterable[Samp
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest of a directory anew."""
+    """Write the manifest of a directory anew, as if it were a new directory."""
     (folder / storage.MANIFEST).unlink()
+    (folder / WRITTEN).unlink(missing_ok=True)
     storage.seal(folder)
 
 
