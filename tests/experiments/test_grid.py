@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from helpers import tiny
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import UNFINISHED, WRITTEN, _host, write_json, write_text
-from palm.experiments.grid.folder import Grid, GridRun, clear
+from palm.core.files.locking import locked
+from palm.experiments.grid.folder import WORKER_LOCK, Grid, GridRun, clear
 from palm.experiments.grid.pool import GridProgress, Pool, slots_of
 
 PROGRAM = """
@@ -101,6 +103,21 @@ def test_a_finished_run_whose_process_died_before_it_removed_the_models_is_clear
     pool = Pool(grid, ["compare", "--one_run"], [{}])
     pool.train([run], lambda *_: None)
     assert [path.name for path in sorted((folder / "out").rglob("*"))] == ["cls"]
+
+
+def test_a_finished_run_is_not_cleared_while_its_process_still_does_so(tmp_path: Path) -> None:
+    """The process of a run goes on for a moment when its grid is killed, and the next grid starts at once."""
+    grid, run = Grid(tmp_path), GridRun("one", {"global": {}, "tasks": {}, "backbone": {}})
+    folder = grid.prepare(run, keep_models=False)
+    with new_directory(folder / "out" / "task" / "infer_model") as part:
+        (part / "model.safetensors").write_bytes(b"weights")
+    with ThreadPoolExecutor(1) as pool:
+        with locked(folder / WORKER_LOCK):
+            cleared = pool.submit(grid.remove_unkept, run.name)
+            assert not wait([cleared], 0.5).done
+            assert (folder / "out" / "task" / "infer_model" / "model.safetensors").exists()
+        cleared.result(60)
+    assert not list(folder.rglob("*.safetensors"))
 
 
 def test_models_that_were_kept_stay_when_the_grid_continues_without_that_option(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import remove_directory, remove_stale
 from palm.core.files.door import has_link, make_folder
 from palm.core.files.fs import remove_written, write_json, write_text
+from palm.core.files.locking import locked
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.records import read_record
 from palm.core.logging import logger
@@ -29,6 +30,8 @@ RESULT = "result.json"
 LOG = "log.txt"
 OUT = "out"
 ROWS = "rows"
+WORKER_LOCK = ".worker.lock"
+"""Held by the process of a run: when its parent has died, the process may still be saving."""
 
 RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
 RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, f"{ROWS}/*.jsonl"]
@@ -199,7 +202,9 @@ class Grid:
     def remove_unkept(self, name: str) -> None:
         """Remove the models of a run that was begun without `keep_models`."""
         if (job := self.job(name)) is not None and not job["keep_models"]:
-            remove_models(self.folder(name))
+            folder = self.folder(name)
+            with locked(folder / WORKER_LOCK, f"ending the run in {folder}"):
+                remove_models(folder)
 
     def result(self, name: str) -> Result | None:
         """Return the result of a run; None until it has finished."""

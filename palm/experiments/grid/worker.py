@@ -30,6 +30,7 @@ from palm.experiments.grid.folder import (
     OUT,
     RESULT,
     ROWS,
+    WORKER_LOCK,
     Job,
     Result,
     Tested,
@@ -58,8 +59,8 @@ def work(folder: Path) -> None:
     # The parent process holds the other end of standard input and never writes. End of file means that it has
     # died; this process then ends with a checkpoint, as on SIGTERM.
     threading.Thread(target=end_with_parent, daemon=True).start()
-    # A process whose parent has died may still be saving, and two must not write to the same folder.
-    with within(folder), locked(folder / ".worker.lock", f"ending the run in {folder}"):
+    # Two processes must not write to the same folder.
+    with within(folder), locked(folder / WORKER_LOCK, f"ending the run in {folder}"):
         if not (folder / RESULT).is_file():
             job = read_record(folder / JOB, Job)
             result = _trained(folder, job)
