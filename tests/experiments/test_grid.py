@@ -20,6 +20,7 @@ from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import UNFINISHED, WRITTEN, _host, write_json, write_text
 from palm.core.files.locking import locked
+from palm.core.invocation import START
 from palm.experiments.grid.folder import WORKER_LOCK, Grid, GridRun, clear
 from palm.experiments.grid.pool import GridProgress, Pool, slots_of
 
@@ -118,6 +119,22 @@ def test_a_finished_run_is_not_cleared_while_its_process_still_does_so(tmp_path:
             assert (folder / "out" / "task" / "infer_model" / "model.safetensors").exists()
         cleared.result(60)
     assert not list(folder.rglob("*.safetensors"))
+
+
+def test_a_process_that_finds_a_result_removes_what_the_last_one_left(tmp_path: Path) -> None:
+    """It waited for a process that wrote the result and died while it removed the models."""
+    grid, run = Grid(tmp_path), GridRun("one", {"global": {}, "tasks": {}, "backbone": {}})
+    folder = grid.prepare(run, keep_models=False)
+    write_json(folder / "result.json", {})
+    left = folder / "out" / "cls" / f".infer_model.{_host()}-99999999.part"
+    left.mkdir(parents=True)
+    (left / UNFINISHED).touch()
+    with new_directory(folder / "out" / "step_5") as part:
+        (part / "state.json").write_text("{}", encoding="utf-8")
+    words = [*START, "compare", str(folder / "config.yaml"), "--one_run"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+        assert process.wait(120) == 0
+    assert [path.name for path in (folder / "out").rglob("*")] == ["cls"]
 
 
 def test_models_that_were_kept_stay_when_the_grid_continues_without_that_option(tmp_path: Path) -> None:

@@ -61,13 +61,14 @@ def work(folder: Path) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     # Two processes must not write to the same folder.
     with within(folder), locked(folder / WORKER_LOCK, f"ending the run in {folder}"):
+        job = read_record(folder / JOB, Job)
         if not (folder / RESULT).is_file():
-            job = read_record(folder / JOB, Job)
             result = _trained(folder, job)
             if is_first():
                 write_json(folder / RESULT, result)
-                if not job["keep_models"]:
-                    remove_models(folder)
+        # Also after the result of a process that died while it removed them.
+        if is_first() and not job["keep_models"]:
+            remove_models(folder)
 
 
 def _trained(folder: Path, job: Job) -> Result:
