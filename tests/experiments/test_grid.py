@@ -126,7 +126,7 @@ def test_a_process_that_finds_a_result_removes_what_the_last_one_left(tmp_path: 
     grid, run = Grid(tmp_path), GridRun("one", {"global": {}, "tasks": {}, "backbone": {}})
     folder = grid.prepare(run, keep_models=False)
     write_json(folder / "result.json", {})
-    left = folder / "out" / "cls" / f".infer_model.{_host()}-99999999.part"
+    left = folder / "out" / "cls" / f".infer_model.{_host()}-{os.getpid()}.part"  # not gone yet
     left.mkdir(parents=True)
     (left / UNFINISHED).touch()
     with new_directory(folder / "out" / "step_5") as part:

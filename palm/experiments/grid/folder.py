@@ -204,7 +204,7 @@ class Grid:
         if (job := self.job(name)) is not None and not job["keep_models"]:
             folder = self.folder(name)
             with locked(folder / WORKER_LOCK, f"ending the run in {folder}"):
-                remove_models(folder)
+                remove_models(folder, is_shared=False)
 
     def result(self, name: str) -> Result | None:
         """Return the result of a run; None until it has finished."""
@@ -235,9 +235,14 @@ def clear(folder: Path) -> None:
                 remove_written(file)
 
 
-def remove_models(folder: Path) -> None:
-    """Remove the models and checkpoints of a run, which take most of its disk space, finished or not."""
+def remove_models(folder: Path, is_shared: bool = True) -> None:
+    """Remove the models and checkpoints of a run, which take most of its disk space, finished or not.
+
+    Args:
+        folder: of the run.
+        is_shared: the caller does not hold `WORKER_LOCK`, which a dying process loses before its number.
+    """
     for place in (folder / OUT, *sorted((folder / OUT).rglob("*"))):
-        remove_stale(place, lambda _: True, is_shared=True)
+        remove_stale(place, lambda _: True, is_shared)
     for manifest in sorted((folder / OUT).rglob(MANIFEST)):
         remove_directory(manifest.parent)

@@ -68,7 +68,7 @@ def work(folder: Path) -> None:
                 write_json(folder / RESULT, result)
         # Also after the result of a process that died while it removed them.
         if is_first() and not job["keep_models"]:
-            remove_models(folder)
+            remove_models(folder, is_shared=False)
 
 
 def _trained(folder: Path, job: Job) -> Result:
