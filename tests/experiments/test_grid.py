@@ -19,9 +19,8 @@ from helpers import tiny
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.fs import UNFINISHED, WRITTEN, _host, write_json, write_text
-from palm.core.files.locking import locked
 from palm.core.invocation import START
-from palm.experiments.grid.folder import WORKER_LOCK, Grid, GridRun, clear
+from palm.experiments.grid.folder import Grid, GridRun, clear, worker_lock
 from palm.experiments.grid.pool import GridProgress, Pool, slots_of
 
 PROGRAM = """
@@ -106,15 +105,16 @@ def test_a_finished_run_whose_process_died_before_it_removed_the_models_is_clear
     assert [path.name for path in sorted((folder / "out").rglob("*"))] == ["cls"]
 
 
-def test_a_finished_run_is_not_cleared_while_its_process_still_does_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_run_is_not_cleared_while_its_process_still_saves(tmp_path: Path, is_new: bool) -> None:
     """The process of a run goes on for a moment when its grid is killed, and the next grid starts at once."""
     grid, run = Grid(tmp_path), GridRun("one", {"global": {}, "tasks": {}, "backbone": {}})
     folder = grid.prepare(run, keep_models=False)
     with new_directory(folder / "out" / "task" / "infer_model") as part:
         (part / "model.safetensors").write_bytes(b"weights")
     with ThreadPoolExecutor(1) as pool:
-        with locked(folder / WORKER_LOCK):
-            cleared = pool.submit(grid.remove_unkept, run.name)
+        with worker_lock(folder):
+            cleared = pool.submit(clear, folder) if is_new else pool.submit(grid.remove_unkept, run.name)
             assert not wait([cleared], 0.5).done
             assert (folder / "out" / "task" / "infer_model" / "model.safetensors").exists()
         cleared.result(60)
@@ -164,7 +164,7 @@ def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:
     assert re.search(r"palm compare.*palm sweep", str(caught.value))
     assert grid.open("compare", {"a": {"b": 2}}, overwrite=True)
     left = [path.name for path in sorted(folder.rglob("*")) if path.name != WRITTEN]
-    assert left == ["out", "notes.txt"]
+    assert left == [".worker.lock", "out", "notes.txt"]
     clear(folder)
 
 

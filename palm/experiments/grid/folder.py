@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -30,8 +31,6 @@ RESULT = "result.json"
 LOG = "log.txt"
 OUT = "out"
 ROWS = "rows"
-WORKER_LOCK = ".worker.lock"
-"""Held by the process of a run: when its parent has died, the process may still be saving."""
 
 RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
 RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, f"{ROWS}/*.jsonl"]
@@ -203,8 +202,8 @@ class Grid:
         """Remove the models of a run that was begun without `keep_models`."""
         if (job := self.job(name)) is not None and not job["keep_models"]:
             folder = self.folder(name)
-            with locked(folder / WORKER_LOCK, f"ending the run in {folder}"):
-                remove_models(folder, is_shared=False)
+            with worker_lock(folder):
+                remove_models(folder)
 
     def result(self, name: str) -> Result | None:
         """Return the result of a run; None until it has finished."""
@@ -226,23 +225,24 @@ def word_of(value: Any) -> str:
     return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
+def worker_lock(folder: Path) -> AbstractContextManager[None]:
+    """The lock of a run's folder, held by its process, which may outlive its parent to save."""
+    return locked(folder / ".worker.lock", f"ending the run in {folder}")
+
+
 def clear(folder: Path) -> None:
-    """Remove everything that palm wrote to the folder of a run, and nothing else."""
-    remove_models(folder)
-    for pattern in RUN_PATTERNS:
-        for file in folder.glob(pattern):
-            if not has_link(file, folder):
-                remove_written(file)
+    """Remove everything that palm wrote to the folder of a run, except the lock file."""
+    with worker_lock(folder):
+        remove_models(folder)
+        for pattern in RUN_PATTERNS:
+            for file in folder.glob(pattern):
+                if not has_link(file, folder):
+                    remove_written(file)
 
 
-def remove_models(folder: Path, is_shared: bool = True) -> None:
-    """Remove the models and checkpoints of a run, which take most of its disk space, finished or not.
-
-    Args:
-        folder: of the run.
-        is_shared: the caller does not hold `WORKER_LOCK`, which a dying process loses before its number.
-    """
+def remove_models(folder: Path) -> None:
+    """Remove the models and checkpoints of a run, finished or not; the caller holds `worker_lock`."""
     for place in (folder / OUT, *sorted((folder / OUT).rglob("*"))):
-        remove_stale(place, lambda _: True, is_shared)
+        remove_stale(place, lambda _: True)
     for manifest in sorted((folder / OUT).rglob(MANIFEST)):
         remove_directory(manifest.parent)

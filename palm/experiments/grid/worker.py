@@ -15,7 +15,6 @@ from palm.controller.controller import Controller
 from palm.core.errors import TrainingError
 from palm.core.files.door import make_folder, within
 from palm.core.files.fs import write_json, write_text
-from palm.core.files.locking import locked
 from palm.core.files.manifest import is_sealed
 from palm.core.files.records import read_record
 from palm.core.numerics.device import device_of
@@ -30,11 +29,11 @@ from palm.experiments.grid.folder import (
     OUT,
     RESULT,
     ROWS,
-    WORKER_LOCK,
     Job,
     Result,
     Tested,
     remove_models,
+    worker_lock,
 )
 from palm.metrics import metrics_of, scores_of
 
@@ -60,7 +59,7 @@ def work(folder: Path) -> None:
     # died; this process then ends with a checkpoint, as on SIGTERM.
     threading.Thread(target=end_with_parent, daemon=True).start()
     # Two processes must not write to the same folder.
-    with within(folder), locked(folder / WORKER_LOCK, f"ending the run in {folder}"):
+    with within(folder), worker_lock(folder):
         job = read_record(folder / JOB, Job)
         if not (folder / RESULT).is_file():
             result = _trained(folder, job)
@@ -68,7 +67,7 @@ def work(folder: Path) -> None:
                 write_json(folder / RESULT, result)
         # Also after the result of a process that died while it removed them.
         if is_first() and not job["keep_models"]:
-            remove_models(folder, is_shared=False)
+            remove_models(folder)
 
 
 def _trained(folder: Path, job: Job) -> Result:
