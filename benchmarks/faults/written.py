@@ -463,7 +463,7 @@ def _comparisons(folder: Path, data: Path) -> Iterator[Written]:
     palm.compare(config, seeds=2, output=out, keep_models=True)
     comparing.outcome_of = functools.partial(comparing.outcome_of, resamples=20)
     setup = setup_of(read_config(config, argv=[]), "target", {}, None, {})
-    pool = Source(str(config), ".", []).pool(Grid(out), "compare", 1, use_gpu=False, keep_models=True)
+    pool = Source(str(config), ".", []).pool(Grid(out), "compare", 1, setup.settings, keep_models=True)
     again = {
         "again": lambda: comparing._compared(setup, [], pool, 2, False).as_json(),
         "report": lambda: comparison_page(out),
@@ -478,7 +478,7 @@ def _comparisons(folder: Path, data: Path) -> Iterator[Written]:
         Source(str(config), ".", ["--colour.sample=20"]), 2, "target", **_given(tuned)
     )
     own = curves / "rows-20"
-    tuned_pool = Source(str(config), ".", []).pool(Grid(own), "compare", 1, use_gpu=False, keep_models=False)
+    tuned_pool = Source(str(config), ".", []).pool(Grid(own), "compare", 1, setup.settings)
     resumed = {"again": lambda: comparing._compared(*checked, tuned_pool, 2, False).as_json()}
     yield Written("compare --rows --tune", curves, {**resumed, "report": lambda: comparison_page(own)})
 

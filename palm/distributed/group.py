@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional as F
 
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, TrainingError
 from palm.core.logging import logger
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
 
     Raises:
         ConfigError: there are more processes on this machine than GPUs.
+        TrainingError: the other processes cannot be reached.
     """
     if not is_launched() or dist.is_initialized():
         return
@@ -75,19 +76,30 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
             )
         torch.cuda.set_device(gpu)
         backend = "cpu:gloo,cuda:nccl"
-    patience = timedelta(seconds=timeout)
-    store, number, size = next(rendezvous("env://", timeout=patience))
-    if _is_launchers_store():
-        # This store survives a restart, with the addresses of processes that no longer exist.
-        store = PrefixStore(f"palm/{_restarts()}/{size}", store)
-    dist.init_process_group(backend, timeout=patience, world_size=size, rank=number, store=store)
-    roll_call_group()
+    try:
+        _connect(backend, timedelta(seconds=timeout))
+    except RuntimeError as error:
+        number, size, host, port = map(os.environ.get, ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+        raise TrainingError(
+            f"rank {number} of {size} could not reach the others at {host}:{port} "
+            f"({str(error).splitlines()[0]}): check that all of them run and can reach this address; if they "
+            "are only slow, increase process_group_timeout"
+        ) from error
     atexit.register(leave)
     if is_first() and _cannot_replace_a_machine():
         logger.warning(
             "this launcher cannot replace a lost machine (pytorch/pytorch#135712); torchrun can, with "
             "--rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set on all machines"
         )
+
+
+def _connect(backend: str, timeout: timedelta) -> None:
+    store, number, size = next(rendezvous("env://", timeout=timeout))
+    if _is_launchers_store():
+        # This store survives a restart, with the addresses of processes that no longer exist.
+        store = PrefixStore(f"palm/{_restarts()}/{size}", store)
+    dist.init_process_group(backend, timeout=timeout, world_size=size, rank=number, store=store)
+    roll_call_group()
 
 
 def _is_launchers_store() -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import sys
+import threading
+import time
 from typing import Literal
 
 import torch
@@ -14,6 +18,12 @@ from palm.core.errors import ConfigError
 from palm.core.invocation import is_program, program
 from palm.core.logging import logger
 from palm.distributed.group import is_launched
+
+LAUNCHER = "PALM_LAUNCHER"
+"""The environment variable with the PID of the process in which `launch` waits."""
+
+SAVE_SECONDS = 30
+"""Time between SIGTERM and the end of a process, the same as that of `torchrun`."""
 
 
 def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
@@ -30,6 +40,8 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
         SystemExit: the processes have ended.
     """
     if is_launched():
+        if LAUNCHER in os.environ and sys.platform != "win32":  # whose `getppid` names dead processes too
+            _end_with(int(os.environ[LAUNCHER]))
         return
     count = count_devices(device, num_devices)
     if count == 1:
@@ -48,6 +60,7 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
     # Signals, including Slurm's, are passed on to the processes, which have half a minute to save.
     handled = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
     os.environ.setdefault("TORCHELASTIC_SIGNALS_TO_HANDLE", handled)
+    os.environ[LAUNCHER] = str(os.getpid())
     from torch.distributed.run import main as torchrun
 
     try:
@@ -58,6 +71,20 @@ def launch(device: torch.device, num_devices: int | Literal["auto"]) -> None:
     except SignalException as error:
         raise SystemExit(128 + error.sigval) from None
     raise SystemExit(0)
+
+
+@functools.cache
+def _end_with(launcher: int) -> None:
+    """End this process if its launcher dies without ending it, as the launcher would have done."""
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(SAVE_SECONDS)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def count_devices(device: torch.device, num_devices: int | Literal["auto"]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import socket
@@ -14,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ import palm
 from helpers import ranks, tiny
 from helpers.loaded import run_script
 from palm.controller.controller import Controller
-from palm.core.invocation import program
+from palm.core.invocation import START, program
 from palm.distributed import group
 from palm.distributed.group import is_launched, split_among_ranks
 from palm.distributed.launch import launch
@@ -358,6 +359,48 @@ def test_a_program_that_starts_itself_and_ends_right_after_an_exchange_ends_well
     assert status == 0, output
     assert output.splitlines().count("2 devices: starting one process for each") == 1
     assert output.splitlines().count("left the group") == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not tell that a parent process has died")
+def test_processes_whose_launcher_is_killed_end_with_a_checkpoint(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    # Without an end it takes minutes.
+    settings = tiny.config(tmp_path, "cls", num_devices=2, device="cpu", num_epochs=2000)
+    (tmp_path / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    words = [*START, "train", str(tmp_path / "config.yaml")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as launcher:
+        assert launcher.stdout is not None
+        assert not read(launcher.stdout, b"Global step: 20").endswith(CLOSED)
+        launcher.kill()
+        text = read(launcher.stdout, CLOSED)
+    assert text.endswith(CLOSED)
+    assert b"SIGTERM: stopping after the current step" in text
+    assert b"Traceback" not in text
+    checkpoint = newest_checkpoint(tmp_path / "out")
+    assert checkpoint is not None
+    assert 20 <= int(checkpoint.name.removeprefix("step_")) < 10_000
+
+
+CLOSED = b"<closed>"
+
+
+def read(stream: IO[bytes], last: bytes) -> bytes:
+    """Read, for at most a minute, until something comes or all processes have closed the stream."""
+    said, until = b"", time.monotonic() + 60
+    while last not in said and select.select([stream], [], [], max(0, until - time.monotonic()))[0]:
+        said += os.read(stream.fileno(), 1 << 16) or CLOSED
+        if said.endswith(CLOSED):
+            break
+    return said
+
+
+def test_a_process_that_cannot_reach_the_others_is_an_error_of_palm(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = str(free_port())
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(palm.TrainingError, match=rf"rank 1 of 2.*localhost:{port}.*process_group_timeout"):
+        group.join(torch.device("cpu"), timeout=1)
 
 
 def test_the_checkpoint_that_came_farthest_is_the_newest_whatever_its_steps(tmp_path: Path) -> None:

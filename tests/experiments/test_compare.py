@@ -29,7 +29,7 @@ from palm.experiments.comparison.setup import setup_of
 from palm.experiments.comparison.tuning import tuned
 from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.experiments.grid import worker
-from palm.experiments.grid.folder import JOB, ROWS, Grid, GridRun, Job
+from palm.experiments.grid.folder import CONFIGURATION, JOB, ROWS, Grid, GridRun, Job
 from palm.experiments.grid.source import Source
 from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
@@ -531,7 +531,8 @@ def test_every_kind_of_task_is_compared_with_itself_alone(tmp_path: Path) -> Non
     rows: dict[str, dict[str, list[Any]]] = {kind: {} for kind in KINDS}
     for run in setup.runs(ways, [1, 2]):  # here, because a process for each takes a minute
         place = grid.prepare(run, keep_models=False)
-        results[run.name] = worker._trained(place, read_record(place / JOB, Job))
+        controller = palm.Controller(place / CONFIGURATION, argv=[])
+        results[run.name] = worker._trained(place, controller, read_record(place / JOB, Job))
         for kind in results[run.name]["test"]:
             found = read_rows(place / ROWS / f"{kind}.jsonl")
             rows[kind].setdefault(run.name.partition("-seed")[0], []).append(found)

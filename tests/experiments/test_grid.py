@@ -123,7 +123,7 @@ def test_a_run_is_not_cleared_while_its_process_still_saves(tmp_path: Path, is_n
 
 def test_a_process_that_finds_a_result_removes_what_the_last_one_left(tmp_path: Path) -> None:
     """It waited for a process that wrote the result and died while it removed the models."""
-    grid, run = Grid(tmp_path), GridRun("one", {"global": {}, "tasks": {}, "backbone": {}})
+    grid, run = Grid(tmp_path), GridRun("one", settings_of(tmp_path))
     folder = grid.prepare(run, keep_models=False)
     write_json(folder / "result.json", {})
     left = folder / "out" / "cls" / f".infer_model.{_host()}-{os.getpid()}.part"  # not gone yet
@@ -168,6 +168,39 @@ def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:
     clear(folder)
 
 
+def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_path: Path) -> None:
+    scored: dict[str, Any] = {}
+    data = str(tmp_path / "cls.tsv")
+    more = {
+        "dev_file": data,
+        "eval_every_n_steps": 5,
+        "num_epochs": 8,
+        "learning_rate": 0.03,
+        "dropout_prob": 0,
+    }
+    off = {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
+    ways = {"one": {"batch_size": 8}, "two": {"batch_size": 4, "num_devices": 2, "device": "cpu"}}
+    runs = []
+    for name, way in ways.items():
+        settings = settings_of(tmp_path, **more, **way)
+        settings["backbone"].update(off)
+        runs.append(GridRun(name, settings, test={"cls": data}))
+    pool = Pool(Grid(tmp_path / "grid"), ["compare", "--one_run"], [{}])
+    pool.train(runs, lambda run, result, _: scored.update({run.name: {**result, "seconds": 0}}))
+    assert scored["one"] == scored["two"]
+    assert scored["two"]["dev"][-1][1] > 0.5  # 0.375 at first
+    assert not list((tmp_path / "grid").rglob("*.safetensors"))
+
+
+def test_gpus_are_shared_out_by_runs_that_need_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,7")
+    groups = [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(None, use_gpu=True, num_devices=2)]
+    assert groups == ["0,1", "2,3"]
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(1, True, num_devices=8)] == ["0,1,2,3,7"]
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(6, True)] == ["0", "1", "2", "3", "7", "0"]
+
+
 def test_time_that_is_left_goes_by_steps(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +226,7 @@ def test_runs_share_the_cores_of_a_machine_without_gpus(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert slots_of(None, use_gpu=False) == [{}]
     assert slots_of(2, use_gpu=False) == [{"OMP_NUM_THREADS": "4"}] * 2
+    assert slots_of(2, use_gpu=False, num_devices=2) == [{"OMP_NUM_THREADS": "2"}] * 2
     with pytest.raises(ConfigError) as caught:
         slots_of(0, use_gpu=False)
     assert "workers: 0" in str(caught.value)

@@ -78,7 +78,7 @@ def compare(
     source = Source(config, task_dir, argv)
     setup, points = _checked(source, seeds, budget, test or {}, model, also or {}, tune or {})
     with only_run_in(folder := folder_of(setup.settings.save_path, "compare", output)):
-        pool = source.pool(Grid(folder), "compare", workers, setup.settings.use_gpu, keep_models)
+        pool = source.pool(Grid(folder), "compare", workers, setup.settings, keep_models)
         return _compared(setup, points, pool, seeds, overwrite)
 
 

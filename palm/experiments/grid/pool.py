@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -150,12 +151,15 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def slots_of(workers: int | None, use_gpu: bool) -> list[dict[str, str]]:
+def slots_of(
+    workers: int | None, use_gpu: bool, num_devices: int | Literal["auto"] = "auto"
+) -> list[dict[str, str]]:
     """Return the environment variables of the processes that train at the same time.
 
     Args:
-        workers: number of processes; None for one on every visible GPU, or one on a CPU.
+        workers: number of runs; None for as many as the visible GPUs are enough for, or one on a CPU.
         use_gpu: whether the runs use GPUs if there are any.
+        num_devices: number of devices of a run; auto for one.
 
     Raises:
         ConfigError: `workers` is below 1.
@@ -163,15 +167,20 @@ def slots_of(workers: int | None, use_gpu: bool) -> list[dict[str, str]]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     number = torch.cuda.device_count() if use_gpu else 0
     devices = visible.split(",")[:number] if visible else [str(k) for k in range(number)]
+    size = 1 if num_devices == "auto" else num_devices
+    # Too few GPUs for one run are an error of that run.
+    starts = range(0, max(1, len(devices) - size + 1), size)
+    groups = [",".join(devices[start : start + size]) for start in starts]
     if workers is None:
-        workers = max(1, len(devices))
+        workers = len(groups)
     raise_any(count_problems(workers=workers))
     if devices:
-        return [{"CUDA_VISIBLE_DEVICES": devices[k % len(devices)]} for k in range(workers)]
+        return [{"CUDA_VISIBLE_DEVICES": groups[k % len(groups)]} for k in range(workers)]
     if workers == 1 or "OMP_NUM_THREADS" in os.environ:
         return [{} for _ in range(workers)]
     # Without a limit, each process would use all cores, and they would wait for each other.
-    return [{"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))} for _ in range(workers)]
+    threads = max(1, (os.cpu_count() or 1) // (workers * size))
+    return [{"OMP_NUM_THREADS": str(threads)} for _ in range(workers)]
 
 
 class GridProgress:

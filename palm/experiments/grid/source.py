@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.config import Config
+from palm.controller.settings import RunSettings
 from palm.controller.startup import read_program_config
 from palm.core.errors import ConfigError
 from palm.experiments.grid.folder import Grid, word_of
@@ -34,11 +35,12 @@ class Source:
         return read_program_config(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
 
     def pool(
-        self, grid: Grid, command: str, workers: int | None, use_gpu: bool, keep_models: bool = False
+        self, grid: Grid, command: str, workers: int | None, settings: RunSettings, keep_models: bool = False
     ) -> Pool:
         """Return the process pool of a grid; its processes can import the user's own components."""
         home = [] if isinstance(self.config, Mapping) else ["--of", str(self.config)]
-        return Pool(grid, [command, "--one_run", *home], slots_of(workers, use_gpu), keep_models)
+        slots = slots_of(workers, settings.use_gpu, settings.num_devices)
+        return Pool(grid, [command, "--one_run", *home], slots, keep_models)
 
 
 def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import chain, tee
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from palm.core.files.fs import write_json, write_text
 from palm.core.files.manifest import is_sealed
 from palm.core.files.records import read_record
 from palm.core.numerics.device import device_of
-from palm.distributed.group import is_first
+from palm.distributed.group import from_first, is_first, is_launched
 from palm.engine.inference.loading import load_model
 from palm.engine.inference.model_paths import BEST, LAST
 from palm.engine.run.evaluation import Evaluator, json_ready
@@ -57,12 +58,16 @@ def work(folder: Path) -> None:
 
     # The parent process holds the other end of standard input and never writes. End of file means that it has
     # died; this process then ends with a checkpoint, as on SIGTERM.
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    # Two processes must not write to the same folder.
-    with within(folder), worker_lock(folder):
+    # Of several devices, only the launcher's process ends the others.
+    if not is_launched():
+        threading.Thread(target=end_with_parent, daemon=True).start()
+    # This starts a process for each of several devices, which all come here.
+    controller = Controller(folder / CONFIGURATION, argv=[])
+    # Two launches must not write to the same folder.
+    with within(folder), worker_lock(folder) if is_first() else nullcontext():
         job = read_record(folder / JOB, Job)
-        if not (folder / RESULT).is_file():
-            result = _trained(folder, job)
+        if not from_first(lambda: (folder / RESULT).is_file()):
+            result = _trained(folder, controller, job)
             if is_first():
                 write_json(folder / RESULT, result)
         # Also after the result of a process that died while it removed them.
@@ -70,9 +75,8 @@ def work(folder: Path) -> None:
             remove_models(folder)
 
 
-def _trained(folder: Path, job: Job) -> Result:
+def _trained(folder: Path, controller: Controller, job: Job) -> Result:
     listener = _Listener()
-    controller = Controller(folder / CONFIGURATION, argv=[])
     try:
         trained = controller.train([listener])
     except TrainingError as error:  # such as a NaN loss, which is a result and not an error of the grid

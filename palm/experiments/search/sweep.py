@@ -118,7 +118,7 @@ def sweep(
     settings = _checked(source.at(first_point(found)))
     with only_run_in(folder := folder_of(settings.save_path, "sweep", output)):
         study = _opened(folder, found, source, trials, overwrite)
-        pool = source.pool(Grid(folder), "sweep", workers, settings.use_gpu, keep_models)
+        pool = source.pool(Grid(folder), "sweep", workers, settings, keep_models)
         found_trials = _trained(pool, source, found, study, trials or 0)
         return _written(folder, found_trials, source)
 
