@@ -241,40 +241,60 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def grids(data: Path, work: Path, wanted: int, trials: Trials) -> None:
-    """Sweeps with Optuna, and comparisons, killed at random moments and continued until they end."""
+    """Sweeps with Optuna, and comparisons, killed at random moments and continued until they end.
+
+    Some are killed with other settings first and begun anew with `overwrite`, some train on two devices.
+    """
     short = {"overwrite": True, "num_epochs": 1, "hidden_size": 8}
     settings = tiny_run.settings(data, work / "none", **short)
-    rates = {"learning_rate": {"low": 1e-4, "high": 1e-1, "log": True}}
-    alone = {**settings, "target_tag": [1, 0]}
-    commands: dict[str, Callable[[Path], object]] = {
-        "sweep": lambda out: palm.sweep(settings, rates, trials=3, output=out),
-        "compare": lambda out: palm.compare(alone, seeds=2, output=out, overwrite=True),
-    }
-    for name, command in commands.items():
-        draw = random.Random(5)
-        out = work / name
-        start = time.perf_counter()
-        killed_within(10_000, lambda: command(out))  # noqa: B023
-        duration = time.perf_counter() - start
-        whole = results_of(out, name)
-        kills = 0
-        while kills < wanted:
-            shutil.rmtree(out, ignore_errors=True)
-            deaths = 0
-            while killed_within(draw.uniform(0, duration), lambda: command(out)):  # noqa: B023
-                deaths += 1
-            kills += deaths
-            wrong = [] if results_of(out, name) == whole else ["other results"]
-            wrong += [f"left over: {left}" for left in tiny_run.temporaries(out)]
-            for number in range(deaths):
-                trials.add(f"killed at a random moment: {name}", wrong if number == 0 else [])
-            print(f"{name}: {kills} kills", flush=True)
+
+    def sweep(low: float, **more: Any) -> Callable[[Path], object]:
+        rates = {"learning_rate": {"low": low, "high": 1e-1, "log": True}}
+        return lambda out: palm.sweep({**settings, **more}, rates, trials=3, output=out, overwrite=True)
+
+    def compare(epochs: int) -> Callable[[Path], object]:
+        alone = {**settings, "target_tag": [1, 0], "num_epochs": epochs}
+        return lambda out: palm.compare(alone, seeds=2, output=out, overwrite=True)
+
+    for name, first, command in (
+        ("sweep", sweep(1e-4), sweep(1e-4)),
+        ("compare", compare(1), compare(1)),
+        ("sweep, begun anew", sweep(1e-3), sweep(1e-4)),
+        ("compare, begun anew", compare(2), compare(1)),
+        ("sweep on two devices", sweep(1e-4, num_devices=2), sweep(1e-4, num_devices=2)),
+    ):
+        killed_grids(work / name.replace(" ", "_"), name, (first, command), wanted, trials)
+
+
+def killed_grids(
+    out: Path, name: str, commands: Sequence[Callable[[Path], object]], wanted: int, trials: Trials
+) -> None:
+    """A grid that is killed, with its first command once, and continued with the second until it ends."""
+    first, command = commands
+    draw = random.Random(5)
+    start = time.perf_counter()
+    killed_within(10_000, lambda: command(out))
+    duration = time.perf_counter() - start
+    whole = results_of(out, name)
+    kills = 0
+    while kills < wanted:
+        shutil.rmtree(out, ignore_errors=True)
+        deaths = int(killed_within(draw.uniform(0, duration), lambda: first(out)))
+        while killed_within(draw.uniform(0, duration), lambda: command(out)):
+            deaths += 1
+        kills += deaths
+        wrong = [] if results_of(out, name) == whole else ["other results"]
+        wrong += [f"left over: {left}" for left in tiny_run.temporaries(out)]
+        for number in range(deaths):
+            trials.add(f"killed at a random moment: {name}", wrong if number == 0 else [])
+        print(f"{name}: {kills} kills", flush=True)
 
 
 def results_of(out: Path, name: str) -> Any:
     """The result of a sweep or a comparison, without times."""
+    kind = name.replace(",", " ").split()[0]
     return json.loads(
-        (out / f"{name}.json").read_text(encoding="utf-8"),
+        (out / f"{kind}.json").read_text(encoding="utf-8"),
         object_hook=lambda found: {key: value for key, value in found.items() if key != "seconds"},
     )
 
