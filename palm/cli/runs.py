@@ -120,9 +120,11 @@ def _record(options: argparse.Namespace) -> None:
     from palm.engine.run.determinism import EnoughSteps, Recorder
 
     killed_after = options.steps if options.killed else None
+    # First, because it starts a process for each of several devices, and only one of them records.
+    controller = Controller(options.config, options.task_dir, argv=options.settings)
     recorder = Recorder(options.record, options.steps + options.more, killed_after)
     with suppress(EnoughSteps):
-        Controller(options.config, options.task_dir, argv=options.settings).train([recorder])
+        controller.train([recorder])
 
 
 def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from palm.distributed import group
 from palm.distributed.group import is_launched, split_among_ranks
 from palm.distributed.launch import launch
 from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
+from palm.engine.run.determinism import read_recording
 
 ROOT = Path(__file__).resolve().parents[2]
 HELPERS = ROOT / "tests" / "helpers"
@@ -392,6 +393,16 @@ def read(stream: IO[bytes], last: bytes) -> bytes:
         if said.endswith(CLOSED):
             break
     return said
+
+
+def test_one_of_two_processes_records_a_run_for_verify_resume(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    settings = tiny.config(tmp_path, "cls", num_devices=2, device="cpu")
+    (tmp_path / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    words = ["verify-resume", str(tmp_path / "config.yaml"), "--record", str(tmp_path / "record.jsonl")]
+    done = subprocess.run([*START, *words, "--steps", "2", "--more", "1"], capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert list(read_recording(tmp_path / "record.jsonl")) == [1, 2, 3]
 
 
 def test_a_process_that_cannot_reach_the_others_is_an_error_of_palm(monkeypatch: pytest.MonkeyPatch) -> None:
