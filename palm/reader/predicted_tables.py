@@ -18,6 +18,9 @@ from palm.reader.chunks import chunks_of
 from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 
+KIND = "predictions"
+"""The kind of a file whose name the user chooses (see `write_atomically`)."""
+
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
 """Fields of a record that a table shows in another form, or not at all."""
 
@@ -109,8 +112,8 @@ def write_table(
     make_folder(path.parent)
     write = _WRITE.get(path.suffix.lower())
     if write is None:
-        return write_records(rows, path.parent, path.name)
-    with write_atomically(path) as file:
+        return write_records(rows, path.parent, path.name, kind=KIND)
+    with write_atomically(path, kind=KIND) as file:
         first = list(islice(rows, BATCH))
         columns = list(dict.fromkeys(chain(names, *first)))
         made = _uniform(chain(first, rows), columns, path)

@@ -110,8 +110,10 @@ class SavedAnswers(Mapping[str, str]):
         return f"SavedAnswers({str(self.path)!r})"
 
 
-def write_records(records: Iterable[Record], directory: Path, name: str = "predictions.json") -> SavedRecords:
-    """Write a JSON lines file into `directory`, one object for each record.
+def write_records(
+    records: Iterable[Record], directory: Path, name: str = "predictions.json", kind: str = ""
+) -> SavedRecords:
+    """Write a JSON lines file into `directory`, one object for each record; `kind` as in `write_atomically`.
 
     Raises:
         StorageError: the directory cannot be written to.
@@ -120,7 +122,7 @@ def write_records(records: Iterable[Record], directory: Path, name: str = "predi
     position = 0
     count = 0
     path = directory / name
-    with _new_file(path) as file:
+    with _new_file(path, kind) as file:
         for record in records:
             line = json.dumps(record, ensure_ascii=False, default=str) + "\n"
             file.write(line)
@@ -171,11 +173,11 @@ def _new_object(path: Path, end: str = "\n}\n") -> Iterator[Callable[[str, Any],
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[TextIO]:
+def _new_file(path: Path, kind: str = "") -> Iterator[TextIO]:
     """A text file that replaces `path` once it is complete."""
     make_folder(path.parent)
     # A lone surrogate cannot be encoded in UTF-8, so it is written as a JSON escape.
-    with write_atomically(path) as opened:
+    with write_atomically(path, kind=kind) as opened:
         file = TextIOWrapper(opened, "utf-8", "backslashreplace", "\n")
         yield file
         file.detach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -14,10 +15,11 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
-from palm.core.files.fs import WRITTEN
+from palm.core.files.fs import WRITTEN, write_text
 from palm.engine.inference import inference
 from palm.engine.inference.inference import InferenceModel
 from palm.engine.inference.prediction_resume import PREDICTION_LOCK, PREDICTION_LOG, PredictionLog
+from palm.reader.tables.selection import data_checksum
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,9 @@ def test_a_stopped_prediction_continues_byte_by_byte(
 def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path) -> None:
     folder = trained / "out" / "cls" / "infer_model"
     model = palm.load_model(folder)
-    log = PredictionLog(tmp_path, lambda: {**model._about(trained / "cls.tsv"), "model": "another"})
+    log = PredictionLog(
+        tmp_path, lambda: {**model._about(data_checksum(trained / "cls.tsv", "blake2b")), "model": "another"}
+    )
     log.append([{}])
     with pytest.raises(StorageError) as caught:
         model.predict_file(trained / "cls.tsv", tmp_path, resume=True)
@@ -138,3 +142,62 @@ def test_of_a_journal_with_a_flipped_bit_only_whole_lines_are_taken_over(tmp_pat
         found = list(again.chunks())
         assert found == chunks[: len(found)]
         assert len(found) < len(chunks) or number // 8 == len(whole) - 1, number
+
+
+def test_a_file_that_was_replaced_meanwhile_cannot_continue_it(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its digest is that of the file that is read, not of one that is put in its place later."""
+    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 8)
+    data = tmp_path / "data.tsv"
+    shutil.copy(trained / "cls.tsv", data)
+    model = palm.load_model(trained / "out" / "cls" / "infer_model")
+    well = model.steps
+
+    def replaced(*arguments: Any, **settings: Any) -> Any:
+        steps = well(*arguments, **settings)
+        yield next(steps)
+        (tmp_path / "new").write_text("label\ttext_a\n" + "1\tthe dog\n" * 40, encoding="utf-8")
+        (tmp_path / "new").replace(data)
+        yield from islice(steps, 13)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "steps", replaced)
+        with pytest.raises(KeyboardInterrupt):
+            model.predict_file(data, tmp_path / "out")
+    with pytest.raises(StorageError, match="differs in input file"):
+        model.predict_file(data, tmp_path / "out", resume=True)
+
+
+def test_the_log_of_another_prediction_stays_or_is_said_to_be_replaced(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 8)
+    folder = trained / "out" / "cls" / "infer_model"
+    stopped = palm.load_model(folder)
+    stop_after(stopped, 14, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.predict_file(trained / "cls.tsv", tmp_path / "one.jsonl")
+    log = (tmp_path / PREDICTION_LOG).read_bytes()
+    model = palm.load_model(folder)
+    few = tmp_path / "few.tsv"
+    few.write_text("label\ttext_a\n1\tthe dog\n", encoding="utf-8")
+    model.predict_file(few, tmp_path / "few.jsonl")
+    assert (tmp_path / PREDICTION_LOG).read_bytes() == log
+    caplog.clear()
+    model.predict_file(trained / "mlm.tsv", tmp_path / "other.jsonl")
+    assert [record.args for record in caplog.records if "stopped prediction" in record.msg] == [(tmp_path,)]
+    assert not (tmp_path / PREDICTION_LOG).exists()
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "bad_rows.jsonl"])
+def test_a_table_of_predictions_replaces_no_other_file_of_palm(
+    trained: Path, tmp_path: Path, name: str
+) -> None:
+    write_text(tmp_path / name, "{}\n", grows=True)
+    model = palm.load_model(trained / "out" / "cls" / "infer_model")
+    for write in (model.predict_file, lambda data, out: model.evaluate(data, output=out)):
+        with pytest.raises(StorageError, match=rf"{name} was not written by palm as predictions"):
+            write(trained / "cls.tsv", tmp_path / name)
+    assert (tmp_path / name).read_text(encoding="utf-8") == "{}\n"

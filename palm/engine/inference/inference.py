@@ -178,7 +178,9 @@ class InferenceModel:
         directory = target.parent if is_table else target
         for name in [target.name] if is_table else PREDICTION_FILES:
             check_not_read(directory / name, sources_of(file))
-        log = PredictionLog(directory, lambda: self._about(file))
+        # Now, because another file may take its name while this one is read.
+        digest = data_checksum(file, "blake2b") if is_first() else ""
+        log = PredictionLog(directory, lambda: self._about(digest))
         if resume and is_first():
             log.resume()
         # Only the first rank has the log, but all ranks skip its examples.
@@ -197,13 +199,13 @@ class InferenceModel:
                 return from_first(make, lambda: exhaust(records))
             return from_first(lambda: self.reader.write(progress, directory), lambda: exhaust(records))
 
-    def _about(self, path: Path) -> dict[str, Any]:
-        """Return everything that the predictions of a file depend on: name in messages -> value."""
+    def _about(self, digest: str) -> dict[str, Any]:
+        """Return all that predictions depend on, with the file's digest: name in messages -> value."""
         device = next(self.backbone.parameters()).device
         weights = tensor_digests(self.weights())
         return {
             "model": hashlib.blake2b(json.dumps(weights).encode(), digest_size=16).hexdigest(),
-            "input file": data_checksum(path, "blake2b"),
+            "input file": digest,
             "reader": json.dumps(self.reader.settings, default=str),
             "batch size": self.batch_size,
             "precision": self.engine.about

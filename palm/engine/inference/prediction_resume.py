@@ -100,6 +100,8 @@ class PredictionLog:
     def _opened(self) -> IO[bytes]:
         if not self._end:
             self._digest = ""
+            if self.path.exists():
+                logger.warning("%s: the log of a stopped prediction is replaced", self.path.parent)
             write_text(self.path, self._line(self._about()).decode(), grows=True)
             return open_to_append(self.path)
         file = open_to_append(self.path)
@@ -128,7 +130,8 @@ class PredictionLog:
         with self._lock, suppress(OSError):  # a full or read-only disk has been reported already
             if self._file is not None:
                 self._file.close()
-            if kind is None or issubclass(kind, DataError):
+            # Without a line of this prediction, the log is that of another one, to another table.
+            if self.num_examples and (kind is None or issubclass(kind, DataError)):
                 remove_written(self.path)
         if kind is not None and is_written(self.path):
             logger.warning(
