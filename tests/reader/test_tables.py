@@ -7,6 +7,7 @@ import csv
 import gzip
 import json
 import lzma
+import os
 import pickle
 import re
 from collections.abc import Callable, Sequence
@@ -433,3 +434,23 @@ def test_a_key_twice_in_a_line_of_json_is_named(tmp_path: Path) -> None:
         list(raw_rows(path))
     assert f"{path}:2: " in str(caught.value)
     assert "'label' twice" in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_a_table_that_changes_while_it_is_read_is_an_error(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"data.tsv{suffix}"
+    opener: Any = {"": open, ".gz": gzip.open, ".xz": lzma.open}[suffix]
+    with opener(file, "wb") as stream:
+        stream.write(b"label\ttext_a\n" + b"1\tthe dog\n" * 10)
+    rows = raw_rows(file)
+    next(rows)
+    whole = file.read_bytes()
+    (tmp_path / "new").write_bytes(b"")
+    (tmp_path / "new").replace(file)  # the old file is read to its end
+    assert len(list(rows)) == 9
+    file.write_bytes(whole)
+    rows = raw_rows(file)
+    next(rows)
+    os.utime(file, (1, 1))
+    with pytest.raises(DataError, match="changed while it was being read"):
+        list(rows)

@@ -15,7 +15,7 @@ from palm.engine.run.evaluation import Evaluator, count_examples, json_ready
 from palm.engine.training.loop import Training
 from palm.engine.training.recipe import identity
 from palm.engine.training.task import Task
-from palm.reader.tables.files import files_of
+from palm.reader.tables.files import file_facts
 from palm.reader.tables.selection import data_checksum
 
 MAX_TASKS = 50
@@ -33,6 +33,7 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
     """
     if not is_first():
         return {}
+    task.warn_of_changed_files()
     settings = identity(training.recipe)
     del settings["task_instance"]
     return {
@@ -73,8 +74,7 @@ def _evaluation(training: Training, task: Task) -> dict[str, Any] | None:
 
 def _file(path: Path) -> dict[str, Any]:
     # A file whose size and modification time have not changed is not read again.
-    facts = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(path)]
-    return {"name": path.name, "sha256": _checksum(path, tuple(facts))}
+    return {"name": path.name, "sha256": _checksum(path, file_facts(path))}
 
 
 @lru_cache(maxsize=64)

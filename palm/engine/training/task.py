@@ -25,6 +25,7 @@ from palm.paradigm.base import Head
 from palm.reader.base import Reader
 from palm.reader.cache import DataCache, training_rows
 from palm.reader.rows.rows import Rows
+from palm.reader.tables.files import file_facts
 from palm.reader.text.bad_rows import BadRows
 
 PREDICTION_ROWS = 32
@@ -115,6 +116,7 @@ class Task:
     scores: list[float] = field(default_factory=list, init=False)
     bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = field(default=((), 0), init=False)
     stopped_at: int | None = field(default=None, init=False)
+    _files: dict[Path, object] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("train_file", "dev_file", "pred_file", "pred_output_path"):
@@ -163,6 +165,8 @@ class Task:
             TrainingError: too few rows for one step.
         """
         assert self.train_file is not None
+        files = [self.train_file, *([] if self.dev_file is None else [self.dev_file])]
+        self._files = {file: file_facts(file) for file in files}
         if self.print_first_n > 0:
             self._log_first_rows(self.train_file)
         if rows is None:
@@ -175,6 +179,17 @@ class Task:
         self.step = 0
         self.scores = []
         self.stopped_at = None
+
+    def warn_of_changed_files(self) -> None:
+        """Warn if the training or dev file has changed since training began or the last warning."""
+        for file, before in self._files.items():
+            if (now := file_facts(file)) != before:
+                self._files[file] = now
+                logger.warning(
+                    "%s: changed during training; the SHA-256 in saved models is that of the new file, and "
+                    "scores from before and after the change are not comparable",
+                    file,
+                )
 
     def _stream(self, rows: Rows, seed: int, devices: int) -> TaskStream:
         stream = TaskStream(

@@ -7,11 +7,12 @@ import glob
 import gzip
 import hashlib
 import lzma
+import os
 import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
@@ -112,12 +113,17 @@ def data_size(path: Path) -> int:
     return sum(file.stat().st_size for file in files_of(path))
 
 
+def file_facts(path: Path) -> tuple[tuple[Path, int, int], ...]:
+    """The files of a table with sizes and modification times, which tell whether they have changed."""
+    return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(path))
+
+
 @contextmanager
 def opened(file: Path) -> Iterator[IO[bytes]]:
     """Open a data file in binary mode, decompressing it while it is read.
 
     Raises:
-        DataError: a missing or damaged file.
+        DataError: a missing or damaged file, or one that was changed meanwhile.
     """
     opener = _COMPRESSED.get(file.suffix.lower(), open)
     try:
@@ -127,10 +133,21 @@ def opened(file: Path) -> Iterator[IO[bytes]]:
                 raise DataError(f"{file}: cannot read the data file ({POINTER})")
             if kinds := [kind for each, kind in _FOREIGN.items() if start.startswith(each)]:
                 raise DataError(f"{file}: not a table, but {kinds[0]}; save it as CSV or set format")
+            before = os.fstat(stream.fileno())
             yield stream
+        _check_unchanged(file, before)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{file}: cannot read the data file ({reason})") from error
+
+
+def _check_unchanged(file: Path, before: os.stat_result) -> None:
+    with suppress(OSError):
+        now = file.stat()
+        # One that was replaced or removed has been read to its end.
+        is_same = os.path.samestat(now, before)
+        if is_same and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            raise DataError(f"{file}: the file changed while it was being read; start again")
 
 
 @contextmanager
