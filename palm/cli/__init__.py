@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import signal
 import sys
@@ -27,6 +28,26 @@ from palm.cli import projects, runs, models, reports  # noqa: F401 - in the orde
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None:  # not an error of a stream
+            raise
+        if isinstance(error, BrokenPipeError):
+            code = 128 + getattr(signal, "SIGPIPE", 13)
+        else:
+            code = ExitCode.REFUSED
+            sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
+        # Python writes what is left in the buffer when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     show_on_console()
     words = sys.argv[1:] if arguments is None else list(arguments)
     set_verbosity("--quiet" in words, "--verbose" in words)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
+import shlex
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from helpers import tiny
 from palm.cli import COMMANDS, main
 from palm.cli.command import path
 from palm.core.errors import EXIT_CODES
+from palm.core.invocation import START
 
 
 @pytest.fixture
@@ -134,3 +139,20 @@ def test_every_command_that_writes_says_where_by_one_option() -> None:
     for option in filter(None, options.values()):
         assert str(option.help).startswith("where to write ")
         assert (option.metavar, option.type) == ("OUT", path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the words are those of a POSIX shell")
+@pytest.mark.parametrize(
+    ("redirection", "status", "said"),
+    [
+        ("| true", 128 + signal.SIGPIPE, ""),
+        (">&-", 0, ""),
+        ("> /dev/full", 2, "error: cannot write the output: No space left on device"),
+        (">&- 2>&-", 0, ""),
+    ],
+)
+def test_output_that_nobody_takes_is_no_crash(redirection: str, status: int, said: str) -> None:
+    words = shlex.join([*START, "ls"])
+    line = f"{words} {redirection}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr.strip()) == (status, said)
