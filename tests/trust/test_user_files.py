@@ -29,6 +29,7 @@ from palm.core.files.fs import (
     UNFINISHED,
     WRITTEN,
     _host,
+    check_not_read,
     has_changed,
     is_written,
     write_atomically,
@@ -39,6 +40,7 @@ from palm.core.invocation import START
 from palm.engine.inference.loading import load_model
 from palm.engine.run.run_directory import RunDirectory
 from palm.engine.run.run_lock import only_run_in
+from palm.engine.training.loop import Step
 from palm.engine.watching.history import write_lines
 from palm.experiments.grid.folder import Grid, GridRun
 from palm.export.convert import convert
@@ -461,9 +463,15 @@ def test_a_grid_says_which_runs_it_removed(tmp_path: Path, caplog: pytest.LogCap
 def test_a_run_says_which_results_it_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "palm")
     linked_copy(saved.model(tmp_path), tmp_path / "out" / "cls" / "infer_model")
+    names = [f"step_{number}" for number in range(8)]
+    for name in names:
+        with new_directory(tmp_path / "out" / name) as part:
+            (part / "state.json").write_text("{}", encoding="utf-8")
+    write_text(tmp_path / "out" / "bad_rows.jsonl", "")
     start_of_a_run(tmp_path / "out", overwrite=True)
     assert not (tmp_path / "out" / "cls" / "infer_model").exists()
-    assert [message for message in caplog.messages if "cls/infer_model" in message]
+    said = "\n".join(caplog.messages)
+    assert [name for name in (*names, "cls/infer_model", "bad_rows.jsonl") if name not in said] == []
 
 
 @pytest.mark.parametrize(
@@ -486,3 +494,29 @@ def test_a_damaged_line_of_the_record_makes_a_file_the_users(tmp_path: Path, cha
     record.write_text(f"{json.dumps(damaged)}\n[]\n5\n", encoding="utf-8")
     assert not is_written(tmp_path / "history.jsonl")
     assert not has_changed(tmp_path / "history.jsonl")
+
+
+def test_an_input_under_another_name_is_an_input(tmp_path: Path, mine: Path) -> None:
+    """Such as in a folder that is mounted twice, or in capitals where they do not count."""
+    os.link(mine, tmp_path / "same")
+    with pytest.raises(StorageError, match="would replace its source"):
+        check_not_read(tmp_path / "same", [mine])
+    check_not_read(tmp_path / "same", [tmp_path / "other"])
+
+
+def test_a_file_that_changes_during_training_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiny.write_files(tmp_path)
+    dev = tmp_path / "dev.tsv"
+    shutil.copy(tmp_path / "cls.tsv", dev)
+    tasks = {"cls": {**tiny.config(tmp_path, "cls")["tasks"]["cls"], "dev_file": str(dev)}}
+    settings = tiny.config(tmp_path, "cls", eval_every_n_steps=5, eval_every_epoch=False, tasks=tasks)
+
+    def change(event: object) -> None:
+        if isinstance(event, Step) and event.number == 7:
+            dev.write_text("label\ttext_a\n1\tthe dog\n", encoding="utf-8")
+
+    Controller(settings, argv=[]).train([change])
+    told = [record.args for record in caplog.records if "changed during training" in record.msg]
+    assert told == [(dev,)]

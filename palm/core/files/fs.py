@@ -142,14 +142,22 @@ def check_not_read(path: Path, reads: Iterable[object]) -> None:
         StorageError: it does; the message names the source.
     """
     for source in reads:
-        if isinstance(source, str | Path) and Path(source).resolve().is_relative_to(path.resolve()):
+        if isinstance(source, str | Path) and _is_in(Path(source).resolve(), path.resolve()):
             raise StorageError(f"writing {path} would replace its source, {source}; give another path")
 
 
-def remove_written(path: Path) -> None:
-    """Remove a file if palm wrote it and it has not changed since."""
-    if is_written(path):
+def _is_in(source: Path, path: Path) -> bool:
+    """Check whether a file is or lies in `path`, which may have several names, as where a disk is mounted."""
+    with suppress(OSError):
+        return any(path.samefile(place) for place in (source, *source.parents) if place.exists())
+    return source.is_relative_to(path)
+
+
+def remove_written(path: Path) -> bool:
+    """Remove a file if palm wrote it and it has not changed since; return True if it did."""
+    if found := is_written(path):
         remove(path)
+    return found
 
 
 @contextmanager

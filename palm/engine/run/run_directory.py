@@ -120,14 +120,16 @@ class RunDirectory:
             self._check_same(identity)
         if not self._is_inside(start.checkpoint):
             # Only results of an earlier run of palm are removed; its checkpoints are never used again.
-            if found := self.results():
-                folders = ", ".join(shortened(found, MOST_FOLDERS))
-                logger.info("%s: starting from scratch; replacing %s of an earlier run", self.path, folders)
+            found = self.results()
             # Before the record is written: if the process dies in between, the rest belongs to the old run.
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
-            for name in (names.BAD_ROWS, names.STAGES_RECORD):
-                remove_written(self.path / name)
+            files = (names.BAD_ROWS, names.STAGES_RECORD)
+            found += [name for name in files if remove_written(self.path / name)]
+            if found:
+                logger.info(
+                    "%s: starting from scratch; replaced %s of an earlier run", self.path, ", ".join(found)
+                )
         record = {
             "id": start.run_id,
             "since": datetime.now().astimezone().isoformat(" ", "seconds"),
