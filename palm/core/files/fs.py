@@ -153,11 +153,10 @@ def _is_in(source: Path, path: Path) -> bool:
     return source.is_relative_to(path)
 
 
-def remove_written(path: Path) -> bool:
-    """Remove a file if palm wrote it and it has not changed since; return True if it did."""
-    if found := is_written(path):
+def remove_written(path: Path) -> None:
+    """Remove a file if palm wrote it and it has not changed since."""
+    if is_written(path):
         remove(path)
-    return found
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from palm.core.differences import shortened
 from palm.core.errors import ResourceError, StorageError, TrainingError
 from palm.core.files.atomic_dir import check_target, move_foreign_aside, remove_directory, remove_stale
 from palm.core.files.door import has_link
-from palm.core.files.fs import check_replaceable, numbered, remove_written, write_json
+from palm.core.files.fs import check_replaceable, is_written, numbered, remove_written, write_json
 from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_json, wrap_read_errors
@@ -120,16 +120,15 @@ class RunDirectory:
             self._check_same(identity)
         if not self._is_inside(start.checkpoint):
             # Only results of an earlier run of palm are removed; its checkpoints are never used again.
-            found = self.results()
+            files = (names.BAD_ROWS, names.STAGES_RECORD)
+            if found := [*self.results(), *(name for name in files if is_written(self.path / name))]:
+                named = ", ".join(found)
+                logger.info("%s: starting from scratch; replacing %s of an earlier run", self.path, named)
             # Before the record is written: if the process dies in between, the rest belongs to the old run.
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
-            files = (names.BAD_ROWS, names.STAGES_RECORD)
-            found += [name for name in files if remove_written(self.path / name)]
-            if found:
-                logger.info(
-                    "%s: starting from scratch; replaced %s of an earlier run", self.path, ", ".join(found)
-                )
+            for name in files:
+                remove_written(self.path / name)
         record = {
             "id": start.run_id,
             "since": datetime.now().astimezone().isoformat(" ", "seconds"),
