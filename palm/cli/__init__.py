@@ -15,6 +15,7 @@ from palm.cli.command import COMMANDS, Command, find_components
 from palm.cli.without_torch import run_without_torch
 from palm.config.command_line import split_arguments
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError
+from palm.core.files.write_errors import REMEDIES
 from palm.core.limits import explain_limits
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.shown import printable
@@ -35,13 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except OSError as error:
-        if error.filename is not None:  # not an error of a stream
-            raise
-        if isinstance(error, BrokenPipeError):
-            code = 128 + getattr(signal, "SIGPIPE", 13)
-        else:
+        code = 128 + getattr(signal, "SIGPIPE", 13)
+        if not isinstance(error, BrokenPipeError):
+            if error.filename is not None or error.errno not in REMEDIES:  # not an error of a stream
+                raise
             code = ExitCode.REFUSED
-            sys.stderr.write(f"error: cannot write the output: {error.strerror}\n")
+            sys.stderr.write(f"error: cannot write the output: {REMEDIES[error.errno]}\n")
         # Python writes what is left in the buffer when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code

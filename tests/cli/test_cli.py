@@ -147,7 +147,7 @@ def test_every_command_that_writes_says_where_by_one_option() -> None:
     [
         ("| true", 128 + signal.SIGPIPE, ""),
         (">&-", 0, ""),
-        ("> /dev/full", 2, "error: cannot write the output: No space left on device"),
+        ("> /dev/full", 2, "error: cannot write the output: the disk is full; free some space"),
         (">&- 2>&-", 0, ""),
     ],
 )

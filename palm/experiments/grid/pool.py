@@ -164,23 +164,28 @@ def slots_of(
     Raises:
         ConfigError: `workers` is below 1.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    number = torch.cuda.device_count() if use_gpu else 0
-    devices = visible.split(",")[:number] if visible else [str(k) for k in range(number)]
     size = 1 if num_devices == "auto" else num_devices
-    # Too few GPUs for one run are an error of that run.
-    starts = range(0, max(1, len(devices) - size + 1), size)
-    groups = [",".join(devices[start : start + size]) for start in starts]
+    groups = _groups_of_gpus(size) if use_gpu else []
     if workers is None:
-        workers = len(groups)
+        workers = max(1, len(groups))
     raise_any(count_problems(workers=workers))
-    if devices:
+    if groups:
         return [{"CUDA_VISIBLE_DEVICES": groups[k % len(groups)]} for k in range(workers)]
     if workers == 1 or "OMP_NUM_THREADS" in os.environ:
         return [{} for _ in range(workers)]
     # Without a limit, each process would use all cores, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // (workers * size))
     return [{"OMP_NUM_THREADS": str(threads)} for _ in range(workers)]
+
+
+def _groups_of_gpus(size: int) -> list[str]:
+    """Return the visible GPUs in groups, as in CUDA_VISIBLE_DEVICES; none, if there are no GPUs."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    number = torch.cuda.device_count()
+    devices = visible.split(",")[:number] if visible else [str(k) for k in range(number)]
+    # Too few GPUs for one run are an error of that run.
+    starts = range(0, max(1, number - size + 1), size) if number else ()
+    return [",".join(devices[start : start + size]) for start in starts]
 
 
 class GridProgress:

@@ -51,16 +51,8 @@ class _Listener:
 
 def work(folder: Path) -> None:
     """Train and score the run of a folder, unless it has a result; `result.json` is written last."""
-
-    def end_with_parent() -> None:
-        os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock when the interpreter ends
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    # The parent process holds the other end of standard input and never writes. End of file means that it has
-    # died; this process then ends with a checkpoint, as on SIGTERM.
-    # Of several devices, only the launcher's process ends the others.
-    if not is_launched():
-        threading.Thread(target=end_with_parent, daemon=True).start()
+    if not is_launched():  # otherwise its launcher does so, and ends it
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     # This starts a process for each of several devices, which all come here.
     controller = Controller(folder / CONFIGURATION, argv=[])
     # Two launches must not write to the same folder.
@@ -73,6 +65,15 @@ def work(folder: Path) -> None:
         # Also after the result of a process that died while it removed them.
         if is_first() and not job["keep_models"]:
             remove_models(folder)
+
+
+def _end_with_parent() -> None:
+    """End as on SIGTERM, with a checkpoint, when the parent process has died.
+
+    It holds the other end of standard input and never writes, so reading returns at the end of the file.
+    """
+    os.read(sys.stdin.fileno(), 1)  # a buffered read would hold a lock when the interpreter ends
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _trained(folder: Path, controller: Controller, job: Job) -> Result:
