@@ -148,6 +148,23 @@ def test_models_that_were_kept_stay_when_the_grid_continues_without_that_option(
     assert [path.name for path in folder.glob("out/cls/infer_model/*.json")] != []
 
 
+def test_results_of_runs_with_unknown_settings_are_not_taken_over(tmp_path: Path) -> None:
+    grid = Grid(tmp_path)
+    grid.open("compare", {"a": 1})
+    folder = grid.prepare(GridRun("one", {"global": {}, "tasks": {}, "backbone": {}}), keep_models=False)
+    write_json(folder / "result.json", {})
+    (tmp_path / "grid.json").unlink()
+    with pytest.raises(StorageError, match=r"has runs but no grid\.json.*--overwrite"):
+        grid.open("compare", {"a": 2})
+    record = (folder / WRITTEN).read_bytes()
+    (folder / WRITTEN).unlink()
+    with pytest.raises(StorageError, match=r"result\.json was not written by palm"):
+        grid.open("compare", {"a": 2}, overwrite=True)
+    (folder / WRITTEN).write_bytes(record)
+    assert grid.open("compare", {"a": 2}, overwrite=True)
+    assert not (folder / "result.json").exists()
+
+
 def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:
     grid = Grid(tmp_path)
     assert grid.open("compare", {"a": {"b": 1}})

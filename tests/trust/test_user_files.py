@@ -520,3 +520,12 @@ def test_a_file_that_changes_during_training_is_told(
     Controller(settings, argv=[]).train([change])
     told = [record.args for record in caplog.records if "changed during training" in record.msg]
     assert told == [(dev,)]
+
+
+def test_a_stage_with_a_note_of_the_user_is_not_taken_for_one_of_the_new_run(tmp_path: Path) -> None:
+    weights = tmp_path / "out" / "stages" / "1-one" / "weights"
+    linked_copy(saved.model(tmp_path), weights)
+    (weights / "NOTE.txt").write_text(MINE, encoding="utf-8")
+    start_of_a_run(tmp_path / "out", overwrite=True)
+    assert not weights.exists()
+    assert (weights.with_name("weights.kept") / "NOTE.txt").read_text(encoding="utf-8") == MINE

@@ -127,6 +127,7 @@ class RunDirectory:
             # Before the record is written: if the process dies in between, the rest belongs to the old run.
             for folder in (*self._checkpoints(), *self._models()):
                 remove_directory(folder)
+                move_foreign_aside(folder)  # with files of the user's, it must not count as this run's
             for name in files:
                 remove_written(self.path / name)
         record = {

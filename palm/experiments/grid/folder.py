@@ -15,7 +15,7 @@ from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import remove_directory, remove_stale
 from palm.core.files.door import has_link, make_folder
-from palm.core.files.fs import remove_written, write_json, write_text
+from palm.core.files.fs import check_replaceable, remove_written, write_json, write_text
 from palm.core.files.locking import locked
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.records import read_record
@@ -36,6 +36,8 @@ RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
 RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, f"{ROWS}/*.jsonl"]
 RUN_PATTERNS += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name in RUN_FILES]
 """The files of a run's folder, except models and checkpoints, which have manifests."""
+
+REMEDY = "Replace its runs (--overwrite), or give another folder (--output)"
 
 MOST_DIFFERENCES = 8
 """Maximum differences in a message."""
@@ -134,9 +136,10 @@ class Grid:
             StorageError: the folder contains another grid, with the differences; or it cannot be written.
         """
         file = self.path / DESCRIPTION
+        earlier = "grid"
         if file.is_file():
             saved = read_record(file, Description)
-            old = saved["about"]
+            earlier, old = saved["kind"], saved["about"]
             # A comparison may get more variants later. Its results stay valid if everything that is in both
             # descriptions is equal.
             about = {**about, **{name: {**old.get(name, {}), **about[name]} for name in grows}}
@@ -145,20 +148,22 @@ class Grid:
                 f"{'.'.join(path)} was {before!r} and is now {now!r}"
                 for path, before, now in changes(old, {**about, **kept})
             ]
-            if saved["kind"] != kind:
-                lines = [f"it was made by palm {saved['kind']}, not palm {kind}"]
+            if earlier != kind:
+                lines = [f"it was made by palm {earlier}, not palm {kind}"]
             if not lines:
                 write_json(file, {**saved, "about": about})
                 return False
             if not overwrite:
-                changed = shortened(lines, MOST_DIFFERENCES)
-                raise StorageError(
-                    "\n  ".join([f"{self.path} was begun with other settings:", *changed])
-                    + "\nReplace its runs (--overwrite), or give another folder (--output)"
-                )
-            for folder in self.folders():
-                clear(folder)
-                logger.info("removed the files of an earlier %s: %s", saved["kind"], folder)
+                changed = "\n  ".join(shortened(lines, MOST_DIFFERENCES))
+                raise StorageError(f"{self.path} was begun with other settings:\n  {changed}\n{REMEDY}")
+        elif self.folders() and not overwrite:
+            raise StorageError(f"{self.path} has runs but no {DESCRIPTION} with their settings. {REMEDY}")
+        for folder in self.folders():
+            clear(folder)
+            check_replaceable(
+                folder / RESULT
+            )  # it could not be removed, and would count as that of a new run
+            logger.info("removed the files of an earlier %s: %s", earlier, folder)
         make_folder(self.path / "runs")
         write_json(file, {"kind": kind, "about": about})
         return True
