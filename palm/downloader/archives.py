@@ -12,7 +12,7 @@ from palm.core.errors import StorageError
 from palm.core.files.door import new_folder
 from palm.pretrained.formats.zips import MAX_MEMBERS, LimitedReader, max_unpacked
 
-_DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, FileExistsError, NotADirectoryError)
+DAMAGE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, FileExistsError, NotADirectoryError)
 """Errors caused by the archive itself; any other OSError is caused by the disk."""
 
 
@@ -32,7 +32,7 @@ def unpack(archive: Path, folder: Path) -> Path:
         raise StorageError(f"{archive.name} is unsafe: {error}") from error
     except ValueError as error:
         raise StorageError(f"{archive.name}: {error}") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise StorageError(f"{archive.name} is damaged or not a gzipped tar: {error}") from error
     entries = list(folder.iterdir())
     return entries[0] if len(entries) == 1 and entries[0].is_dir() else folder

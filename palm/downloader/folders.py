@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.door import copy, make_folder, remove, remove_empty, rename
 from palm.core.logging import logger
-from palm.downloader.archives import unpack
+from palm.downloader.archives import DAMAGE, unpack
 from palm.downloader.fetching import fetch
 from palm.downloader.hub import files_of, snapshot
 from palm.downloader.models import Model
@@ -71,8 +71,9 @@ def _fetch_archive(model: Model, work: Path) -> Path:
             if not (files / "model.safetensors").exists():  # a mirror's archive may contain it
                 _convert(directory)
     except PalmError as error:
-        if isinstance(error.__cause__, OSError | SafetensorError):  # the disk failed, not the archive
-            raise OSError(str(error.__cause__)) from error
+        cause = error.__cause__
+        if isinstance(cause, OSError | SafetensorError) and not isinstance(cause, DAMAGE):  # of the disk
+            raise OSError(str(cause)) from error
         remove(work / "files")  # a complete but invalid archive is not worth keeping
         raise
     return files

@@ -265,6 +265,7 @@ def test_an_interrupted_archive_is_continued(server: FileServer, tmp_path: Path,
 
 BAD = {
     "a name that climbs": (packed({"../../x": b"x"}), r"tar\.gz .*'uncased/\.\./\.\./x'"),
+    "a page": (b"<html>Log in</html>", r"chinese\S*\.tar\.gz is damaged"),
     "cut short": (packed(palm_files(tiny()))[:2000], r"chinese\S*\.tar\.gz is damaged"),
     "no vocabulary": (
         packed({name: content for name, content in palm_files(tiny()).items() if name != "vocab.txt"}),
