@@ -51,7 +51,7 @@ from palm.export.hugging_face import to_hugging_face
 from palm.export.onnx_model import to_onnx
 from palm.export.sources import tasks_of_run
 from palm.reader.cache import DataCache, key_of
-from palm.reader.predicted_tables import write_table
+from palm.reader.predicted_tables import KIND, write_table
 from palm.reader.predictions import SavedAnswers, SavedRecords
 from palm.report import page as pages
 from palm.report.analysis import analyses_of
@@ -105,11 +105,13 @@ class Written:
 def written_again(file: Path) -> dict[str, Callable[[], Any]]:
     """The next command's look at a file that no reading opens: may it be replaced, or its folder be used."""
     sealed = [folder for folder in file.parents if is_sealed(folder)]
-    ours = [each for each in file.parent.iterdir() if is_written(each)] if file.name == WRITTEN else [file]
     if sealed:
         return {"verify": functools.partial(verify, sealed[0])}
-    assert all(map(is_written, ours)), f"nothing reads {file}"
-    return {"replace": lambda: [check_replaceable(each) for each in ours]}
+    files = file.parent.iterdir() if file.name == WRITTEN else [file]
+    # Some have a kind beside their name.
+    ours = [(each, kind) for each in files for kind in ("", KIND) if is_written(each, kind)]
+    assert ours, f"nothing reads {file}"
+    return {"replace": lambda: [check_replaceable(*each) for each in ours]}
 
 
 def kind_of(name: Path) -> str:
