@@ -25,6 +25,8 @@ MAX_TASKS = 50
 def training_facts(training: Training, task: Task, best: bool = False) -> dict[str, Any]:
     """Return the metadata of a task's model in its current state, JSON-ready, with file names but no paths.
 
+    Warns if the task's data has changed during training.
+
     Returns:
         `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks`, the number of tasks that share the
         encoder; `tasks`, the steps of the first ones and of this one; `data`, files with rows and SHA-256;

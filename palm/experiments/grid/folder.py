@@ -139,7 +139,8 @@ class Grid:
         earlier = "grid"
         if file.is_file():
             saved = read_record(file, Description)
-            earlier, old = saved["kind"], saved["about"]
+            earlier = saved["kind"]
+            old = saved["about"]
             # A comparison may get more variants later. Its results stay valid if everything that is in both
             # descriptions is equal.
             about = {**about, **{name: {**old.get(name, {}), **about[name]} for name in grows}}
@@ -160,9 +161,8 @@ class Grid:
             raise StorageError(f"{self.path} has runs but no {DESCRIPTION} with their settings. {REMEDY}")
         for folder in self.folders():
             clear(folder)
-            check_replaceable(
-                folder / RESULT
-            )  # it could not be removed, and would count as that of a new run
+            # One that could not be removed would count as the result of the new run.
+            check_replaceable(folder / RESULT)
             logger.info("removed the files of an earlier %s: %s", earlier, folder)
         make_folder(self.path / "runs")
         write_json(file, {"kind": kind, "about": about})
