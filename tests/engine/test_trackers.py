@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from helpers.watching import controller, timeless
-from palm.core.errors import ConfigError
-from palm.engine.training.events import Event
+from palm.core.errors import ConfigError, StorageError
+from palm.engine.training.events import Ended, Event, Started
 from palm.engine.training.loop import Step
 from palm.engine.watching.trackers import TRACKERS, tracker_problems
+from palm.engine.watching.trackers.tracker import Tracker
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -45,6 +48,34 @@ def test_tensorboard_has_the_curves_of_the_history(tmp_path: Path) -> None:
     }
     assert "learning_rate: 0.001" in texts["configuration/text_summary"]
     assert "| cls | accuracy | " in texts["results/text_summary"]
+
+
+@needs("tensorboard")
+def test_a_file_in_place_of_the_trackers_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "tensorboard").write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path / 'out' / 'tensorboard'}: "):
+        controller(tmp_path, trackers=["tensorboard"]).train()
+    assert (tmp_path / "out" / "tensorboard").read_text(encoding="utf-8") == "mine"
+
+
+class FullDisk(Tracker):
+    """A tracker whose disk is full after the first points."""
+
+    def start(self, event: Started) -> None:
+        pass
+
+    def log(self, points: Mapping[str, float]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def end(self, event: Ended) -> None:
+        pass
+
+
+def test_a_disk_that_is_full_for_a_tracker_is_named(tmp_path: Path) -> None:
+    tracker = FullDisk("curves", tmp_path / "out")
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path / 'out' / 'curves'}: the disk is full"):
+        controller(tmp_path).train(callbacks=[tracker])
 
 
 class Breaks:

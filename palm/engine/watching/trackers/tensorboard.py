@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from palm.core.files.door import make_folder
 from palm.engine.training.events import Ended, Started
 from palm.engine.watching.trackers.tracker import Tracker, settings_text
 
@@ -14,6 +15,7 @@ class TensorBoard(Tracker):
     def start(self, event: Started) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        make_folder(self.folder)
         # A resumed run removes the points after its checkpoint.
         purged = {"purge_step": self.step + 1} if self.step else {}
         self.writer = SummaryWriter(str(self.folder), **purged)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from palm.core.files.door import is_plain
+from palm.core.files.write_errors import wrap_write_errors
 from palm.engine.training.events import Ended, Evaluated, Event, Logged, Saved, Started
 from palm.engine.training.loop import Step
 
@@ -81,6 +82,10 @@ class Tracker(ABC):
         self.cards: dict[str, Path] = {}
 
     def __call__(self, event: Event) -> None:
+        with wrap_write_errors(self.folder):
+            self._record(event)
+
+    def _record(self, event: Event) -> None:
         self.step = step_of(event)
         if isinstance(event, Started):
             self.start(event)
