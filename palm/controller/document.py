@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from palm.config import Config
 from palm.config.layers import json_ready
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
+from palm.reader.tables.files import is_data
 from palm.reader.tables.remote import is_url
 from palm.reader.tables.selection import data_checksum
 
@@ -99,3 +100,9 @@ def data_checksums(plans: Iterable[Plan], more: Iterable[Path] = ()) -> dict[str
     given = (path for path in (*named, *more) if path is not None)
     paths = {path if is_url(path) else path.absolute() for path in given}
     return {str(path): data_checksum(path)[:32] for path in sorted(paths)}
+
+
+def changed_data(checksums: Mapping[str, str]) -> list[str]:
+    """Return the files whose content is no longer that of `data_checksums`, or that are missing."""
+    known = [(Path(name), checksum) for name, checksum in checksums.items()]
+    return [str(path) for path, sha in known if not is_data(path) or data_checksum(path)[:32] != sha]

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.files.atomic_dir import check_target
 from palm.core.files.fs import numbered, write_text
 from palm.core.files.tensors import load_into
 from palm.core.invocation import is_notebook
@@ -262,18 +263,26 @@ class TrainerBase(Assembly):
         """Save the current state.
 
         Args:
-            save_path: the directory to write, which is replaced atomically.
+            save_path: the directory to write; one that palm wrote is replaced atomically.
             save_type: 'ckpt' or 'predict'.
 
         Raises:
             ConfigError: the directory is the working directory or above it.
             PalmError: an earlier call is missing; with the call.
+            StorageError: the directory contains files that palm did not write.
         """
         here = Path.cwd()
         if Path(save_path).resolve() in (here, *here.parents):
             raise ConfigError(f"save_path should be a separate folder, not {str(save_path)!r}")
         for kind in kinds_of(save_type):
+            for place in self._places(Path(save_path), kind):
+                check_target(place, overwrite=True)
             self._save(Path(save_path), kind)
+
+    def _places(self, path: Path, kind: str) -> list[Path]:
+        """Return the folders that `save` writes."""
+        tasks = self._training("save").tasks
+        return [path] if kind == "ckpt" or len(tasks) == 1 else [path / task.name for task in tasks]
 
     def _save(self, path: Path, kind: str) -> list[Saved]:
         run = self._training("save")
@@ -282,12 +291,9 @@ class TrainerBase(Assembly):
             logger.info("checkpoint has been saved at %s", path)
             saved = [Saved(run.step, "checkpoint", path)]
         else:
-            is_only = len(run.tasks) == 1
             saved = [
-                save_model(
-                    run, task, path if is_only else path / task.name, "target" if task.done else "on_the_way"
-                )
-                for task in run.tasks
+                save_model(run, task, place, "target" if task.done else "on_the_way")
+                for task, place in zip(run.tasks, self._places(path, kind), strict=True)
             ]
             logger.info("predict model has been saved at %s", path)
         barrier()  # afterwards, all ranks may read it

@@ -18,6 +18,8 @@ import pytest
 from helpers import tiny
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.files.atomic_dir import new_directory
+from palm.core.files.checksum import checksum
+from palm.core.files.door import make_folder
 from palm.core.files.fs import UNFINISHED, WRITTEN, _host, write_json, write_text
 from palm.core.invocation import START
 from palm.experiments.grid.folder import Grid, GridRun, clear, worker_lock
@@ -110,6 +112,11 @@ def test_a_run_is_not_cleared_while_its_process_still_saves(tmp_path: Path, is_n
     """The process of a run goes on for a moment when its grid is killed, and the next grid starts at once."""
     grid, run = Grid(tmp_path), GridRun("one", {"global": {}, "tasks": {}, "backbone": {}})
     folder = grid.prepare(run, keep_models=False)
+    identity: dict[str, Any] = {"tasks": {"task": {}}}
+    make_folder(folder / "out")
+    write_json(
+        folder / "out" / "run.json", {"id": "1", "since": "today", "launch": None, "identity": identity}
+    )
     with new_directory(folder / "out" / "task" / "infer_model") as part:
         (part / "model.safetensors").write_bytes(b"weights")
     with ThreadPoolExecutor(1) as pool:
@@ -146,6 +153,30 @@ def test_models_that_were_kept_stay_when_the_grid_continues_without_that_option(
         (part / "config.json").write_text("{}", encoding="utf-8")
     Pool(grid, ["compare", "--one_run"], [{}]).train([run], lambda *_: None)
     assert [path.name for path in folder.glob("out/cls/infer_model/*.json")] != []
+
+
+@pytest.mark.usefixtures("loaded_runs")
+@pytest.mark.parametrize("change", ["changed", "missing"])
+def test_a_run_on_other_data_than_the_first_has_no_result(tmp_path: Path, change: str) -> None:
+    grid, run = Grid(tmp_path / "grid"), GridRun("one", settings_of(tmp_path))
+    data = tmp_path / "cls.tsv"
+    grid.open("sweep", {"data": {str(data): checksum(data)[:32]}})
+    pool = Pool(grid, ["compare", "--one_run"], [{}])
+    folder = grid.prepare(run, keep_models=True)
+    with new_directory(folder / "out" / "step_5") as part:
+        (part / "state.json").write_text("{}", encoding="utf-8")
+    rows = data.read_bytes()
+    if change == "changed":
+        data.write_bytes(rows + rows.splitlines(keepends=True)[-1])
+    else:
+        data = data.rename(tmp_path / "moved.tsv")
+    with pytest.raises(PalmError) as caught:
+        pool.train([run], lambda *_: None)
+    named = "the data changed after the first run was begun" if change == "changed" else "cls.tsv"
+    assert named in str(caught.value)
+    assert str(tmp_path / "cls.tsv") in str(caught.value)
+    assert grid.result("one") is None
+    assert (folder / "out" / "step_5").exists() == (change == "missing")  # the plan already refuses
 
 
 def test_results_of_runs_with_unknown_settings_are_not_taken_over(tmp_path: Path) -> None:

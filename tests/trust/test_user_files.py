@@ -24,7 +24,7 @@ from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
 from palm.core.files.atomic_dir import linked_copy, new_directory
 from palm.core.files.cache import KEPT_DAYS, Cache, forget_unused
-from palm.core.files.door import new_file, new_folder, remove, within
+from palm.core.files.door import make_folder, new_file, new_folder, remove, within
 from palm.core.files.fs import (
     UNFINISHED,
     WRITTEN,
@@ -81,7 +81,7 @@ DELETING = {
     "a start, of stages": (".stages.1.part", start_of_a_run),
     "a checkpoint": ("step_1", lambda out: start_of_a_run(out, overwrite=True)),
     "a model": ("cls/infer_model", lambda out: start_of_a_run(out, overwrite=True)),
-    "a stage": ("stages/x", lambda out: start_of_a_run(out, overwrite=True)),
+    "a stage": ("stages/1-x/weights", lambda out: start_of_a_run(out, overwrite=True)),
     "convert": ("new", lambda out: convert(saved.model(out.parent), out / "new", overwrite=True)),
 }
 WAYS = ["absolute name", "..", "link to a file", "link to a folder"]
@@ -458,6 +458,69 @@ def test_a_grid_says_which_runs_it_removed(tmp_path: Path, caplog: pytest.LogCap
     grid.open("sweep", {"rate": 2}, overwrite=True)
     assert not list(folder.glob("*.yaml"))
     assert [message for message in caplog.messages if str(folder) in message]
+
+
+def recorded_run(folder: Path) -> None:
+    """A run of task `cls` with all of palm's folders, and a user's copies of models among them."""
+    make_folder(folder)
+    start_of_a_run(folder)
+    source = saved.model(folder)
+    for place in ("cls/infer_model", "cls/best_model", "best/cls", "step_5", *COPIES):
+        linked_copy(source, folder / place)
+
+
+COPIES = ["copy", "cls/copy", "best/cls_copy", "cls_copy/infer_model"]
+"""Where a user may have copied a model or a task's folder, inside the folder of a run."""
+
+
+def test_a_model_that_the_user_copied_into_the_run_of_a_grid_is_kept(tmp_path: Path) -> None:
+    grid = Grid(tmp_path)
+    grid.open("sweep", {"rate": 1})
+    folder = grid.prepare(GridRun("0000", {"global": {}}), keep_models=False)
+    recorded_run(folder / "out")
+    grid.remove_unkept("0000")
+    left = sorted(file.parent.relative_to(folder / "out") for file in folder.rglob("manifest.json"))
+    assert left == sorted(Path(name) for name in (*COPIES, "model"))
+    grid.open("sweep", {"rate": 2}, overwrite=True)
+    assert len(list(folder.rglob("manifest.json"))) == len(left)
+
+
+def test_a_model_that_the_user_copied_into_a_run_or_stage_is_kept(tmp_path: Path) -> None:
+    stages = tmp_path / "stages"
+    recorded_run(tmp_path)
+    recorded_run(stages / "1-one")
+    for place in ("1-one/weights", "mine", "mine/weights"):
+        linked_copy(tmp_path / "model", stages / place)
+    start_of_a_run(tmp_path, overwrite=True)
+    copies = [f"{place}{name}" for place in ("", "stages/1-one/") for name in (*COPIES, "model")]
+    copies += ["stages/mine", "stages/mine/weights"]
+    left = sorted(file.parent.relative_to(tmp_path) for file in tmp_path.rglob("manifest.json"))
+    assert left == sorted(map(Path, copies))
+
+
+def test_a_trainer_saves_over_no_folder_of_the_user(tmp_path: Path) -> None:
+    trainer = article.program(article.write_files(tmp_path / "data"), num_epochs=1)
+    trainer.train()
+    for kind, place in (("ckpt", "notes"), ("predict", "notes/slot")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "mine").write_text(MINE, encoding="utf-8")
+        with pytest.raises(StorageError, match=f"{tmp_path / place} contains files that palm did not write"):
+            trainer.save(tmp_path / "notes", kind)
+        trainer.save(tmp_path / kind, kind)
+        trainer.save(tmp_path / kind, kind)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ckpt", "data", "notes", "predict"]
+
+
+def test_two_threads_do_not_write_to_the_same_path(tmp_path: Path) -> None:
+    with new_directory(tmp_path / "model") as part:
+        (part / "weights").write_text("1", encoding="utf-8")
+        with ThreadPoolExecutor(1) as pool:
+            second = pool.submit(linked_copy, saved.model(tmp_path / "other"), tmp_path / "model")
+            assert isinstance(error := second.exception(60), StorageError)
+    assert "another thread" in str(error)
+    assert str(tmp_path / "model") in str(error)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "other"]
+    assert (tmp_path / "model" / "weights").read_text(encoding="utf-8") == "1"
 
 
 def test_a_run_says_which_results_it_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

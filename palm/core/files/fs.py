@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,6 +43,12 @@ _LINE = {"name": str, "kind": str, "grows": bool, "size": int, "sha256": str}
 
 _own: set[Path] = set()
 """Paths that this process has written, and that are therefore not from an earlier run."""
+
+
+_stages: set[Path] = set()
+"""Stages of this process."""
+
+_lock = threading.Lock()
 
 
 def log_replaced(path: Path, was_there: bool) -> None:
@@ -206,16 +213,32 @@ def staged(path: Path) -> Iterator[Path]:
 
     The stage of a process that died is removed by the next one for the same path. It is beside the path
     because a rename is atomic only within a file system.
+
+    Raises:
+        StorageError: another thread of this process has a stage for this path.
     """
     stage = stage_name(path)
-    for left in (*filter(is_stale, stages_of(path)), stage):  # `stage`: left by a process with the same PID
-        clear_stage(left, path)
-    new_folder(stage)
+    with _only_thread(stage.absolute(), path):
+        for left in (*filter(is_stale, stages_of(path)), stage):  # `stage`: of a process with the same PID
+            clear_stage(left, path)
+        new_folder(stage)
+        try:
+            new_file(stage / UNFINISHED).close()
+            yield stage
+        finally:
+            clear_stage(stage, path)
+
+
+@contextmanager
+def _only_thread(stage: Path, path: Path) -> Iterator[None]:
+    with _lock:
+        if stage in _stages:
+            raise StorageError(f"another thread of this program is writing {path}; give another path")
+        _stages.add(stage)
     try:
-        new_file(stage / UNFINISHED).close()
-        yield stage
+        yield
     finally:
-        clear_stage(stage, path)
+        _stages.remove(stage)
 
 
 def clear_stage(stage: Path, path: Path) -> None:

@@ -41,8 +41,12 @@ def read_record(path: Path, kind: type[T]) -> T:
             raise StorageError(f"{path} is damaged: {reason}; {REMEDY}") from error
 
 
-def check_unchanged(path: Path) -> None:
+def check_unchanged(path: Path, remedy: str = REMEDY) -> None:
     """Check that a file has the checksum that the record of its folder has for it, if any.
+
+    Args:
+        path: the file.
+        remedy: for the message.
 
     Raises:
         StorageError: it has another checksum, or is not a regular file.
@@ -50,7 +54,7 @@ def check_unchanged(path: Path) -> None:
     check_plain(path)
     with wrap_read_errors(path):
         if path.exists() and has_changed(path):
-            raise StorageError(f"{path} is damaged, or has been changed since palm wrote it; {REMEDY}")
+            raise StorageError(f"{path} is damaged, or has been changed since palm wrote it; {remedy}")
 
 
 def check_plain(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from palm.core.errors import ResourceError, StorageError, TrainingError
 from palm.core.files.atomic_dir import check_target, move_foreign_aside, remove_directory, remove_stale
 from palm.core.files.door import has_link
 from palm.core.files.fs import check_replaceable, is_written, numbered, remove_written, write_json
-from palm.core.files.manifest import MANIFEST, is_sealed
+from palm.core.files.manifest import is_sealed
 from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
@@ -125,7 +125,7 @@ class RunDirectory:
                 named = ", ".join(found)
                 logger.info("%s: starting from scratch; replacing %s of an earlier run", self.path, named)
             # Before the record is written: if the process dies in between, the rest belongs to the old run.
-            for folder in (*self._checkpoints(), *self._models()):
+            for folder in self.folders():
                 remove_directory(folder)
                 move_foreign_aside(folder)  # with files of the user's, it must not count as this run's
             for name in files:
@@ -232,15 +232,24 @@ class RunDirectory:
         ]
 
     def _models(self) -> list[Path]:
-        """Return the model folders of this run's tasks, of the earlier run's tasks, and of all stages."""
-        tasks = dict.fromkeys([*self.tasks, *self._earlier_tasks()])
+        """Return the model folders of this run's tasks, of the earlier run's tasks, and of stages."""
+        tasks = list(dict.fromkeys([*self.tasks, *self._earlier_tasks()]))
         found = [path for task in tasks for _, path in models_of(self.path, task)]
-        found += [file.parent for file in sorted((self.path / names.STAGES).rglob(MANIFEST))]
-        return [folder for folder in found if not has_link(folder, self.path)]
+        # Only known names: a user may have copied a model into the folder, which has a manifest, too.
+        for stage in sorted((self.path / names.STAGES).glob(names.STAGE_FOLDERS)):
+            if not has_link(stage, self.path):
+                weights = stage / names.STAGE_WEIGHTS
+                found += replace(self, path=stage, tasks=tasks).folders()
+                found += [weights] if is_sealed(weights) and not weights.is_symlink() else []
+        return found
+
+    def folders(self) -> list[Path]:
+        """Return the existing folders of checkpoints and models; links do not count."""
+        return [*self._checkpoints(), *self._models()]
 
     def results(self) -> list[str]:
         """Return the existing checkpoints and models, as paths relative to the folder."""
-        return self._names([*self._checkpoints(), *self._models()])
+        return self._names(self.folders())
 
     def _names(self, folders: Sequence[Path]) -> list[str]:
         return [folder.relative_to(self.path).as_posix() for folder in folders]

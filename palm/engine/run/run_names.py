@@ -22,8 +22,10 @@ MODELS = re.compile(rf"{LAST}|{re.escape(ON_THE_WAY)}\d+|{BEST}")
 
 STAGES = "stages"
 STAGES_RECORD = "stages.json"
+STAGE_FOLDERS = "[0-9]*-*"
 STAGE_WEIGHTS = "weights"
-"""For a run with stages: the folder of its stages, their record, and a stage's folder of final weights."""
+"""For a run with stages: the folder of its stages, their record, a pattern of the stages' own folders (number
+and name), and the folder of a stage's final weights."""
 
 CHECKPOINT = "step_"
 CHECKPOINT_FORMAT = "palm-checkpoint"

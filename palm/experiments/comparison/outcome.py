@@ -378,6 +378,6 @@ def read_rows(path: Path) -> list[Pair]:
     Raises:
         StorageError: the file is missing or was changed.
     """
-    check_unchanged(path)
+    check_unchanged(path, "restore it, or remove the folder of its run, so that palm trains it again")
     with wrap_read_errors(path), path.open("rb") as file:
         return [(line["prediction"], line["truth"]) for line in map(parse_json, file)]

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from palm.config import yaml_text
-from palm.controller.document import Document
+from palm.controller.document import Document, changed_data
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import remove_directory, remove_stale
 from palm.core.files.door import has_link, make_folder
 from palm.core.files.fs import check_replaceable, remove_written, write_json, write_text
 from palm.core.files.locking import locked
-from palm.core.files.manifest import MANIFEST
 from palm.core.files.records import read_record
 from palm.core.logging import logger
+from palm.engine.run.run_directory import RunDirectory
 from palm.engine.run.run_names import CONFIGURATION as RESOLVED
 from palm.engine.run.run_names import RECORD, STAGES_RECORD
 from palm.engine.watching.history import HISTORY_FILE
@@ -210,6 +210,20 @@ class Grid:
             with worker_lock(folder):
                 remove_models(folder)
 
+    def check_data(self) -> None:
+        """Check that the data files are still those that the grid was begun with.
+
+        Raises:
+            StorageError: some are not; names them.
+        """
+        file = self.path / DESCRIPTION
+        data = read_record(file, Description)["about"].get("data", {}) if file.exists() else {}
+        if changed := changed_data(data):
+            raise StorageError(
+                f"the data changed after the first run was begun: {', '.join(changed)}; restore the files "
+                "and run the same command again, or replace all runs (--overwrite)"
+            )
+
     def result(self, name: str) -> Result | None:
         """Return the result of a run; None until it has finished."""
         file = self.folder(name) / RESULT
@@ -249,5 +263,5 @@ def remove_models(folder: Path) -> None:
     """Remove the models and checkpoints of a run, finished or not; the caller holds `worker_lock`."""
     for place in (folder / OUT, *sorted((folder / OUT).rglob("*"))):
         remove_stale(place, lambda _: True)
-    for manifest in sorted((folder / OUT).rglob(MANIFEST)):
-        remove_directory(manifest.parent)
+    for saved in RunDirectory(folder / OUT, (), ()).folders():
+        remove_directory(saved)

@@ -13,7 +13,7 @@ from itertools import chain, tee
 from pathlib import Path
 
 from palm.controller.controller import Controller
-from palm.core.errors import TrainingError
+from palm.core.errors import StorageError, TrainingError
 from palm.core.files.door import make_folder, within
 from palm.core.files.fs import write_json, write_text
 from palm.core.files.manifest import is_sealed
@@ -30,6 +30,7 @@ from palm.experiments.grid.folder import (
     OUT,
     RESULT,
     ROWS,
+    Grid,
     Job,
     Result,
     Tested,
@@ -59,12 +60,28 @@ def work(folder: Path) -> None:
     with within(folder), worker_lock(folder) if is_first() else nullcontext():
         job = read_record(folder / JOB, Job)
         if not from_first(lambda: (folder / RESULT).is_file()):
+            if is_first():
+                _check_data(folder)
             result = _trained(folder, controller, job)
             if is_first():
+                _check_data(folder)
                 write_json(folder / RESULT, result)
         # Also after the result of a process that died while it removed them.
         if is_first() and not job["keep_models"]:
             remove_models(folder)
+
+
+def _check_data(folder: Path) -> None:
+    """Check the data of the grid; if they have changed, no later run may continue from these checkpoints.
+
+    Raises:
+        StorageError: they have changed.
+    """
+    try:
+        Grid(folder.parents[1]).check_data()
+    except StorageError:
+        remove_models(folder)
+        raise
 
 
 def _end_with_parent() -> None:
