@@ -19,7 +19,7 @@ from palm.core.invocation import is_notebook
 from palm.core.logging import Progress, logger
 from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
-from palm.distributed.group import barrier, is_first
+from palm.distributed.group import barrier, from_first, is_first
 from palm.downloader import pretrained_directory
 from palm.engine.run.checkpoint import save_checkpoint, trained_weights
 from palm.engine.run.evaluation import Evaluator
@@ -267,17 +267,22 @@ class TrainerBase(Assembly):
             save_type: 'ckpt' or 'predict'.
 
         Raises:
-            ConfigError: the directory is the working directory or above it.
+            ConfigError: `save_type` is unknown, or the directory is the working directory or above it.
             PalmError: an earlier call is missing; with the call.
             StorageError: the directory contains files that palm did not write.
         """
         here = Path.cwd()
         if Path(save_path).resolve() in (here, *here.parents):
             raise ConfigError(f"save_path should be a separate folder, not {str(save_path)!r}")
-        for kind in kinds_of(save_type):
-            for place in self._places(Path(save_path), kind):
+        raise_any(choice_problems(tuple(FOLDERS), save_type=save_type))
+        places = self._places(Path(save_path), save_type)
+
+        def check() -> None:
+            for place in places:
                 check_target(place, overwrite=True)
-            self._save(Path(save_path), kind)
+
+        from_first(check)  # on one rank, since another could look while that one already replaces the folder
+        self._save(Path(save_path), save_type)
 
     def _places(self, path: Path, kind: str) -> list[Path]:
         """Return the folders that `save` writes."""

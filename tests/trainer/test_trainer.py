@@ -354,6 +354,9 @@ def test_wrong_values_are_reported(folder: Path) -> None:
         trainer.build_backward(palm.optimizer.Adam(None, 1e-3), use_ema=True)
     with pytest.raises(palm.ConfigError, match=r"save_type\b.*'ckpt', 'predict'.*'params'"):
         trainer.set_saver(folder, 5, save_type="params")
+    for kind in ("params", "ckpt,predict"):  # both would be written to the same folder
+        with pytest.raises(palm.ConfigError, match=rf"save_type: '{kind}'.* ckpt, predict"):
+            trainer.save(folder / "both", kind)
     with pytest.raises(palm.ConfigError, match=r"phase\b.*'train'.*'predict'.*'test'"):
         palm.reader.ClassifyReader(folder / "vocab.txt", 24, phase="test")
     with pytest.raises(palm.ConfigError, match=r"lang\b.* en, english, cn, chinese\b.*'fr'"):
