@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional as F
 
-from palm.core.errors import ConfigError, TrainingError
+from palm.core.errors import ConfigError, PalmError, TrainingError
 from palm.core.logging import logger
 
 T = TypeVar("T")
@@ -163,13 +163,25 @@ def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = N
     Args:
         make: called on rank 0; its result is pickled for the others.
         meanwhile: called on the other ranks, if `make` needs them.
+
+    Raises:
+        PalmError: from `make`; without `meanwhile`, on every rank, which would otherwise fail while waiting.
     """
     if num_ranks() == 1:
         return make()
-    box: list[T | None] = [make() if is_first() else None]
-    if meanwhile is not None and not is_first():
+    box: list[T | PalmError | None] = [None]
+    if is_first():
+        try:
+            box = [make()]
+        except PalmError as error:
+            if meanwhile is not None:
+                raise
+            box = [error]
+    elif meanwhile is not None:
         meanwhile()
     dist.broadcast_object_list(box, src=0)
+    if isinstance(box[0], PalmError):
+        raise box[0]
     return box[0]  # type: ignore[return-value]
 
 

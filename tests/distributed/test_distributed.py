@@ -405,6 +405,20 @@ def test_one_of_two_processes_records_a_run_for_verify_resume(tmp_path: Path) ->
     assert list(read_recording(tmp_path / "record.jsonl")) == [1, 2, 3]
 
 
+def test_an_earlier_run_in_the_folder_is_told_without_a_traceback(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    settings = tiny.config(tmp_path, "cls", num_hidden_layers=1, num_devices=2, device="cpu", max_steps=2)
+    settings.pop("overwrite")
+    (tmp_path / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    command = [*START, "train", str(tmp_path / "config.yaml")]
+    first = subprocess.run(command, capture_output=True, check=False, timeout=300)
+    assert first.returncode == 0, first.stderr
+    again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert again.returncode == 2, again.stderr
+    assert f"error: save_path: {tmp_path / 'out'} holds an earlier run" in again.stderr
+    assert "Traceback" not in again.stderr
+
+
 def test_a_process_that_cannot_reach_the_others_is_an_error_of_palm(monkeypatch: pytest.MonkeyPatch) -> None:
     port = str(free_port())
     place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": port}

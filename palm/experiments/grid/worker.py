@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain, tee
 from pathlib import Path
 
@@ -60,11 +61,10 @@ def work(folder: Path) -> None:
     with within(folder), worker_lock(folder) if is_first() else nullcontext():
         job = read_record(folder / JOB, Job)
         if not from_first(lambda: (folder / RESULT).is_file()):
-            if is_first():
-                _check_data(folder)
+            from_first(partial(_check_data, folder))
             result = _trained(folder, controller, job)
+            from_first(partial(_check_data, folder))
             if is_first():
-                _check_data(folder)
                 write_json(folder / RESULT, result)
         # Also after the result of a process that died while it removed them.
         if is_first() and not job["keep_models"]:
