@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Any
 
 from palm.core.files.manifest import verified_object
@@ -58,13 +59,8 @@ def differences(first: str, second: str) -> list[Difference]:
     """
     one = read_run(first)
     other = read_run(second)
-    return [
-        *_compared("setting", _settings(one), _settings(other)),
-        *_compared("data", data_of(one), data_of(other)),
-        *_compared("version", _versions(one), _versions(other)),
-        *_compared("steps", _steps(one), _steps(other)),
-        *_compared("score", _scores(one), _scores(other)),
-    ]
+    found = (_compared(kind, facts_of(one), facts_of(other)) for kind, (_, facts_of) in KINDS.items())
+    return list(chain.from_iterable(found))
 
 
 def _compared(kind: str, first: FactsByPlace, second: FactsByPlace) -> Iterator[Difference]:
@@ -131,13 +127,14 @@ def _scores(run: Run) -> FactsByPlace:
     return found
 
 
-HEADINGS = {
-    "setting": "Settings",
-    "data": "Data",
-    "version": "Versions",
-    "steps": "Steps",
-    "score": "Scores",
+KINDS: dict[str, tuple[str, Callable[[Run], FactsByPlace]]] = {
+    "setting": ("Settings", _settings),
+    "data": ("Data", data_of),
+    "version": ("Versions", _versions),
+    "steps": ("Steps", _steps),
+    "score": ("Scores", _scores),
 }
+"""Kind of a difference -> its heading in the table, and the facts of a run that are compared."""
 
 MOST_CHARACTERS = 48
 """Maximum characters of a value in the table."""
@@ -148,9 +145,9 @@ def difference_table(found: list[Difference], first: str, second: str) -> str:
     if not found:
         return f"no differences between {first} and {second}"
     lines: list[str] = []
-    for kind, heading in HEADINGS.items():
-        rows = []
-        for each in (each for each in found if each.kind == kind):
+    for kind, group in groupby(found, key=lambda each: each.kind):
+        rows = [(KINDS[kind][0], first, second, "")]
+        for each in group:
             name = f"  {each.where}: {each.name}" if each.where else f"  {each.name}"
             one = each.first
             other = each.second
@@ -158,8 +155,7 @@ def difference_table(found: list[Difference], first: str, second: str) -> str:
             change = f"{other - one:+.4f}" if kind == "score" and are_numbers else ""
             by_name = _shown(kind, one, each.first_origin), _shown(kind, other, each.second_origin)
             rows.append((name, *by_name, change))
-        if rows:
-            lines += ["", *aligned([(heading, first, second, ""), *rows])]
+        lines += ["", *aligned(rows)]
     return "\n".join(lines[1:])
 
 
