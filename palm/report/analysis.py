@@ -167,11 +167,6 @@ def analyses_of(
     return found
 
 
-def _metrics_of(run: Run, task: str) -> Any:
-    names = run.setting(task, "metrics")
-    return names.split(",") if isinstance(names, str) else names
-
-
 def _training_data(run: Run, model: Model) -> Path | None:
     """Return the file that a model was trained on; None if it has changed since."""
     path = Path(str(run.setting(model.task, "train_file")))
@@ -196,7 +191,8 @@ def _analysis(
     path = _dev_data(run, task, recorded, given)
     if isinstance(path, str):
         return path
-    metrics = _metrics_of(run, task)
+    metrics = run.setting(task, "metrics")
+    metrics = metrics.split(",") if isinstance(metrics, str) else metrics
     digest = data_checksum(path)
     key = f"{ANALYSIS_VERSION}-{metrics}-{checksum(model.folder / MANIFEST)[:16]}-{digest[:16]}"
     if known is not None and known.key == key:
@@ -309,7 +305,7 @@ def analyse(
         counts.confused(),
         counts.facts(),
         counts.groups(windows),
-        counts.reliability() if windows else [],
+        counts.reliability(),
     )
 
 
@@ -330,13 +326,10 @@ def _judged_rows(
         losses = example_losses(model, chunk)
         for example, record, truth, loss in zip(chunk, records, reader.truths(chunk), losses, strict=True):
             pairs.append((record, truth))
-            judged = counts.judge(example, record, truth)
             yield Row(
                 str(getattr(example, "place", "")),
                 _texts(example),
-                judged.gold,
-                judged.predicted,
-                judged.is_right,
+                *counts.judge(example, record, truth),
                 record_loss(record) if loss is None else loss,
             )
 

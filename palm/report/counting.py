@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from palm.core.errors import PalmError
 from palm.metrics.answers import best, counted_words, exact, word_f1
@@ -52,8 +52,7 @@ class LabelScore:
     predicted: int
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(NamedTuple):
     """One prediction compared with its truth, in readable form.
 
     Args:
@@ -393,13 +392,10 @@ class AnswerCounts(Counts):
 
     def groups(self, windows: Sequence[int]) -> list[ScoreGroup]:
         lengths = [(length, score) for length, _, score in self.numbers]
-        scores = [score for _, _, score in self.numbers]
+        by_windows = [(count, score) for count, (*_, score) in zip(windows, self.numbers, strict=True)]
         return [
             ("F1 by words of the true answer", grouped(lengths, (0, 1, 2, 3, 5, 9))),
-            (
-                "F1 by windows of the context",
-                grouped(list(zip(windows, scores, strict=True)), (1, 2, 3, 5, 9)),
-            ),
+            ("F1 by windows of the context", grouped(by_windows, (1, 2, 3, 5, 9))),
         ]
 
 
