@@ -159,14 +159,12 @@ def _sections(file: Path) -> dict[str, list[Value]]:
     with wrap_read_errors(file):
         found = read_yaml(file, [])
         lines = file.read_text(encoding="utf-8").splitlines()
+        origins = [line.rpartition(ORIGIN)[2] if ORIGIN in line else "" for line in lines]
         tasks = {f"task {name}": settings for name, settings in (found.get("tasks") or {}).items()}
     sections = {"global": found.get("global"), **tasks, "backbone": found.get("backbone")}
     return {
         title: [
-            Value(name, guessed(value), lines[settings.lines[name] - 1].rpartition(ORIGIN)[2])
-            if ORIGIN in lines[settings.lines[name] - 1]
-            else Value(name, guessed(value))
-            for name, value in settings.items()
+            Value(name, guessed(value), origins[settings.lines[name] - 1]) for name, value in settings.items()
         ]
         for title, settings in sections.items()
         if isinstance(settings, Lines)

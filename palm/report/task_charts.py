@@ -31,18 +31,14 @@ def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
             drawn = [lines_of(*each, is_single) for each in zip(groups, colours, strict=True)]
             lines = [line for line in chain.from_iterable(drawn) if line.curve.points]
             if lines:
-                yield Chart(f"{task}: {name}", name, lines, _note(lines, metrics))
+                has_ring = any(line.star for line in lines)
+                note = f"A ring marks the step that was best by {metrics[0]}." if has_ring else ""
+                yield Chart(f"{task}: {name}", name, lines, note)
 
 
 def _first_metrics(histories: Sequence[History], task: str) -> list[str]:
     named = [name for history in histories for name in curves.metric_names(history, task)]
     return [*dict.fromkeys(named)][:MOST_METRICS]
-
-
-def _note(lines: Sequence[Line], metrics: Sequence[str]) -> str:
-    """Explain the ring, if a line has one."""
-    has_ring = any(line.star for line in lines)
-    return f"A ring marks the step that was best by {metrics[0]}." if has_ring else ""
 
 
 def _losses(task: str, group: SeedGroup, colour: int, is_single: bool) -> Iterator[Line]:
@@ -57,9 +53,7 @@ def _losses(task: str, group: SeedGroup, colour: int, is_single: bool) -> Iterat
 
 
 def _scores(task: str, name: str, group: SeedGroup, colour: int, is_single: bool) -> Iterator[Line]:
-    def score(history: History) -> Curve:
-        return curves.scores(history, task, name)
-
+    score = partial(curves.scores, task=task, name=name)
     for run in group.runs if len(group.runs) > 1 else ():
         yield Line(score(run.history), colour, faint=True, in_table=False)
     points = mean_curve(group, score)
