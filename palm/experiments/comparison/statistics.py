@@ -105,13 +105,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Source: Holm, 1979, "A simple sequentially rejective multiple test procedure".
     """
-    order = sorted(range(len(p_values)), key=lambda k: p_values[k])
-    corrected = [1.0] * len(p_values)
-    highest = 0.0
-    for rank, k in enumerate(order):
-        highest = max(highest, min(1.0, p_values[k] * (len(p_values) - rank)))
-        corrected[k] = highest
-    return corrected
+    values = np.array(p_values, dtype=np.float64)
+    order = np.argsort(values, kind="stable")
+    scaled = values[order] * np.arange(len(values), 0, -1)
+    values[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return list(map(float, values))
 
 
 def t_tail(value: float, freedom: float) -> float:
