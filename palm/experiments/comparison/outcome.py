@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -189,15 +189,8 @@ def _p(value: float) -> str:
 Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
 """Target -> variant -> for every seed, prediction and truth of every test row."""
 
-
-def _corrected_apart(
-    answers: Sequence[Answer], asked: Collection[str], tests: Mapping[str, Scoring]
-) -> list[Answer]:
-    """Correct planned comparisons together, and those with variants of `also` separately."""
-    families: dict[bool, list[Answer]] = {False: [], True: []}
-    for each in answers:
-        families[each.reference in asked or each.variant in asked].append(each)
-    return [each for family in families.values() for each in _corrected(family, tests)]
+Scored = tuple[Floats, Floats]
+"""Scores of a variant on all rows, float64[seeds], and on resamples of them, float64[resamples, seeds]."""
 
 
 def outcome_of(
@@ -226,16 +219,19 @@ def outcome_of(
     answers = []
     for target, by_variant in rows.items():
         metric = METRICS[tests[target].metric]
-        whole, resampled = _scored(metric, target, by_variant, resamples)
-        for name, values in whole.items():
+        scored = _scored(metric, target, by_variant, resamples)
+        for name, (values, _) in scored.items():
             scores[name][target] = SeedScores.of(values)
         known = [(variant, length) for variant, length, _ in variants if variant.name in by_variant]
         for pairs in _pairs(known):
-            found = [_answer(target, *pair, metric, whole, resampled) for pair in pairs]
+            found = [_answer(target, *pair, metric, scored) for pair in pairs]
             least = min(found, key=lambda answer: answer.difference.mean)
             answers += [replace(answer, judged=answer is least) for answer in found]
     asked = {variant.name for variant, _, _ in variants if variant.is_way} - {REFERENCE, STAGED}
-    answers = _corrected_apart(answers, asked, tests)
+    # Planned comparisons are corrected together, and those with variants of `also` separately.
+    extra = [each for each in answers if {each.reference, each.variant} & asked]
+    planned = [each for each in answers if not {each.reference, each.variant} & asked]
+    answers = [*_corrected(planned, tests), *_corrected(extra, tests)]
     trained = [Trained(*way, scores[way[0].name]) for way in variants]
     verdicts = {
         target: "; ".join(_verdict_text(a, len(seeds)) for a in answers if a.target == target and a.judged)
@@ -298,8 +294,8 @@ def _largest_difference(metric: type[Metric]) -> float:
 
 def _scored(
     metric: type[Metric], target: str, by_variant: Mapping[str, Sequence[Sequence[Pair]]], resamples: int
-) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Score variants on all rows, float64[seeds], and on resamples of them, float64[resamples, seeds]."""
+) -> dict[str, Scored]:
+    """Score variants on all rows and on resamples of them."""
     runs = [pairs for each in by_variant.values() for pairs in each]
     if len({len(pairs) for pairs in runs}) > 1:
         raise PalmError(f"task {target!r}: runs were scored on different numbers of rows; use --overwrite")
@@ -308,7 +304,7 @@ def _scored(
     # A score that is not a number counts as 0, as it does when the best model is chosen.
     whole = np.split(np.nan_to_num(scores, nan=0.0), ends)
     parts = np.split(np.nan_to_num(resampled, nan=0.0), ends, axis=1)
-    return dict(zip(by_variant, whole, strict=True)), dict(zip(by_variant, parts, strict=True))
+    return dict(zip(by_variant, zip(whole, parts, strict=True), strict=True))
 
 
 def _answer(
@@ -316,15 +312,11 @@ def _answer(
     reference: Variant,
     variant: Variant,
     metric: type[Metric],
-    whole: Mapping[str, Floats],
-    resampled: Mapping[str, Floats],
+    scored: Mapping[str, Scored],
 ) -> Answer:
     factor = 100 / metric.perfect if metric.higher_is_better else -1.0
     unit = f"points of {metric.main}" if metric.higher_is_better else metric.main
-    found = paired_difference(
-        factor * (whole[reference.name] - whole[variant.name]),
-        factor * (resampled[reference.name] - resampled[variant.name]),
-    )
+    pairs = zip(scored[reference.name], scored[variant.name], strict=True)
     return Answer(
         target=target,
         reference=reference.name,
@@ -332,7 +324,7 @@ def _answer(
         variant=variant.name,
         label=variant.label,
         unit=unit,
-        difference=found,
+        difference=paired_difference(*(factor * (one - other) for one, other in pairs)),
     )
 
 
@@ -361,14 +353,13 @@ def _helpers(
 ) -> dict[str, dict[str, str]]:
     """Judge each auxiliary by the variant that leaves out only it: auxiliary -> target -> word."""
     everything = set(variants[0][0].tasks)
-    words = {"better": "helpful", "worse": "harmful"}
     left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}
     found: dict[str, dict[str, str]] = {}
     for answer in answers:
         if answer.judged and answer.reference == REFERENCE and len(left_out[answer.variant]) == 1:
             (helper,) = left_out[answer.variant]
-            *perhaps, word = answer.verdict.rsplit(maxsplit=1)
-            found.setdefault(helper, {})[answer.target] = " ".join([*perhaps, words.get(word, word)])
+            word = answer.verdict.replace("better", "helpful").replace("worse", "harmful")
+            found.setdefault(helper, {})[answer.target] = word
     return found
 
 
