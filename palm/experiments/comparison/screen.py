@@ -193,19 +193,11 @@ def estimates_during(training: Training) -> list[Estimate]:
         help were always among the first three by look-ahead (docs/results.md).
     """
     moments = {math.ceil(training.total_steps * part / MOMENTS) for part in range(1, MOMENTS + 1)}
-    found: dict[str, list[Estimate]] = {}
+    found: dict[str, list[tuple[float, float, float]]] = {}
     for step in training.steps():
         for each in estimates_of(training) if step.number in moments else ():
-            found.setdefault(each.helper, []).append(each)
-    means = [
-        Estimate(
-            helper,
-            mean(each.fall for each in own),
-            mean(each.look_ahead for each in own),
-            mean(each.cosine for each in own),
-        )
-        for helper, own in found.items()
-    ]
+            found.setdefault(each.helper, []).append((each.fall, each.look_ahead, each.cosine))
+    means = [Estimate(helper, *map(mean, zip(*own, strict=True))) for helper, own in found.items()]
     return sorted(means, key=lambda each: -each.look_ahead)
 
 

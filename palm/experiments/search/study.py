@@ -28,8 +28,7 @@ class Study:
         except ImportError:
             raise PalmError("a sweep with --trials needs optuna: pip install 'palm-torch[sweep]'") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._fail = optuna.trial.TrialState.FAIL
-        self._sampler = optuna.samplers.TPESampler
+        self._optuna = optuna
         self._space = space
         self._seed = seed
         self._study = optuna.create_study(direction="maximize")
@@ -40,13 +39,13 @@ class Study:
             self._study.enqueue_trial(known)
         # Every trial has its own sampler, seeded by its number: the state of a shared one would depend on
         # the number of calls, which is different after a kill.
-        self._study.sampler = self._sampler(seed=self._seed + len(self._study.trials))
+        self._study.sampler = self._optuna.samplers.TPESampler(seed=self._seed + len(self._study.trials))
         trial = self._study.ask()
         return {name: _suggested(trial, name, values) for name, values in self._space.items()}
 
     def tell(self, number: int, score: float | None) -> None:
         """Report the score of a trial; None if it failed."""
-        self._study.tell(number, score, state=self._fail if score is None else None)
+        self._study.tell(number, score, state=self._optuna.trial.TrialState.FAIL if score is None else None)
 
 
 def _suggested(trial: Any, name: str, values: Sequence[Any] | Range) -> Any:
