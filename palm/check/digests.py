@@ -98,13 +98,11 @@ def contradictory(rows: RowDigests, most: int) -> Matches:
     order = np.lexsort((labels, digests))
     texts = digests[order]
     ordered = labels[order]
-    starts = np.flatnonzero(np.concatenate([[True], texts[1:] != texts[:-1]])) if len(texts) else order
-    sizes = np.diff(np.append(starts, len(texts)))
+    _, starts, sizes = np.unique(texts, return_index=True, return_counts=True)
+    ends = starts + sizes - 1
     # Labels are sorted within a text, so they differ if the last is not the first.
-    differ = (sizes > 1) & (ordered[starts] != ordered[starts + sizes - 1]) & (ordered[starts] != NO_LABEL)
-    firsts = order[starts[differ]]
-    lasts = order[(starts + sizes)[differ] - 1]
-    pairs = np.sort(np.stack([firsts, lasts], axis=1), axis=1)
+    differ = (ordered[starts] != ordered[ends]) & (ordered[starts] != NO_LABEL)
+    pairs = np.sort(order[np.stack([starts, ends], axis=1)[differ]], axis=1)
     shown = pairs[np.argsort(pairs[:, 0], kind="stable")[:most]].tolist()
     return Matches(int(sizes[differ].sum()), [(first, second) for first, second in shown])
 
