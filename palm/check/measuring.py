@@ -99,9 +99,8 @@ def measured(training: Training, plan: RunPlan, saving: Saving, every: int, ever
     pace = _relative_pace(training, plan, {each.task: each.usual for each in paces})
     drawn = [each.planned if each.drawn is None else each.drawn for each in plan.tasks]
     steps_time = pace * sum(count * each.usual for count, each in zip(drawn, paces, strict=True))
-    evaluations = (
-        num_evaluations(plan, every, every_epoch) if any(task.dev_file for task in training.tasks) else 0
-    )
+    has_dev = any(task.dev_file for task in training.tasks)
+    evaluations = num_evaluations(plan, every, every_epoch) if has_dev else 0
     evaluating = evaluations * sum(each.evaluation for each in paces)
     # How often a dev score is the best so far is unknown; assume every second time.
     best = max(1.0, evaluations / 2)

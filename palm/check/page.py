@@ -30,10 +30,9 @@ def page(check: Check) -> str:
     """Return the page's HTML; all text from the data is escaped."""
     templates = environment("palm.check")
     templates.filters |= {"size": size, "took": duration, "labels": labels_of}
+    curve = check.plan and Curve("learning rate", check.plan.rates)
     return templates.get_template("check.html").render(
         check=check,
         verdict=verdict(check),
-        rate=None
-        if check.plan is None
-        else Chart("Learning rate", "rate", [Line(Curve("learning rate", check.plan.rates), 7)]),
+        rate=curve and Chart("Learning rate", "rate", [Line(curve, 7)]),
     )

@@ -117,9 +117,8 @@ def plan_of(training: Training) -> RunPlan:
     total = training.total_steps
     last = total if steps is None else steps
     # The peak may lie between the points of the curve.
-    factors = {
-        int(step): training.recipe.schedule(int(step)) for step in np.linspace(0, max(last - 1, 0), 2000)
-    }
+    places = np.linspace(0, max(last - 1, 0), 2000).astype(int).tolist()
+    factors = {step: training.recipe.schedule(step) for step in places}
     points = [*factors][:: -(-len(factors) // RATE_POINTS)]
     points = sorted({*points, max(factors, key=lambda step: factors[step]), max(factors)})
     rate = max(training.base_rates)

@@ -95,11 +95,8 @@ def labels_of(file: FileCheck) -> str:
         least, mean, largest = file.label_range
         return f"labels from {least:g} to {largest:g}, {mean:.4g} on average"
     counted = ", ".join(f"{name} {count:,}" for name, count in file.labels[:MOST_LABELS])
-    return (
-        f"{counted}, {file.num_labels - MOST_LABELS} more labels"
-        if file.num_labels > MOST_LABELS
-        else counted
-    )
+    more = file.num_labels - MOST_LABELS
+    return f"{counted}, {more} more labels" if more > 0 else counted
 
 
 def _wiring(check: Check) -> Iterator[str]:
