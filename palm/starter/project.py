@@ -203,6 +203,7 @@ def _values(tasks: Mapping[str, str], pretrain: str | None, effort: str | None) 
     targets = [name for name, kind in tasks.items() if kind != HELPER] or list(tasks)
     encoder, start = RANDOM if pretrain is None else PRETRAINED
     named = {"pretrain": json.dumps(pretrain)}
+    is_fixed = pretrain is None and effort is None
     tags = ", ".join(str(int(name in targets)) for name in tasks)
     ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
     return {
@@ -212,9 +213,7 @@ def _values(tasks: Mapping[str, str], pretrain: str | None, effort: str | None) 
         f"{f'mix_ratio: {ratios}':30} # how often each task is drawn",
         "encoder": _filled(encoder, named),
         "main": targets[0],
-        "training": FIXED
-        if pretrain is None and effort is None
-        else CHOSEN.format(effort=effort or "normal"),
+        "training": FIXED if is_fixed else CHOSEN.format(effort=effort or "normal"),
         "predict": "\n".join(f"palm predict config.yaml --task {name}" for name in targets),
         "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
         "tasks": _task_list(tasks, targets),
