@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from palm.check.digests import Matches, contradictory, relabelled, repeated, shared
 from palm.check.files import FileCheck, FileReading
@@ -33,8 +33,6 @@ RARE = 20
 OUTSIDE = "O"
 """The label of words outside of all entities, which always dominates."""
 
-ROLES: dict[str, Role] = {"train_file": "train", "dev_file": "dev", "pred_file": "pred"}
-
 
 @dataclass(frozen=True)
 class Leak:
@@ -60,8 +58,8 @@ def data_of(plan: TaskPlan) -> TaskData:
         task.add("error", "reader", str(error))
         return task
     readings: dict[Role, FileReading] = {}
-    for setting, role in ROLES.items():
-        path = plan.task.get(setting)
+    for role in get_args(Role):
+        path = plan.task.get(f"{role}_file")
         if path is not None and is_data(path):
             task.read(reader, path, role, readings)
     if "train" in readings:
@@ -220,15 +218,12 @@ class TaskData:
             finding += _more(exact, nearly) if exact.count else BUT_FOR_CASE
             if train.counts.labels and (count := relabelled(train.digests, other.digests)):
                 finding += f"; {count} of them with a different label"
-            self.add("warning", "leak", finding, LEAK_REMEDY[other.role], _lines_of(seen, firsts, seconds))
+            remedy = "remove them from the training file"
+            remedy += ", or scores are too high" if other.role == "dev" else " if predictions will be scored"
+            self.add("warning", "leak", finding, remedy, _lines_of(seen, firsts, seconds))
 
 
 BUT_FOR_CASE = " apart from case and punctuation"
-
-LEAK_REMEDY: dict[Role, str] = {
-    "dev": "remove them from the training file, or scores are too high",
-    "pred": "remove them from the training file if predictions will be scored",
-}
 
 
 def _lines_of(found: Matches, firsts: Mapping[int, Any], seconds: Mapping[int, Any]) -> Iterator[str]:

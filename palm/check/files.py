@@ -183,11 +183,10 @@ class FileReading:
         """Return the statistics; for the arguments see `FileCheck`."""
         counts = self.counts
         least, total, largest = counts.values or (0.0, 0.0, 0.0)
-        is_chosen = is_selection(self.path)
         return FileCheck(
             role=self.role,
             path=str(table_of(self.path)),
-            chosen_by=read_selection(self.path).settings if is_chosen else {},
+            chosen_by=read_selection(self.path).settings if is_selection(self.path) else {},
             bytes=data_size(table_of(self.path)),
             repeated=repeated,
             nearly_repeated=nearly_repeated,
