@@ -78,11 +78,8 @@ class LearningCurves:
 
     def as_json(self) -> dict[str, Any]:
         """Return the scores, JSON-ready; those of each comparison are in its own folder."""
-        curves = {
-            target: {way: {rows: asdict(own) for rows, own in points.items()} for way, points in ways.items()}
-            for target, ways in self.curves.items()
-        }
-        return {"metrics": self.metrics, "curves": curves}
+        found = asdict(self)
+        return {"metrics": found["metrics"], "curves": found["curves"]}
 
     def charts(self) -> list[Chart]:
         """Return a chart for each target: the mean of every way, with the ends of its interval behind it."""
