@@ -70,11 +70,8 @@ def train(options: argparse.Namespace) -> None:
     if options.dry_run:
         check_run(options)
         return
-    if unused := [
-        name
-        for name in ("json", "output", "strict", "no_measure", "find_batch_size")
-        if getattr(options, name)
-    ]:
+    of_check = ("json", "output", "strict", "no_measure", "find_batch_size")
+    if unused := [name for name in of_check if getattr(options, name)]:
         raise PalmError(f"--{', --'.join(unused)} can only be used with --dry_run or with palm check")
     from palm.controller.controller import Controller
 
