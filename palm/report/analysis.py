@@ -161,9 +161,8 @@ def analyses_of(
         found[task] = _analysis(run, task, known.get(task), predict, trust, dev_files.get(task))
     fresh = {task: each for task, each in found.items() if isinstance(each, Analysis)}
     if any(each is not known.get(task) for task, each in fresh.items()):
-        write_json(
-            file, {"version": ANALYSIS_VERSION, "tasks": {task: asdict(each) for task, each in fresh.items()}}
-        )
+        tasks = {task: asdict(each) for task, each in fresh.items()}
+        write_json(file, {"version": ANALYSIS_VERSION, "tasks": tasks})
     return found
 
 

@@ -301,11 +301,8 @@ class WordCounts(Counts):
     def judge(self, example: Any, record: Record, truth: Record) -> Judged:  # noqa: ARG002
         words = [(word["word"], word["predicted"]) for word in record["words"]]
         self.pairs.update(words)
-        return Judged(
-            ", ".join(word for word, _ in words),
-            ", ".join(guess for _, guess in words),
-            all(word == guess for word, guess in words),
-        )
+        gold, predicted = (", ".join(pair[side] for pair in words) for side in (0, 1))
+        return Judged(gold, predicted, all(word == guess for word, guess in words))
 
 
 class NumberCounts(Counts):

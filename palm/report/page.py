@@ -135,7 +135,6 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
     history = run.history
     encoder = (each.value for each in run.sections.get("global", ()) if each.name == "backbone")
     found = influences(history.transfers)
-    charts = task_charts([SeedGroup(run.name, [run])])
     template = environment().get_template("page.html")
     return template.render(
         run=run,
@@ -145,7 +144,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         ending=_ending(history),
         encoder=next(encoder, ""),
         tasks=[_task(run, task, analyses[task]) for task in history.tasks],
-        task_charts=list(charts),
+        task_charts=list(task_charts([SeedGroup(run.name, [run])])),
         update_charts=list(_update_charts(history)),
         mix_chart=_mix_chart(history),
         transfer=matrix(found),
