@@ -160,9 +160,7 @@ def part_of(whole: StepPlan, names: Sequence[str]) -> StepPlan:
     if len(tasks) == 1:
         return StepPlan(tasks=[replace(tasks[0], mix_ratio=1.0)], mixing=MixRatio())
     part = replace(whole, tasks=tasks, max_steps=None)
-    if whole.tasks_per_step == "all":
-        return part
-    return replace(part, tasks_per_step=min(whole.tasks_per_step, len(part.primary_tasks)))
+    return replace(part, tasks_per_step=min(whole.count, len(part.primary_tasks)))
 
 
 def planned(plan: StepPlan, num_epochs: float | None, max_steps: int | None) -> StepPlan:
