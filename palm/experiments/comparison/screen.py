@@ -175,11 +175,7 @@ def chosen_helpers(outcome: Outcome, tried: Sequence[str]) -> tuple[list[str], s
     verdicts = " ".join(each.verdict for each in judged if each.label.startswith(ALONE))
     if "better" not in verdicts or "worse" in verdicts:
         return [], "no helper, because training together is not shown to be better than alone."
-    harmful = [
-        name
-        for name in tried
-        if any("harmful" in effect for effect in outcome.helpers.get(name, {}).values())
-    ]
+    harmful = [name for name in tried if "harmful" in " ".join(outcome.helpers.get(name, {}).values())]
     kept = [name for name in tried if name not in harmful]
     without = f"; {', '.join(harmful)} did harm" if harmful else ""
     return kept, f"{', '.join(kept)}, because together is better than alone{without}."

@@ -119,8 +119,7 @@ def sweep(
     with only_run_in(folder := folder_of(settings.save_path, "sweep", output)):
         study = _opened(folder, found, source, trials, overwrite)
         pool = source.pool(Grid(folder), "sweep", workers, settings, keep_models)
-        found_trials = _trained(pool, source, found, study, trials or 0)
-        return _written(folder, found_trials, source)
+        return _written(folder, _trained(pool, source, found, study, trials or 0), source)
 
 
 def _checked(config: Config) -> RunSettings:
