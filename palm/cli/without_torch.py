@@ -60,8 +60,7 @@ class _Module(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        vars(self)[name] = _name(name)
-        return vars(self)[name]
+        return vars(self).setdefault(name, _name(name))
 
 
 class _Finder(MetaPathFinder, Loader):

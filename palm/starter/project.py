@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.door import copy, make_executable, make_folder, remove
@@ -124,9 +125,7 @@ def write_project(
         ConfigError: there are no tasks, or a name or kind is invalid.
         StorageError: the folder is not empty, or cannot be written.
     """
-    problems = list(task_problems(tasks))
-    if problems:
-        raise ConfigError(problems)
+    raise_any(task_problems(tasks))
     was_killed = is_sealed(folder) and (folder / SCRIPT).is_file()  # before the manifest was removed below
     if folder.is_dir() and not was_killed and (there := sorted(path.name for path in folder.iterdir())):
         names = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
