@@ -125,7 +125,7 @@ def num_evaluations(plan: RunPlan, every: int, every_epoch: bool) -> int:
     if plan.epoch_ends or not every_epoch:
         return len({*regular, *(plan.epoch_ends if every_epoch else ()), plan.steps})
     main = next(each for each in plan.tasks if each.task == plan.main)
-    return len(regular) + (main.planned // main.steps_per_epoch if every_epoch else 0) + 1
+    return len(regular) + main.planned // main.steps_per_epoch + 1
 
 
 def _relative_pace(training: Training, plan: RunPlan, usual: Mapping[str, float]) -> float:

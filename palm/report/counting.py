@@ -24,9 +24,6 @@ MOST_LABELS = 24
 MOST_PAIRS = 20
 """Maximum number of most confused pairs."""
 
-
-NamedPoints = tuple[str, list[tuple[float, float]]]
-
 ScoreGroup = tuple[str, Sequence[tuple[str, int, float]]]
 """A title, and ranges with their number of examples and mean score."""
 
@@ -122,7 +119,7 @@ class Counts(LabelTally, ABC):
         """Return further facts, as names and values."""
         return []
 
-    def reliability(self) -> list[NamedPoints]:
+    def reliability(self) -> list[tuple[str, list[tuple[float, float]]]]:
         """Return curves of how often predictions of each probability are right; none without them."""
         return [] if self.calibration is None else self.calibration.curves()
 
