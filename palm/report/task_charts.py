@@ -10,6 +10,7 @@ from palm.report import curves
 from palm.report.charts import MOST_MARKS, Chart, Line
 from palm.report.curves import Curve
 from palm.report.groups import SeedGroup, mean_curve
+from palm.report.history import History
 
 MOST_METRICS = 3
 """Number of metrics drawn for a task: its first ones."""
@@ -23,8 +24,7 @@ def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
     histories = [run.history for group in groups for run in group.runs]
     is_single = len(histories) == 1
     for place, task in enumerate(dict.fromkeys(task for history in histories for task in history.tasks)):
-        named = [name for history in histories for name in curves.metric_names(history, task)]
-        metrics = [*dict.fromkeys(named)][:MOST_METRICS]
+        metrics = _first_metrics(histories, task)
         made = [("loss", partial(_losses, task)), *((name, partial(_scores, task, name)) for name in metrics)]
         for name, lines_of in made:
             colours = [place] if is_single else range(len(groups))
@@ -34,6 +34,11 @@ def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
                 has_ring = any(line.star for line in lines)
                 note = f"A ring marks the step that was best by {metrics[0]}." if has_ring else ""
                 yield Chart(f"{task}: {name}", name, lines, note)
+
+
+def _first_metrics(histories: Sequence[History], task: str) -> list[str]:
+    named = [name for history in histories for name in curves.metric_names(history, task)]
+    return [*dict.fromkeys(named)][:MOST_METRICS]
 
 
 def _losses(task: str, group: SeedGroup, colour: int, is_single: bool) -> Iterator[Line]:

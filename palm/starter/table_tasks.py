@@ -70,8 +70,7 @@ def tasks_in(path: Path) -> TableTasks:
     if not found.files:
         expected = "expected a column of texts, and one of labels or texts"
         raise ConfigError(f"--from {path}: {expected}; the columns are {', '.join(values)}")
-    cells = chain.from_iterable(values[name] for name in (*texts, *lists, *words))
-    found.texts.extend(" ".join(cell) if isinstance(cell, list) else cell for cell in cells)
+    found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *lists, *words))))
     return found
 
 
@@ -91,6 +90,10 @@ def _unused(name: str, known: Collection[str]) -> str:
     """Return the name, with a number if another task already has it."""
     names = chain([name], (f"{name}_{number}" for number in count(2)))
     return next(each for each in names if each not in known)
+
+
+def _joined(cell: str | list[str]) -> str:
+    return " ".join(cell) if isinstance(cell, list) else cell
 
 
 def _values(path: Path) -> dict[str, list[Any]]:
