@@ -218,8 +218,8 @@ class TaskData:
             finding += _more(exact, nearly) if exact.count else BUT_FOR_CASE
             if train.counts.labels and (count := relabelled(train.digests, other.digests)):
                 finding += f"; {count} of them with a different label"
-            remedy = "remove them from the training file"
-            remedy += ", or scores are too high" if other.role == "dev" else " if predictions will be scored"
+            reason = ", or scores are too high" if other.role == "dev" else " if predictions will be scored"
+            remedy = f"remove them from the training file{reason}"
             self.add("warning", "leak", finding, remedy, _lines_of(seen, firsts, seconds))
 
 
