@@ -41,6 +41,7 @@ class MultiTaskModel(nn.Module):
         precision: precision of forward and backward; parameters and losses are float32.
 
     Attributes:
+        head_places: task -> the prefix of its head in `state_dict`; the same for tasks that share a head.
         private: task -> its own topmost layers of the encoder, if it has any.
         lora: task -> its own adapters on the encoder, if it has any.
     """
@@ -50,8 +51,8 @@ class MultiTaskModel(nn.Module):
         self.backbone = backbone
         self.precision = precision
         self.heads = nn.ModuleDict()
-        self._owners: dict[str, str] = {}
-        self._rows_of = {task.name: task.share_rows_with or task.name for task in tasks}
+        self.head_places: dict[str, str] = {}
+        self._tasks = {task.name: task for task in tasks}
         keys: dict[Head, str] = {}
         for task in tasks:
             # "@" avoids clashes with attributes of modules (a task may be called `train` or `type`). Dots,
@@ -59,7 +60,7 @@ class MultiTaskModel(nn.Module):
             key = keys.setdefault(task.head, f"@{_escaped(task.name)}")
             task.head.adapt(backbone.head_layers)
             self.heads[key] = task.head
-            self._owners[task.name] = key
+            self.head_places[task.name] = f"heads.{key}"
         self.private = nn.ModuleDict()
         self.lora = nn.ModuleDict()
         for task in tasks:
@@ -73,11 +74,6 @@ class MultiTaskModel(nn.Module):
                     )
             except ConfigError as error:
                 raise ConfigError(f"task {task.name!r}: {line}" for line in error.problems) from None
-
-    @property
-    def head_places(self) -> dict[str, str]:
-        """Task -> the prefix of its head in `state_dict`; the same for tasks that share a head."""
-        return {task: f"heads.{key}" for task, key in self._owners.items()}
 
     def parameter_layers(self) -> list[list[str]]:
         """Return the names of the parameters of the embeddings, then of each layer of the encoder.
@@ -103,27 +99,20 @@ class MultiTaskModel(nn.Module):
             task: the name of the task.
             merged: merge adapters into the weights, in their current state; otherwise gradients reach them.
         """
-        key = f"@{_escaped(task)}"
-        if key in self.lora:
-            adapters = self.lora[key]
-            assert isinstance(adapters, LowRank)
+        adapters = self._tasks[task].adapters
+        if adapters is not None:
             return adapters.merged_into(self.backbone) if merged else adapters.applied_to(self.backbone)
-        if key not in self.private:
-            return self.backbone
-        top = self.private[key]
-        assert isinstance(top, nn.ModuleDict)
-        return self.backbone.with_top(top)
+        top = self._tasks[task].top
+        return self.backbone if top is None else self.backbone.with_top(top)
 
     def head(self, task: str) -> Head:
         """Return the head of a task."""
-        head = self.heads[self._owners[task]]
-        assert isinstance(head, Head)
-        return head
+        return self._tasks[task].head
 
     def forward(self, tasks: Sequence[str], batches: Sequence[Tensors]) -> Tensor:
         """Compute the mean loss of each task on its batch, [tasks]; for predictions see `outputs_of`."""
         heads = [self.head(name) for name in tasks]
-        sources = [self._rows_of[name] for name in tasks]
+        sources = [self._tasks[name].share_rows_with or name for name in tasks]
         # Index of the first task with the same rows, which the encoder computes once.
         rows_of = [sources.index(source) for source in sources]
         encoders = [self.encoder(name, merged=False) for name in tasks]
