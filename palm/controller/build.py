@@ -193,8 +193,7 @@ def open_data(parts: Parts, devices: int | None = None) -> StepPlan:
     cache = _cache_of(settings)
     for task in parts.tasks:
         task.open_stream(settings.random_seed, cache=cache, devices=devices)
-        assert task.stream is not None
-        logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
+        logger.info("%s: %d rows of training data", task.name, len(task.loaded_stream.rows))
     # Once all streams are open, a task with shared rows can use the batches of the other one.
     share_rows(parts.tasks)
     plan = StepPlan(

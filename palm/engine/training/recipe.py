@@ -145,7 +145,7 @@ def _evaluation_identity(recipe: Recipe) -> dict[str, Any]:
 
 
 def _task_identity(task: Task) -> dict[str, Any]:
-    assert task.stream is not None, "the training data is not loaded"
+    stream = task.loaded_stream
     optional: dict[str, Any] = {
         "share_rows_with": task.share_rows_with,
         "private_layers": task.private_layers,
@@ -159,7 +159,7 @@ def _task_identity(task: Task) -> dict[str, Any]:
         "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,
         "max_tokens_per_batch": task.max_tokens_per_batch,
         "gradient_accumulation_steps": task.gradient_accumulation_steps,
-        "devices": task.stream.num_ranks,
+        "devices": stream.num_ranks,
         "mix_ratio": task.mix_ratio,
         "is_target": task.is_target,
         "shuffle": task.shuffle,
@@ -168,7 +168,7 @@ def _task_identity(task: Task) -> dict[str, Any]:
         "head_learning_rate": task.head_learning_rate,
         "paradigm": named(HEADS, task.head),
         # The digest of the rows covers file, vocabulary and reader; paths may differ between programs.
-        "train_file": {"rows": len(task.stream.rows), "digest": task.stream.rows.digest},
+        "train_file": {"rows": len(stream.rows), "digest": stream.rows.digest},
     }
 
 

@@ -53,22 +53,20 @@ def share_rows(tasks: Sequence[Task]) -> None:
         if task.share_rows_with is None:
             continue
         primary = by_name[task.share_rows_with]
-        assert task.stream is not None
-        assert primary.stream is not None
         _check_same_rows(task, primary)
         # The primary task's batches and order, with the task's own labels. The copy is shallow: both streams
         # share the partition into batches and the cache of orders.
-        stream = copy.copy(primary.stream)
-        stream.task = task.stream.task
-        stream.reader = task.stream.reader
-        stream.rows = task.stream.rows
+        stream = copy.copy(primary.loaded_stream)
+        stream.task = task.loaded_stream.task
+        stream.reader = task.loaded_stream.reader
+        stream.rows = task.loaded_stream.rows
         task.stream = stream
         # The rows are equal, so one batch shows whether the readers treat them the same way.
         _check_same_tensors(task, primary)
 
 
 def _check_same_tensors(task: Task, primary: Task) -> None:
-    one, other = (each.stream.batch(0) for each in (task, primary) if each.stream is not None)
+    one, other = (each.loaded_stream.batch(0) for each in (task, primary))
     for name in SEQUENCE_ATTR:
         if name in one and name in other and not torch.equal(one[name], other[name]):
             raise DataError(
@@ -78,10 +76,8 @@ def _check_same_tensors(task: Task, primary: Task) -> None:
 
 
 def _check_same_rows(task: Task, primary: Task) -> None:
-    assert task.stream is not None
-    assert primary.stream is not None
-    ours = task.stream.rows
-    theirs = primary.stream.rows
+    ours = task.loaded_stream.rows
+    theirs = primary.loaded_stream.rows
     begins = f"task {task.name!r} shares the rows of {primary.name!r}, but"
     if len(ours) != len(theirs):
         raise DataError(

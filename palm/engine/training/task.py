@@ -226,6 +226,12 @@ class Task:
                     logger.info("%s: row %d: %s", self.name, row, fields)
 
     @property
+    def loaded_stream(self) -> TaskStream:
+        """`stream`, after the training data has been loaded."""
+        assert self.stream is not None, "the training data is not loaded"
+        return self.stream
+
+    @property
     def metric_names(self) -> Sequence[str]:
         """Names of the given metrics, or those of the head."""
         return self.head.metrics if self.metrics is None else self.metrics
@@ -244,8 +250,7 @@ class Task:
     @property
     def steps_per_epoch(self) -> int:
         """Full steps in one pass over its training rows."""
-        assert self.stream is not None, "the training data is not loaded"
-        return self.stream.steps_per_epoch // self.gradient_accumulation_steps
+        return self.loaded_stream.steps_per_epoch // self.gradient_accumulation_steps
 
     @property
     def epoch(self) -> int:
@@ -254,22 +259,20 @@ class Task:
 
     def rows_after(self, step: int) -> tuple[int, int]:
         """Return the number of its training rows, and of rows trained on in `step` steps, with repeats."""
-        assert self.stream is not None, "the training data is not loaded"
-        return len(self.stream.rows), self.stream.rows_before(step * self.gradient_accumulation_steps)
+        stream = self.loaded_stream
+        return len(stream.rows), stream.rows_before(step * self.gradient_accumulation_steps)
 
     def batches(self, step: int) -> list[Tensors]:
         """Return the batches of step number `step`, counted from 0."""
-        assert self.stream is not None, "the training data is not loaded"
         first = step * self.gradient_accumulation_steps
-        return [self.stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
+        return [self.loaded_stream.batch(first + k) for k in range(self.gradient_accumulation_steps)]
 
     def progress(self, step: int | None = None) -> TaskProgress:
         """Return its progress after `step` steps, by default the present number, for a mixing strategy."""
-        assert self.stream is not None, "the training data is not loaded"
         return TaskProgress(
             name=self.name,
             mix_ratio=self.mix_ratio,
-            rows=len(self.stream.rows),
+            rows=len(self.loaded_stream.rows),
             steps_per_epoch=self.steps_per_epoch,
             is_target=self.is_target,
             step=self.step if step is None else step,

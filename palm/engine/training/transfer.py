@@ -232,12 +232,12 @@ def dev_stream(task: Task) -> TaskStream | None:
     Returns:
         The batches; None if the task has no dev_file, or fewer rows than devices.
     """
-    assert task.stream is not None
     if task.dev_file is None:
         return None
+    stream = task.loaded_stream
     rows = training_rows(task.reader, task.dev_file, None)
-    size = min(task.batch_size or PREDICTION_ROWS, len(rows) // task.stream.num_ranks)
-    return replace(task.stream, rows=rows, batch_size=size, max_tokens_per_batch=None) if size else None
+    size = min(task.batch_size or PREDICTION_ROWS, len(rows) // stream.num_ranks)
+    return replace(stream, rows=rows, batch_size=size, max_tokens_per_batch=None) if size else None
 
 
 def automatic_period(training: Training, dev: Mapping[str, TaskStream]) -> int:
