@@ -6,7 +6,7 @@ import difflib
 import importlib
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from palm.core.errors import PalmError, StorageError
@@ -18,6 +18,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return `"; did you mean 'x'?"` for the closest other one of `known`, or an empty string."""
     close = difflib.get_close_matches(name, [each for each in known if each != name], n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def unknown(kind: str, name: object, known: Collection[str]) -> str:
+    """Return the message that no `kind` has this name, with the known names and the closest one."""
+    return f"no {kind} is called {name!r}; known: {', '.join(known)}{did_you_mean(str(name), known)}"
 
 
 def imported(kind: str, path: str) -> Any:
@@ -86,10 +91,7 @@ class Registry(Generic[T]):
         if name.lower() in self._entries:  # AdamW, BERT
             return self._entries[name.lower()]
         if name not in self._entries:
-            known = ", ".join(sorted(self._entries))
-            raise PalmError(
-                f"no {self.kind} is called {name!r}; known: {known}{did_you_mean(name, self._entries)}"
-            )
+            raise PalmError(unknown(self.kind, name, sorted(self._entries)))
         return self._entries[name]
 
     def named_in_directory(self, name: object, place: object, trust: str | Sequence[str] = ()) -> T:

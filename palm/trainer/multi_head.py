@@ -14,7 +14,7 @@ from palm.core.checks import raise_any, type_problems
 from palm.core.component import checked_phase
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
-from palm.core.registry import did_you_mean
+from palm.core.registry import unknown
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.distributed.group import from_first
 from palm.engine.training.events import Event, Logged
@@ -339,10 +339,7 @@ class MultiHeadTrainer(TrainerBase):
 
     def _trainer(self, name: str) -> Trainer:
         if name not in self.trainers:
-            known = ", ".join(self.trainers)
-            raise ConfigError(
-                f"no trainer is called {name!r}; known: {known}{did_you_mean(name, self.trainers)}"
-            )
+            raise ConfigError(unknown("trainer", name, self.trainers))
         return self.trainers[name]
 
     def _owner(self, trainer: Trainer) -> Trainer:

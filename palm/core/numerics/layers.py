@@ -13,7 +13,7 @@ from palm.core.numerics.fused_cast import cast
 from palm.core.numerics.precision import compute_dtype
 from palm.core.numerics.skip_init import skips_init
 from palm.core.numerics.weight_cache import cached_product
-from palm.core.registry import did_you_mean
+from palm.core.registry import unknown
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -31,9 +31,7 @@ def activation_problems(name: str) -> list[str]:
     """Return a line if no activation has this name."""
     if name in ACTIVATIONS:
         return []
-    known = ", ".join(ACTIVATIONS)
-    hint = did_you_mean(str(name), ACTIVATIONS)
-    return [f"hidden_act: no activation is called {name!r}; known: {known}{hint}"]
+    return [f"hidden_act: {unknown('activation', name, ACTIVATIONS)}"]
 
 
 def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:

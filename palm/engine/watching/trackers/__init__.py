@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from palm.core.errors import ConfigError
-from palm.core.registry import did_you_mean
+from palm.core.registry import unknown
 from palm.engine.training.events import Observer
 
 TRACKERS = {
@@ -25,8 +25,7 @@ def tracker_problems(names: Sequence[str]) -> list[str]:
     found = []
     for name in names:
         if name not in TRACKERS:
-            known = ", ".join(TRACKERS)
-            found.append(f"no tracker is called {name!r}; known: {known}{did_you_mean(name, TRACKERS)}")
+            found.append(unknown("tracker", name, TRACKERS))
         elif find_spec(name) is None:
             found.append(f"the tracker {name!r} needs a package that is not installed: {TRACKERS[name][1]}")
     return found
