@@ -39,15 +39,8 @@ class AdamW(MomentOptimizer):
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """Create an optimizer with two groups: parameters that decay, and the others."""
         if self.epsilon_hat:
-            settings = {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
-            return EpsilonHatRule(self.groups(named_parameters), settings)
-        optimizer = FusedAdamW(
-            self.groups(named_parameters),
-            lr=self.learning_rate,
-            betas=self.betas,
-            eps=self.epsilon,
-            fused=True,
-        )
+            return EpsilonHatRule(self.groups(named_parameters), self.torch_settings)
+        optimizer = FusedAdamW(self.groups(named_parameters), **self.torch_settings, fused=True)
         flush_small_moments(optimizer)
         return optimizer
 

@@ -111,9 +111,7 @@ class AdamWDL(MomentOptimizer):
                 rate = self.learning_rate * factors.get(name, 1.0)
                 own = groups.setdefault((group["weight_decay"], rate), {**group, "params": [], "lr": rate})
                 own["params"].append((name, parameter))
-        return AdamWDLRule(
-            groups.values(), {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
-        )
+        return AdamWDLRule(groups.values(), self.torch_settings)
 
 
 class AdamWDLRule(EpsilonHatRule):

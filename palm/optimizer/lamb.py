@@ -66,7 +66,7 @@ class Lamb(MomentOptimizer):
         groups = self.groups(named)
         for group in groups:
             group["adapts"] = id(group["params"][0][1]) in adapting
-        return LambRule(groups, {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon})
+        return LambRule(groups, self.torch_settings)
 
 
 class LambRule(MomentRule):

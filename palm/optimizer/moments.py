@@ -92,6 +92,11 @@ class MomentOptimizer(Optimizer):
         """Check whether a parameter decays; without a rule, all except biases and layer norms do."""
         return parameter.ndim > 1 if self._rule is None else bool(self._rule(name))
 
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        """Settings of all groups, by their names in torch."""
+        return {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
+
     def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Group]:
         """Split the parameters into those that decay and the others; empty groups are omitted."""
         named = list(named_parameters)
