@@ -155,7 +155,7 @@ class Annealed(EpochMixing):
 
 
 @MIXINGS.register("round_robin")
-class RoundRobin(EpochMixing):
+class RoundRobin(MixRatio):
     """Tasks take turns in the order of the configuration, without randomness.
 
     The next task is always the one whose steps are furthest behind its `mix_ratio`; a task with a ratio of
@@ -164,10 +164,6 @@ class RoundRobin(EpochMixing):
 
     def __init__(self) -> None:
         super().__init__()
-
-    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """Return 1 for each task."""
-        return [1.0] * len(tasks)
 
     def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:  # noqa: ARG002
         """Return the index of the next task, among those that have steps left."""
