@@ -8,21 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palm.balance import BALANCES
 from palm.config import Config, read_config, settings_of
 from palm.controller.build import Parts, build, open_data
+from palm.controller.components import REGISTRIES
 from palm.controller.document import Document, document, result_settings
 from palm.controller.plan import Plan, place_of, plan
 from palm.controller.saved_model import targets_of
 from palm.controller.settings import OF_WHOLE_RUN, marked
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.registry import Registry, did_you_mean
+from palm.core.registry import did_you_mean
 from palm.engine.run.run_names import STAGE_WEIGHTS, STAGES
 from palm.engine.training.planning import StepPlan
-from palm.lr_sched import LR_SCHEDULES
-from palm.mixing import MIXINGS
-from palm.optimizer import OPTIMIZERS
 
 PRETRAINED = "pretrained"
 """Value of a stage's `start_from` for the weights that the whole run starts from."""
@@ -221,15 +218,15 @@ def _document(config: Config, planned: Plan, tasks: Sequence[str], changes: Mapp
     for name in changes:
         for task in tasks:
             run.pop(f"{task}.{name}", None)
-    components: dict[str, tuple[Registry[Any], Mapping[str, Any]]] = {
-        "optimizer": (OPTIMIZERS, planned.optimizer[1]),
-        "lr_scheduler": (LR_SCHEDULES, planned.schedule),
-        "mixing": (MIXINGS, planned.mixing[1]),
-        "balance": (BALANCES, {} if planned.balance is None else planned.balance[1]),
+    components = {
+        "optimizer": planned.optimizer[1],
+        "lr_scheduler": planned.schedule,
+        "mixing": planned.mixing[1],
+        "balance": {} if planned.balance is None else planned.balance[1],
     }
-    for setting, (registry, arguments) in components.items():
-        if changes.get(setting) is not None and changes[setting] in registry:
-            taken = settings_of(registry[changes[setting]])
+    for setting, arguments in components.items():
+        if changes.get(setting) is not None and changes[setting] in REGISTRIES[setting]:
+            taken = settings_of(REGISTRIES[setting][changes[setting]])
             for name in arguments.keys() - taken.keys() - changes.keys():
                 run.pop(name, None)  # settings of the component that the stage replaces
     return settings
