@@ -98,10 +98,9 @@ def _check_kind(task: TaskPlan, given: Path) -> Path:
     documented = given.with_name("infer_model")
     folder = documented if given.name == "infermodel" and not given.exists() else given
     saved = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
-    kinds = {"reader": (READERS, task.reader[0]), "paradigm": (HEADS, task.head[0])}
-    ours = {name: registry.name_of(cls) for name, (registry, cls) in kinds.items()}  # type: ignore[attr-defined]
+    ours = {"reader": READERS.name_of(task.reader[0]), "paradigm": HEADS.name_of(task.head[0])}
     with wrap_read_errors(chosen / DESCRIPTION):
-        theirs = {name: saved[name]["name"] for name in kinds}
+        theirs = {name: saved[name]["name"] for name in ours}
         if ours != theirs:
             components = [
                 " and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)
