@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import inspect
 import re
 import textwrap
@@ -21,11 +20,7 @@ MAY_BE_FILE = "may be a file"
 Consumer = type | Callable[..., Any]
 
 
-class _Required(enum.Enum):
-    REQUIRED = "required"
-
-
-REQUIRED: Final = _Required.REQUIRED
+REQUIRED: Final = inspect.Parameter.empty
 """Default of a parameter without a default."""
 
 
@@ -90,7 +85,7 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
         name: Parameter(
             name=name,
             annotation=_may_name_file(name, hints.get(name, Any)),
-            default=made.get(name, REQUIRED if parameter.default is parameter.empty else parameter.default),
+            default=made.get(name, parameter.default),
             doc=docs.get(name, ""),
             aliases=tuple(other for other, own in aliases.items() if own == name),
         )
