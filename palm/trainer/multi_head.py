@@ -93,10 +93,9 @@ class MultiHeadTrainer(TrainerBase):
         _one_backbone(forwards)
         for trainer in self.trainers.values():
             if trainer.reuse_head_with is not None:
-                owner = self._owner(trainer)
-                assert owner.forward is not None
                 # Tasks share a head by using the same object, and so the same parameters.
-                trainer.build_forward(owner.forward.backbone, owner.forward.head)
+                owner = self._owner(trainer, forwards)
+                trainer.build_forward(forwards[owner].backbone, forwards[owner].head)
         self._reset_run()
         return f"{self.name}.loss"
 
@@ -342,24 +341,22 @@ class MultiHeadTrainer(TrainerBase):
             raise ConfigError(unknown("trainer", name, self.trainers))
         return self.trainers[name]
 
-    def _owner(self, trainer: Trainer) -> Trainer:
-        """Return the trainer whose head this one shares."""
+    def _owner(self, trainer: Trainer, forwards: Mapping[str, Forward]) -> str:
+        """Return the name of the trainer whose head this one shares."""
         owner = self._trainer(trainer.reuse_head_with or trainer.name)
         if owner.reuse_head_with is not None:
             raise ConfigError(
                 f"{trainer.name!r} reuses the head of {owner.name!r}, which reuses that of "
                 f"{owner.reuse_head_with!r}; name {owner.reuse_head_with!r} instead"
             )
-        assert owner.forward is not None
-        assert trainer.forward is not None
-        mine = trainer.forward.head
-        theirs = owner.forward.head
+        mine = forwards[trainer.name].head
+        theirs = forwards[owner.name].head
         if (type(mine), mine.settings) != (type(theirs), theirs.settings):
             raise WiringError(
                 f"{trainer.name!r} cannot reuse the head of {owner.name!r}: "
                 f"{type(mine).__name__} {mine.settings} is not {type(theirs).__name__} {theirs.settings}"
             )
-        return owner
+        return owner.name
 
     def _by_name(self, readers: Readers) -> dict[str, Reader]:
         raise_any(type_problems((list, tuple, Mapping), "a list of readers", readers=readers))
