@@ -8,7 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from palm.core.errors import ConfigError, PalmError
+from palm.core.checks import raise_any
+from palm.core.errors import PalmError
 from palm.core.registry import imported
 from palm.engine.training.events import Observer
 
@@ -55,6 +56,5 @@ def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Obse
             found.append(callback)
         else:
             problems.append(f"{place}: {path} is not callable; give the class a method __call__(self, event)")
-    if problems:
-        raise ConfigError(problems)
+    raise_any(problems)
     return found
