@@ -317,11 +317,10 @@ class Controller:
         return predictions
 
     def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
-        path = plan.task.get(setting) if given is None else self._resolve(given)
+        path: Path | None = plan.task.get(setting) if given is None else self._resolve(given)
         if path is None or not is_data(path):
             found = "it has none" if path is None else f"{missing_reason(path)}: {path}"
             raise ConfigError(f"task {plan.name!r} needs a {setting}; {found}")
-        assert isinstance(path, Path)
         return path
 
     def _model(self, task: TaskPlan, given: str | Path | None) -> InferenceModel:
