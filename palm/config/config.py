@@ -82,8 +82,6 @@ class Config:
         self._known: dict[str | None, set[str]] = {scope: set() for scope in titles}
         self._reported: set[Any] = set()
         self._excused: set[str | None] = set()
-        self._owners: Mapping[str, Components] = {}
-        self._own: Mapping[str | None, Components] = {}
 
     def value(self, name: str, scope: str | None = None) -> Setting | None:
         """Return the setting of this name with its type guessed, or None; it counts as used.
@@ -213,15 +211,14 @@ class Config:
         Raises:
             ConfigError: all problems at once.
         """
-        self._owners = owners
-        self._own = own
         unused = []
         for layer in sorted(self._layers, key=lambda layer: layer.scope is not None):
             excused = bool(self._excused if layer.scope is None else self._excused & {layer.scope, None})
+            mine = own.get(layer.scope, {})
             for name, setting in layer.settings.items():
                 if layer.section == "backbone" or layer in self._chosen.values() or name in layer.used:
                     continue
-                if hint := self._reason(name, layer.scope, excused):
+                if hint := self._reason(name, layer.scope, excused, owners.get(name, {}), mine):
                     unused.append(f"{setting.origin}: {hint}")
         # Settings in files in the order of their lines, then those of the command line.
         raise_any([*self._problems, *sorted(unused, key=lambda line: line.startswith("--"))])
@@ -316,18 +313,22 @@ class Config:
                 values = shown(winner.setting.value), shown(setting.value)
                 logger.info("%s = %s overrides %s (%s)", winner.place, *values, setting.origin)
 
-    def _reason(self, name: str, task: str | None, excused: bool) -> str | None:
-        """Return the problem with an unused setting, or None."""
+    def _reason(
+        self, name: str, task: str | None, excused: bool, owners: Components, own: Components
+    ) -> str | None:
+        """Return the problem with an unused setting, or None.
+
+        `owners` are the components that accept it, `own` those of the task or the run.
+        """
         if name in FOREIGN:
             return f"nothing uses {name!r}; in palm it is {FOREIGN[name]}"
         if task is not None and name in self._known[None]:
             return f"{name!r} is a setting of the whole run; it belongs in {self._titles[None]}"
         known = set().union(*self._known.values())
         hint = did_you_mean(name, sorted(known - {name}))
-        if excused and (name in known or name in self._owners or not hint):
+        if excused and (name in known or owners or not hint):
             return None
-        owners = self._owners.get(name, {})
-        if has := {kind: names for kind, names in self._own.get(task, {}).items() if kind in owners}:
+        if has := {kind: names for kind, names in own.items() if kind in owners}:
             whose = f"task {task!r}" if task is not None else "this run"
             return f"{name} belongs to {_listed(owners)}; {whose} has {_listed(has)}"
         return f"nothing in task {task!r} uses {name!r}" if name in known else f"nothing uses {name!r}{hint}"
