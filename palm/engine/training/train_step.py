@@ -44,8 +44,8 @@ def train_step(
     update: Update,
     *,
     clipping: Optimizer,
-    balance: Balance | None = None,
-    draws: np.random.Generator | None = None,
+    balance: Balance | None,
+    draws: np.random.Generator,
 ) -> tuple[Tensor, Tensor]:
     """Update the encoder and the heads of the drawn tasks on the sum of their losses, weighted by `balance`.
 
@@ -68,7 +68,6 @@ def train_step(
     optimizer.zero_grad(set_to_none=True)
     names = [each.task for each in drawn]
     if balance is not None and balance.needs_gradients:
-        assert draws is not None
         losses = balanced_gradients(replica, drawn, lambda gram: balance.of_gradients(names, gram, draws))
     else:
         factors = [1.0] * len(drawn) if balance is None else balance.of_losses(names)
