@@ -36,6 +36,9 @@ from palm.trainer.base import TrainerBase
 from palm.trainer.fitting import task_of
 from palm.trainer.predicting import logged_steps, predicted, prediction_batches, results_of
 
+FIT_TO_PREDICT = "fit_reader(reader, phase='predict')"
+"""The call that sets the file to predict, for messages."""
+
 
 class Trainer(TrainerBase):
     """Trains and predicts one task, by itself or in a `MultiHeadTrainer`.
@@ -185,8 +188,7 @@ class Trainer(TrainerBase):
         checked_phase(phase)
         if phase == "train":
             return self._next_draw()[1]
-        call = "fit_reader(reader, phase='predict')"
-        return next(require(self._predict_batches, self.name, call, "get_one_batch"))
+        return next(require(self._predict_batches, self.name, FIT_TO_PREDICT, "get_one_batch"))
 
     def train_one_step(self, batch: Tensors) -> Tensors:
         """Update the weights on a batch.
@@ -328,8 +330,7 @@ class Trainer(TrainerBase):
     def predictor(self, caller: str) -> InferenceModel:
         """Return the model to predict with."""
         forward = self.tied(caller)
-        call = "fit_reader(reader, phase='predict')"
-        reader = require(self._predict_reader, self.name, call, caller)
+        reader = require(self._predict_reader, self.name, FIT_TO_PREDICT, caller)
         return self._model(reader, forward, reader.loaded.batch_size)
 
     def _model(self, reader: Reader, forward: Forward, batch_size: int) -> InferenceModel:
@@ -356,8 +357,8 @@ class Trainer(TrainerBase):
 
     def predict_batches(self) -> Iterator[Tensors]:
         """Return the batches of the file to predict, from its beginning."""
-        call = "fit_reader(reader, phase='predict')"
-        return self._fit_for_prediction(require(self._predict_reader, self.name, call, "predict_batches"))
+        reader = require(self._predict_reader, self.name, FIT_TO_PREDICT, "predict_batches")
+        return self._fit_for_prediction(reader)
 
     # Properties and progress
 
