@@ -10,8 +10,6 @@ from typing import Any
 from palm.config.conversion import type_name
 from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
 
-NOTHING: Mapping[Consumer, Collection[str]] = MappingProxyType({})
-
 
 def printed(resolved: Mapping[str, Any]) -> str:
     """Format a resolved configuration in PALM's layout: headings 70 wide, names padded to 25, then a tab."""
@@ -27,7 +25,7 @@ def printed(resolved: Mapping[str, Any]) -> str:
 
 
 def help_text(
-    consumers: Mapping[str, Sequence[Consumer]], provided: Mapping[Consumer, Collection[str]] = NOTHING
+    consumers: Mapping[str, Sequence[Consumer]], provided: Mapping[Consumer, Collection[str]]
 ) -> str:
     """List the settings of consumers by heading, each once, with type, default and meaning.
 
@@ -53,7 +51,7 @@ def setting_lines(parameter: Parameter, before: str = "") -> Iterator[str]:
 
 
 def listed(
-    consumers: Sequence[Consumer], provided: Mapping[Consumer, Collection[str]] = NOTHING
+    consumers: Sequence[Consumer], provided: Mapping[Consumer, Collection[str]] = MappingProxyType({})
 ) -> list[Parameter]:
     """Return the settings of several consumers, each name once, as first declared; see `help_text`."""
     found: dict[str, Parameter] = {}
