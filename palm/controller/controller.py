@@ -170,7 +170,7 @@ class Controller:
             return train_stages(
                 directory,
                 self.stages,
-                (self.config.resolved(), self.config.origins()),
+                yaml_text(self.config.resolved(), self.config.origins()),
                 lambda stage, observers: Controller(stage, argv=[]).train(observers),
                 callbacks,
             )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
 
-from palm.config import yaml_text
 from palm.controller.document import Document
 from palm.controller.stage_planning import StagePlan
 from palm.core.files.fs import write_text
@@ -44,7 +42,7 @@ class _StageObserver:
 def train_stages(
     run: RunDirectory,
     stages: Sequence[StagePlan],
-    configuration: tuple[Mapping[str, Any], Mapping[str, Any]],
+    configuration: str,
     train: Train,
     callbacks: Sequence[Observer],
 ) -> TrainingResult:
@@ -53,7 +51,7 @@ def train_stages(
     Args:
         run: the folder of the whole run.
         stages: planned and checked.
-        configuration: the resolved configuration of the whole run, and the origins of its values.
+        configuration: the resolved configuration of the whole run, as YAML.
         train: trains a stage.
         callbacks: called with every event of every stage, after those of the setting `callbacks`.
     """
@@ -64,7 +62,7 @@ def train_stages(
     with only_run_in(directory.path) if is_first() else nullcontext():
         from_first(lambda: directory.open(launch_id(), restarted))
         if is_first():
-            write_text(directory.path / CONFIGURATION, yaml_text(*configuration))
+            write_text(directory.path / CONFIGURATION, configuration)
         for number, stage in enumerate(stages, start=1):
             is_done = from_first(lambda label=stage.label: directory.is_done(label))  # type: ignore[misc]
             logger.info("stage %d of %d, %s%s", number, len(stages), stage.label, ": done before" * is_done)
