@@ -146,7 +146,7 @@ def _make(graph: Graph, rows: Tensors, precision: str, file: Path) -> None:
     logger.info("making an ONNX graph of %s", graph.title)
     exact = file if precision == "fp32" else file.with_name("exact.onnx")
     session = write_graph(graph, exact, torch.get_num_threads())
-    difference = graph.difference(session, graph.tasks[0], rows)
+    difference = graph.difference(session, next(iter(graph.by_task)), rows)
     if not difference <= TOLERANCE:
         raise PalmError(
             f"the ONNX graph of {graph.title} differs from PyTorch by {difference:.1e} on made-up "

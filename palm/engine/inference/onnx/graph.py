@@ -56,7 +56,7 @@ class Graph(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.heads = nn.ModuleList(heads.values())
-        self.tasks = list(heads)
+        self.by_task = dict(heads)
         self.outputs = outputs
         self.task_id = task_id
         read = [name for head in heads.values() for name in head.inputs_attr]
@@ -96,8 +96,7 @@ class Graph(nn.Module):
             batch["word_mask"] = mask  # its values only matter for decoding
         features = batch | padded_features(self.backbone, batch, self._features)
         outputs = {}
-        for task, head in zip(self.tasks, self.heads, strict=True):
-            assert isinstance(head, Head)
+        for task, head in self.by_task.items():
             read = {name: features[name] for name in head.inputs_attr}
             outputs[task] = head(as_declared(read, head.inputs_attr))
         return tuple(outputs[task][name] for task, name in self.outputs.values())
@@ -119,8 +118,7 @@ class Graph(nn.Module):
             task: the task whose outputs are compared.
             batch: a batch of the task's reader.
         """
-        head = self.heads[self.tasks.index(task)]
-        assert isinstance(head, Head)
+        head = self.by_task[task]
         expected = outputs_of(self.backbone.eval(), head.eval(), batch)
         names = {theirs: ours for theirs, (owner, ours) in self.outputs.items() if owner == task}
         arrays = session.run(list(names), self.arrays(batch))
