@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from palm.backbone import Backbone
 from palm.core.checks import count_problems, raise_any, type_problems
@@ -29,9 +29,6 @@ from palm.optimizer import Optimizer, ParameterGroups, base_optimizer
 from palm.paradigm import Head
 from palm.reader import Reader
 
-if TYPE_CHECKING:
-    from palm.trainer.trainer import Trainer
-
 T = TypeVar("T")
 
 
@@ -46,6 +43,17 @@ class Forward:
         problems = type_problems(Backbone, "an encoder of palm.backbone", backbone=self.backbone)
         raise_any([*problems, *type_problems(Head, "a head of palm.head", task_head=self.head)])
         self.head.adapt(self.backbone.head_layers)
+
+
+class Member(Protocol):
+    """One task of a run: a `Trainer`."""
+
+    @property
+    def name(self) -> str: ...
+
+    forward: Forward | None
+    predict_forward: Forward | None
+    task: Task | None
 
 
 def require(value: T | None, name: str, call: str, caller: str) -> T:
@@ -102,7 +110,7 @@ class Assembly(ABC):
         return self._name
 
     @abstractmethod
-    def _members(self) -> Sequence[Trainer]:
+    def _members(self) -> Sequence[Member]:
         """Return the trainers of its tasks, in order."""
 
     def _forwards(self, caller: str) -> dict[str, Forward]:
