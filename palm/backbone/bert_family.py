@@ -84,22 +84,7 @@ class ERNIE(Encoder):
         "type_vocab_size": "sent_type_vocab_size",
         "use_task_emb": "use_task_id",
     }
-    order_2x = (
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "vocab_size",
-        "max_position_embeddings",
-        "sent_type_vocab_size",
-        "task_type_vocab_size",
-        "hidden_act",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "initializer_range",
-        "is_pairwise",
-        "use_task_id",
-        "phase",
-    )
+    order_2x = ("*", "is_pairwise", "use_task_id", "phase")
 
     @staticmethod
     def architecture(

@@ -47,8 +47,8 @@ class Component:
     Attributes:
         aliases: other spelling -> name of the constructor's parameter.
         only_2x: arguments that only the constructor of PaddlePALM 2.x has -> their translation.
-        order_2x: the order of positional arguments in 2.x, by palm's names; if empty, the constructor's
-            own order, followed by `only_2x`.
+        order_2x: the order of positional arguments in 2.x, by palm's names; "*" as the first one stands for
+            the constructor's own. If empty, these are followed by `only_2x`.
         given_2x: the arguments of `only_2x` that were passed.
         stands_for: the registered class of which this one only changes defaults; its instances are
             described and saved under the name of that class.
@@ -108,6 +108,8 @@ class Component:
             elif isinstance(declared, Mapping):
                 setattr(cls, name, specs_of(declared))
         if "__init__" in cls.__dict__:
+            if cls.order_2x[:1] == ("*",):
+                cls.order_2x = (*_positional(inspect.signature(cls.__init__)), *cls.order_2x[1:])
             cls.__init__ = _recording(cls.__dict__["__init__"])  # type: ignore[method-assign]
 
 
@@ -173,8 +175,7 @@ def _without_2x(
     own = dict(list(signature.parameters.items())[1:])
     only = {name: meaning for name, meaning in component.only_2x.items() if name not in own}
     if only and args:
-        positional = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-        order = component.order_2x or (*positional, *only)
+        order = component.order_2x or (*_positional(signature), *only)
         kwargs = _by_name(component.__name__, order, args, kwargs)
         args = ()
     aliases = {other: name for other, name in component.aliases.items() if name in only}
@@ -183,6 +184,11 @@ def _without_2x(
     for name, value in given.items():
         kwargs = only[name](value) | kwargs
     return args, kwargs, given
+
+
+def _positional(signature: inspect.Signature) -> list[str]:
+    """Return the parameters of a constructor that may be passed by position, without `self`."""
+    return [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
 
 
 def _by_name(

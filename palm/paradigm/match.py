@@ -37,15 +37,7 @@ class Match(ClassHead):
     defaults: ClassVar[Mapping[str, Any]] = {"n_classes": 2, "hidden_size": 768}
     feature = "sentence_pair_embedding"
     metrics: Sequence[str] = ("accuracy", "macro_f1")
-    order_2x = (
-        "n_classes",
-        "hidden_size",
-        "dropout_prob",
-        "initializer_range",
-        "learning_strategy",
-        "margin",
-        "phase",
-    )
+    order_2x = ("*", "learning_strategy", "margin", "phase")
 
     def setup(self, *, learning_strategy: str = "pointwise", margin: float = 0.5) -> None:
         """Choose the strategy; declare the tensors of pairwise training."""

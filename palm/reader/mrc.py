@@ -73,14 +73,7 @@ class MRCReader(TokenizingReader):
     optional_columns = known_columns
     split_by = ("context",)
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are substrings of the context"}
-    order_2x = (
-        *TokenizingReader.order_2x[:2],
-        "max_query_len",
-        "doc_stride",
-        *TokenizingReader.order_2x[2:-1],
-        "remove_noanswer",
-        "phase",
-    )
+    order_2x = ("*", *TokenizingReader.order_2x[2:-1], "remove_noanswer", "phase")
 
     def setup(self, max_query_len: int, doc_stride: int, *, remove_noanswer: bool = True) -> None:
         self.num_special = 2 + self.tokenizer.separators

@@ -63,15 +63,7 @@ class TokenizingReader(Reader):
     """
 
     aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len", "max_seqlen": "max_seq_len"}
-    order_2x: ClassVar[tuple[str, ...]] = (
-        "vocab_path",
-        "max_seq_len",
-        "tokenizer",
-        "lang",
-        "seed",
-        "do_lower_case",
-        "phase",
-    )
+    order_2x: ClassVar[tuple[str, ...]] = ("*", "tokenizer", "lang", "seed", "do_lower_case", "phase")
 
     setup: ClassVar[Callable[..., None]]
     columns_of: ClassVar[Callable[..., tuple[str, ...]]]

@@ -33,13 +33,7 @@ class WordReader(TokenizingReader):
         "label_map_config": "label_map",
         "num_classes": "n_classes",
     }
-    order_2x = (
-        *TokenizingReader.order_2x[:2],
-        "label_map",
-        *TokenizingReader.order_2x[2:],
-        "dev_count",
-        "print_prefix",
-    )
+    order_2x = ("*", *TokenizingReader.order_2x[2:], "dev_count", "print_prefix")
     input_columns: tuple[str, ...] = ("text_a",)
 
     def check_length(self) -> None:
