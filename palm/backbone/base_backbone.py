@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
-from typing import ClassVar
+from collections.abc import Collection
 
 from palm.backbone import base
-from palm.core.component import checked_phase
+from palm.core.component import Phased
 from palm.core.tensor_specs import Tensors
 
 
-class Backbone(base.Backbone):
+class Backbone(Phased, base.Backbone):
     """The base class of encoders in PaddlePALM 2.x.
 
     A subclass has the properties `inputs_attr` and `outputs_attr` (name -> `[shape, dtype]`) and the method
@@ -20,17 +19,6 @@ class Backbone(base.Backbone):
     Args:
         phase: 'train' or 'predict'.
     """
-
-    not_called: ClassVar[Mapping[str, str]] = {}
-
-    def __init__(self, phase: str = "train") -> None:
-        super().__init__()
-        checked_phase(phase)
-        self._phase = phase
-
-    @property
-    def phase(self) -> str:
-        return self._phase
 
     @abstractmethod
     def build(self, inputs: Tensors, scope_name: str = "") -> Tensors:

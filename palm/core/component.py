@@ -230,3 +230,22 @@ def _own_names(component: type[Component], kwargs: dict[str, Any]) -> dict[str, 
             raise TypeError(f"got {own!r} twice, under two spellings")
         named[own] = value
     return named
+
+
+class Phased(Component):
+    """Base of components written for PaddlePALM 2.x, which only keep the phase.
+
+    Args:
+        phase: 'train' or 'predict'.
+    """
+
+    not_called: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, phase: str = "train") -> None:
+        super().__init__()
+        checked_phase(phase)
+        self._phase = phase
+
+    @property
+    def phase(self) -> str:
+        return self._phase

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from palm.core.component import checked_phase
+from palm.core.component import Phased
 from palm.core.tensor_specs import Specs, Tensors, specs_of
 from palm.paradigm import base
 
@@ -16,7 +16,7 @@ Declared = Mapping[str, Mapping[str, Any]]
 """Component, `reader` or `backbone` -> name -> `[shape, dtype]`."""
 
 
-class Head(base.Head):
+class Head(Phased, base.Head):
     """The base class of heads in PaddlePALM 2.x.
 
     A subclass has the properties `inputs_attrs` and `outputs_attr` and the method `build`, which returns a
@@ -25,17 +25,6 @@ class Head(base.Head):
     Args:
         phase: 'train' or 'predict'.
     """
-
-    not_called: ClassVar[Mapping[str, str]] = {}
-
-    def __init__(self, phase: str = "train") -> None:
-        super().__init__()
-        checked_phase(phase)
-        self._phase = phase
-
-    @property
-    def phase(self) -> str:
-        return self._phase
 
     @property
     @abstractmethod

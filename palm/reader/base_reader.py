@@ -8,14 +8,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from palm.core.component import checked_phase
+from palm.core.component import Phased
 from palm.core.errors import DataError, WiringError
 from palm.core.tensor_specs import Specs, Tensors
 from palm.reader import base
@@ -29,7 +29,7 @@ Example = dict[str, npt.NDArray[Any]]
 """One row of a batch: field name -> its values, cut to the row's tokens."""
 
 
-class Reader(base.Reader):
+class Reader(Phased, base.Reader):
     """The base class of readers in PaddlePALM 2.x.
 
     A subclass has the methods `load_data` and `_iterator` and the properties `outputs_attr` and
@@ -40,13 +40,11 @@ class Reader(base.Reader):
         phase: 'train' or 'predict'.
     """
 
-    not_called: ClassVar[Mapping[str, str]] = {}
     vocab_path = Path()
     vocab_size = 0
 
     def __init__(self, phase: str = "train") -> None:
-        checked_phase(phase)
-        self._phase = phase
+        super().__init__(phase)
         self._batch_size: int | None = None
         self._num_epochs: int | None = 1
         self._register = self.create_register()
@@ -90,10 +88,6 @@ class Reader(base.Reader):
         if strange := sorted(self._register - attrs.keys()):
             raise WiringError(f"output attr {', '.join(strange)} is not found in this reader.")
         return {name: attrs[name] for name in attrs if name in self._register}
-
-    @property
-    def phase(self) -> str:
-        return self._phase
 
     @property
     def num_epochs(self) -> int | None:
