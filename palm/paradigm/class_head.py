@@ -17,12 +17,10 @@ from palm.paradigm.base import ALIASES_2X, Head, Judged, head_problems
 from palm.paradigm.calibration import best_temperature, lowest_threshold
 from palm.paradigm.class_loss import ClassLoss, label_error
 
-PLAIN_LOSS: Mapping[str, Any] = {
-    "class_weights": None,
-    "label_smoothing": 0.0,
-    "focal_gamma": 0.0,
-    "r_drop": 0.0,
-}
+UNMODIFIED: Mapping[str, Any] = {"label_smoothing": 0.0, "focal_gamma": 0.0, "r_drop": 0.0}
+"""The settings of a loss without label smoothing, focusing and R-Drop."""
+
+PLAIN_LOSS: Mapping[str, Any] = {"class_weights": None, **UNMODIFIED}
 """The settings of a plain cross-entropy loss."""
 
 

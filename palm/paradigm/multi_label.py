@@ -15,7 +15,7 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
 from palm.paradigm.calibration import best_temperature, best_thresholds
-from palm.paradigm.class_head import ClassHead
+from palm.paradigm.class_head import UNMODIFIED, ClassHead
 
 GAMMA = 4.0
 """Exponent of the focusing factor that the asymmetric loss applies to negative labels."""
@@ -48,12 +48,7 @@ class MultiLabel(ClassHead):
 
     metrics = ("label_f1", "exact_match", "lrap")
     calibration_error = "label_ece"
-    fixed: ClassVar[Mapping[str, Any]] = {
-        "label_smoothing": 0.0,
-        "focal_gamma": 0.0,
-        "r_drop": 0.0,
-        "abstain_below": None,
-    }
+    fixed: ClassVar[Mapping[str, Any]] = {**UNMODIFIED, "abstain_below": None}
     thresholds: Tensor
 
     def setup(self, *, loss: str = "bce") -> None:
