@@ -80,7 +80,7 @@ class ScoredQuestion(NamedTuple):
 
 
 @METRICS.register("squad2")
-class Squad2(Metric):
+class Squad2(Squad):
     """Scores of `Squad` for questions that may have no answer, where only an empty prediction is right.
 
     Reported for all questions, for those with an answer (`HasAns_…`) and for those without one (`NoAns_…`).
@@ -90,12 +90,12 @@ class Squad2(Metric):
     Source: Rajpurkar et al., 2018, arXiv:1806.03822, and its authors' evaluation script.
     """
 
-    needs = ("answers",)
-    main = "f1"
-    perfect = 100.0
-
     def __init__(self) -> None:
         self._questions: list[ScoredQuestion] = []
+
+    def f1(self, predicted: str, true: str) -> float:
+        """The F1 of two answers, where two answers without words count as equal."""
+        return super().f1(predicted, true) or float(not counted_words(predicted) and not counted_words(true))
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
         # As in the authors' script: true answers that consist of articles and punctuation are ignored.
@@ -105,11 +105,11 @@ class Squad2(Metric):
         self._questions.append(
             ScoredQuestion(
                 has_answer=bool(truth["answers"]),
-                exact=best(exact, text, answers),
-                f1=best(word_f1_or_empty, text, answers),
+                exact=best(self.exact, text, answers),
+                f1=best(self.f1, text, answers),
                 candidate=candidate,
-                candidate_exact=best(exact, candidate, answers),
-                candidate_f1=best(word_f1_or_empty, candidate, answers),
+                candidate_exact=best(self.exact, candidate, answers),
+                candidate_f1=best(self.f1, candidate, answers),
                 null_odds=prediction.get("null_odds"),
             )
         )
@@ -169,11 +169,6 @@ def word_f1(predicted: str, true: str) -> float:
     theirs = counted_words(true)
     common = (Counter(ours) & Counter(theirs)).total()
     return 2 * common / (len(ours) + len(theirs)) if common else 0.0
-
-
-def word_f1_or_empty(predicted: str, true: str) -> float:
-    """Word F1, where two answers without words count as equal."""
-    return word_f1(predicted, true) or float(not counted_words(predicted) and not counted_words(true))
 
 
 def best(score: Callable[[str, str], float], predicted: str, answers: Sequence[str]) -> float:
