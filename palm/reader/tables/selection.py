@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, repeat
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from palm.core.errors import DataError
 from palm.core.files.untrusted import parse_json, wrap_read_errors
-from palm.reader.tables.files import digest_of, files_of, is_data
+from palm.reader.tables.files import digest_of, file_facts, files_of, is_data
 from palm.reader.tables.record import cell_text, is_missing
 from palm.reader.tables.remote import is_url
 
@@ -68,7 +68,7 @@ def read_selection(path: Path) -> Selection:
     Raises:
         DataError: the file cannot be read, or is not a selection.
     """
-    return _read(path, path.is_file() and _facts(path))
+    return _read(path, path.is_file() and file_facts(path))
 
 
 @lru_cache(maxsize=16)
@@ -81,7 +81,7 @@ def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - part of the
         return Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])
 
 
-def chosen_of(path: Path, files: Iterable[Path]) -> Iterator[bool]:
+def chosen_of(path: Path, files: Sequence[Path]) -> Iterator[bool]:
     """Yield for each of the table's rows whether it is selected, up to the last one that is.
 
     Args:
@@ -92,7 +92,7 @@ def chosen_of(path: Path, files: Iterable[Path]) -> Iterator[bool]:
         DataError: the table has changed since the selection.
     """
     selection = read_selection(path)
-    if _digest(tuple(map(_facts, files))) != selection.sha256:
+    if _digest(tuple(files), tuple(map(file_facts, files))) != selection.sha256:
         raise DataError(
             f"{selection.table}: the table has changed since its rows were selected ({path}); restore the "
             "table, or train again from scratch"
@@ -102,13 +102,9 @@ def chosen_of(path: Path, files: Iterable[Path]) -> Iterator[bool]:
     return chain.from_iterable(chain(repeat(False, gap - 1), (True,)) for gap in gaps)
 
 
-def _facts(file: Path) -> tuple[Path, int, int]:
-    return file, file.stat().st_size, file.stat().st_mtime_ns
-
-
 @lru_cache(maxsize=16)
-def _digest(facts: tuple[tuple[Path, int, int], ...]) -> str:
-    return digest_of([file for file, *_ in facts])
+def _digest(files: tuple[Path, ...], facts: object) -> str:  # noqa: ARG001 - part of the cache key
+    return digest_of(files)
 
 
 def data_checksum(path: Path, algorithm: str = "sha256") -> str:
