@@ -86,10 +86,8 @@ class MRC(TokenHead):
             "encoder_outputs": TensorSpec(("batch", "seq", hidden_size), torch.float),
             "input_mask": TensorSpec(("batch", "seq"), torch.bool),
         }
-        self.targets_attr = {
-            "start_positions": TensorSpec(("batch",), torch.long),
-            "end_positions": TensorSpec(("batch",), torch.long),
-        }
+        one_per_row = TensorSpec(("batch",), torch.long)
+        self.targets_attr = {"start_positions": one_per_row, "end_positions": one_per_row}
         self.outputs_attr = {"start_logits": per_token, "end_logits": per_token}
         self.out = nn.Linear(hidden_size, 2)
         init_weights(self, initializer_range)

@@ -52,10 +52,7 @@ _SENTENCE = HeadLayout(
 )
 
 HEAD_LAYOUTS = {
-    "cls": _SENTENCE,
-    "match": _SENTENCE,
-    "multi_label": _SENTENCE,
-    "regression": _SENTENCE,
+    **dict.fromkeys(("cls", "match", "multi_label", "regression"), _SENTENCE),
     "multiple_choice": HeadLayout("ForMultipleChoice", "out", {"": "classifier"}, reads_pooler=True),
     "mrc": HeadLayout("ForQuestionAnswering", "out", {"": "qa_outputs"}),
     "seq_label": HeadLayout("ForTokenClassification", "out", {"": "classifier"}),

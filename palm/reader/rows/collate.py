@@ -14,10 +14,7 @@ from palm.reader.rows.rows import Numbers, Rows
 _TOKENS = TensorSpec(("batch", "seq"), torch.long)
 
 SEQUENCE_ATTR: Specs = {
-    "token_ids": _TOKENS,
-    "position_ids": _TOKENS,
-    "segment_ids": _TOKENS,
-    "task_ids": _TOKENS,
+    **dict.fromkeys(("token_ids", "position_ids", "segment_ids", "task_ids"), _TOKENS),
     "input_mask": TensorSpec(("batch", "seq"), torch.bool),
 }
 """The tensors in every reader's batches."""
