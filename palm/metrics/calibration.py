@@ -14,8 +14,6 @@ from palm.metrics.base import METRICS, Metric, Prediction, Truth
 BINS = 15
 """Number of probability ranges, all of the same width."""
 
-Floats = npt.NDArray[np.float64]
-
 
 def calibration_error(probs: Sequence[float], right: Sequence[bool]) -> float:
     """The mean difference between probability and frequency in `BINS` ranges, weighted by number of cases.

@@ -35,7 +35,6 @@ class EmbeddingReader(GroupReader):
 
     cacheable = True
     known_columns = ("label", "text_a", "text_b", "negatives")
-    text_columns = ("text_a",)
     optional_columns = ("text_b", "negatives")
     list_column = "negatives"
     label_columns: Sequence[str] = ()
