@@ -84,6 +84,7 @@ class Tokenizer:
     Attributes:
         vocab_size: the largest id + 1.
         between: the ids between the two texts of a row.
+        separators: the number of these ids.
         companions: files in the vocabulary's folder that belong to it.
         lacks_capitals: texts are not lower-cased, but the vocabulary only has lower-case words.
     """
@@ -106,16 +107,12 @@ class Tokenizer:
         self._mask = special.mask
         self.vocab_size = max(ids.values()) + 1
         self.between = [self.sep_id] if between is None else list(between)
+        self.separators = len(self.between)
         self._unknown = special.unk
         self._before_word = before_word
         self._ids = ids
         self._tokens = {number: token for token, number in ids.items()}
         self._pipeline = pipeline
-
-    @property
-    def separators(self) -> int:
-        """The number of tokens between the two texts of a row."""
-        return len(self.between)
 
     @property
     def mask_id(self) -> int:
