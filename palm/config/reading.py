@@ -61,7 +61,7 @@ def read_config(
     sources = _Sources(options, problems, needs_tasks, cached, resolves_auto)
     sources.expand_pretrain()
     sources.open(config)
-    return sources.merged(Path(task_dir))
+    return sources.merged(sources.folder(Path(task_dir)))
 
 
 @dataclass
@@ -141,10 +141,13 @@ class _Sources:
         self.problems += lines
         self.failed |= bool(lines)
 
-    def merged(self, task_dir: Path) -> Config:
-        """Return the configuration of all layers, with the task files in `task_dir`."""
+    def folder(self, task_dir: Path) -> Path:
+        """Return the folder of the task files."""
         beside = self.base / task_dir
-        folder = beside if beside.is_dir() else Path.cwd() / task_dir
+        return beside if beside.is_dir() else Path.cwd() / task_dir
+
+    def merged(self, folder: Path) -> Config:
+        """Return the configuration of all layers."""
         tasks = {task: self._task(task, folder) for task in self._task_names()}
         found = self._directory_settings()
         backbone_title, backbone, gap = self._backbone()
