@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from palm.backbone import Backbone
 from palm.core.checks import path_problems, raise_any
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import save_tokenizer
-from palm.pretrained import Report, read_directory
+from palm.pretrained import ModelDirectory, Report, read_directory
 from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
 from palm.reader.text.subwords import load_tokenizer
@@ -34,14 +35,18 @@ def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> 
     weights = {name: directory.given.weights.get(name, state[name]) for name in report.loaded}
     with new_directory(folder, overwrite) as part:
         write_hugging_face(weights, backbone, part, directory.given.original)
-        if directory.vocab_path is not None:
-            save_tokenizer(
-                load_tokenizer(directory.vocab_path, directory.do_lower_case),
-                part,
-                backbone=backbone,
-                longest=backbone.max_tokens,
-                do_lower_case=directory.do_lower_case,
-                marks_text=True,
-            )
+        _save_vocabulary(directory, backbone, part)
     logger.info("%s written to %s", type(backbone).__name__, folder)
     return report
+
+
+def _save_vocabulary(directory: ModelDirectory, backbone: Backbone, folder: Path) -> None:
+    if directory.vocab_path is not None:
+        save_tokenizer(
+            load_tokenizer(directory.vocab_path, directory.do_lower_case),
+            folder,
+            backbone=backbone,
+            longest=backbone.max_tokens,
+            do_lower_case=directory.do_lower_case,
+            marks_text=True,
+        )

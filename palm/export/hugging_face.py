@@ -92,8 +92,13 @@ def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
             f"it uses {encoder['pooling']} pooling, but transformers uses the first token; export it to "
             "ONNX, or train with pooling: cls"
         )
-    if name != "mlm" or isinstance(model.backbone, Transformers):  # `library_model` checks its head
-        return None
+    is_compared = isinstance(model.backbone, Transformers)  # `library_model` checks the head
+    return _mlm_problem(model, head) if name == "mlm" and not is_compared else None
+
+
+def _mlm_problem(model: InferenceModel, head: HeadLayout) -> str | None:
+    settings = model.head.settings
+    encoder = model.backbone.settings
     theirs = {key: encoder[key] for key in ("hidden_act", "layer_norm_eps")}
     theirs |= head.fixed.get(family_of(model.backbone).model_type, {})
     differing = [

@@ -42,12 +42,13 @@ def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
     else:
         assert isinstance(backbone, Encoder)
         # Some families have the pooler only in their classifiers.
-        left_out = () if family_of(backbone).pooler.endswith("pooler.dense") else ("pooler.",)
+        left_out = (
+            () if family_of(backbone).pooler.endswith("pooler.dense") else ("pooler.weight", "pooler.bias")
+        )
         if backbone.pooler is not None:
             modules.append(("2_Dense", "Dense"))
             _save_pooler(backbone, part / "2_Dense")
-    state = backbone.state_dict()
-    weights = {name: value for name, value in state.items() if not name.startswith(left_out)}
+    weights = {name: value for name, value in backbone.state_dict().items() if name not in left_out}
     pad_id = load_tokenizer(model.reader).pad_id
     write_hugging_face(weights, backbone, part, pad_token_id=pad_id, dtype="float32")
     modules.append((f"{len(modules)}_Normalize", "Normalize"))

@@ -12,7 +12,6 @@ from palm.backbone import Backbone
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_json, write_text
 from palm.reader import Reader
-from palm.reader.inspection import tokenizer_of
 from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
 from palm.reader.words import WordReader
 
@@ -99,7 +98,8 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
     Raises:
         PalmError: it is not one of palm's tokenizers.
     """
-    if (tokenizer := tokenizer_of(reader)) is None:
+    tokenizer = getattr(reader, "tokenizer", None)
+    if not isinstance(tokenizer, Tokenizer):
         raise PalmError(f"{type(reader).__name__} has no palm tokenizer, which is needed for an export")
     return tokenizer
 
