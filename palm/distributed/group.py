@@ -170,15 +170,15 @@ def from_first(make: Callable[[], T], meanwhile: Callable[[], object] | None = N
     if num_ranks() == 1:
         return make()
     box: list[T | PalmError | None] = [None]
-    if is_first():
-        try:
+    try:
+        if is_first():
             box = [make()]
-        except PalmError as error:
-            if meanwhile is not None:
-                raise
-            box = [error]
-    elif meanwhile is not None:
-        meanwhile()
+        elif meanwhile is not None:
+            meanwhile()
+    except PalmError as error:
+        if meanwhile is not None:
+            raise
+        box = [error]
     dist.broadcast_object_list(box, src=0)
     if isinstance(box[0], PalmError):
         raise box[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -19,7 +20,7 @@ from palm.core.invocation import is_notebook
 from palm.core.logging import Progress, logger
 from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
-from palm.distributed.group import barrier, from_first, is_first
+from palm.distributed.group import barrier, exhaust, from_first, is_first
 from palm.downloader import pretrained_directory
 from palm.engine.run.checkpoint import save_checkpoint, trained_weights
 from palm.engine.run.evaluation import Evaluator
@@ -276,12 +277,8 @@ class TrainerBase(Assembly):
             raise ConfigError(f"save_path should be a separate folder, not {str(save_path)!r}")
         raise_any(choice_problems(tuple(FOLDERS), save_type=save_type))
         places = self._places(Path(save_path), save_type)
-
-        def check() -> None:
-            for place in places:
-                check_target(place, overwrite=True)
-
-        from_first(check)  # on one rank, since another could look while that one already replaces the folder
+        # On one rank, since another could look while that one already replaces the folder.
+        from_first(lambda: exhaust(map(partial(check_target, overwrite=True), places)))
         self._save(Path(save_path), save_type)
 
     def _places(self, path: Path, kind: str) -> list[Path]:
