@@ -8,7 +8,7 @@ from typing import ClassVar
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import DataError
 from palm.reader.base import READERS
-from palm.reader.groups import GroupReader
+from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.predictions import Record
 from palm.reader.table import TextExample
 from palm.reader.tables.record import TableRow
@@ -59,7 +59,7 @@ class EmbeddingReader(GroupReader):
         trained = ("text_b", *self.list_columns) if with_targets else ()
         return (*super().columns_of(with_targets), *trained)
 
-    def sequences_of(self, example: TextExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:
         yield example.text_a, None
         if example.text_b is not None:
             yield example.text_b, None

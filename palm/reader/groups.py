@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +19,17 @@ from palm.reader.text.labels import Label, list_in
 
 GROUP_ROWS = TensorSpec(("examples", "texts"), torch.long)
 """The rows of a batch that belong to each example, padded with -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupExample(TextExample):
+    """One line of a table with a list of texts.
+
+    Args:
+        texts: the list.
+    """
+
+    texts: list[str]
 
 
 class GroupReader(TextReader):
@@ -38,7 +50,7 @@ class GroupReader(TextReader):
         self.outputs_attr = {**SEQUENCE_ATTR, "group_rows": GROUP_ROWS}
         self.list_columns = columns or ()
 
-    def sequences_of(self, example: TextExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:  # noqa: ARG002
         """The text pair of each sequence; by default `text_a`, and `text_b` plus a text of the list."""
         start = "" if example.text_b is None else f"{example.text_b} "
         for text in example.texts:
@@ -63,15 +75,16 @@ class GroupReader(TextReader):
             cells = cells[:-1]
         return [self._text(cell, f"{self.list_column}[{k}]", row.place) for k, cell in enumerate(cells)]
 
-    def _example(self, row: TableRow, label: Label | None) -> TextExample:
+    def _example(self, row: TableRow, label: Label | None) -> GroupExample:
         texts = {name: cell for name, cell in row.cells.items() if name != self.list_column}
         plain = super()._example(TableRow(texts, row.place), label)
-        return TextExample(plain.text_a, plain.text_b, plain.label, plain.place, self.texts_of(row))
+        return GroupExample(plain.text_a, plain.text_b, plain.label, plain.place, self.texts_of(row))
 
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
         sequences = []
         counts = []
         for example in examples:
+            assert isinstance(example, GroupExample)
             found = list(self.sequences_of(example, with_targets))
             sequences += [TextExample(one, other, None, example.place) for one, other in found]
             counts.append(len(found))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from palm.core.errors import PalmError
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Reader
+from palm.reader.match import RankedExample
 from palm.reader.rows.rows import Rows
 from palm.reader.span import SpanReader
 from palm.reader.tables.record import cut
@@ -65,7 +66,7 @@ def texts_of(example: Any) -> list[str]:
 
 def truths_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict[str, Any]]:
     """Return the truth of each example; empty mappings if there is none or the reader cannot provide it."""
-    if role == "pred" or (chunk and getattr(chunk[0], "text_b_neg", None) is not None):
+    if role == "pred" or (chunk and isinstance(chunk[0], RankedExample)):
         return repeat({}, len(chunk))
     try:
         truths = list(reader.truths(chunk))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,17 @@ from palm.reader.tables.record import TableRow
 from palm.reader.text.labels import labels_of
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedExample(TextExample):
+    """One line of a table for pairwise training.
+
+    Args:
+        text_b_neg: a text that matches `text_a` less than `text_b` does.
+    """
+
+    text_b_neg: str
 
 
 @READERS.register("match")
@@ -86,16 +97,16 @@ class MatchReader(TextReader):
         if not (with_targets and self.is_pairwise):
             return example
         wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
-        return TextExample(example.text_a, example.text_b, None, row.place, text_b_neg=wrong)
+        return RankedExample(example.text_a, example.text_b, None, row.place, wrong)
 
     def read_true(self, path: Path) -> Iterator[TextExample]:
         """The examples; a pairwise one becomes its right text, labelled 1, and its wrong one, labelled 0."""
         for example in super().read_true(path):
-            if example.text_b_neg is None:
-                yield example
-            else:
+            if isinstance(example, RankedExample):
                 yield TextExample(example.text_a, example.text_b, 1, example.place)
                 yield TextExample(example.text_a, example.text_b_neg, 0, example.place)
+            else:
+                yield example
 
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
         if not (with_targets and self.is_pairwise):

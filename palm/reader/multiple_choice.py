@@ -7,8 +7,7 @@ from typing import ClassVar
 from palm.config import FilePath
 from palm.core.errors import DataError
 from palm.reader.base import READERS
-from palm.reader.groups import GroupReader
-from palm.reader.table import TextExample
+from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.tables.record import TableRow
 from palm.reader.text.labels import Label, Labels
 
@@ -48,7 +47,7 @@ class MultipleChoiceReader(GroupReader):
         self.use_list(choice_columns)
         self.use_labels(Labels(None, label_map))
 
-    def _example(self, row: TableRow, label: Label | None) -> TextExample:
+    def _example(self, row: TableRow, label: Label | None) -> GroupExample:
         example = super()._example(row, label)
         count = len(example.texts)
         if count < 2:

@@ -10,10 +10,9 @@ import torch
 from palm.core.errors import DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.reader.base import READERS
-from palm.reader.groups import GroupReader
+from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.rows.collate import padded
 from palm.reader.rows.rows import Rows
-from palm.reader.table import TextExample
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.text.labels import Label, Labels, RealLabels, list_in
 
@@ -63,7 +62,7 @@ class RankingReader(GroupReader):
             raise DataError(f"{row.place}: a relevance should be 0 or more, not {min(found)!r}")
         return found
 
-    def _example(self, row: TableRow, label: Label | None) -> TextExample:
+    def _example(self, row: TableRow, label: Label | None) -> GroupExample:
         example = super()._example(row, label)
         if not example.texts:
             raise DataError(f"{row.place}: candidates is empty; every row needs at least one")

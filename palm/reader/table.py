@@ -27,16 +27,12 @@ class TextExample:
         text_b: the second text; None if there is none.
         label: the label of the file; None if unknown or not read.
         place: `file:line`, for messages.
-        texts: further texts, such as candidates or choices.
-        text_b_neg: in pairwise training, a text that matches `text_a` less than `text_b` does.
     """
 
     text_a: str
     text_b: str | None
     label: Label | None
     place: str
-    texts: Sequence[str] = ()
-    text_b_neg: str | None = None
 
 
 class TextReader(TokenizingReader):
