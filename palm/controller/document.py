@@ -10,7 +10,8 @@ from palm.config import Config
 from palm.config.layers import json_ready
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
-from palm.reader.tables.files import is_data
+from palm.core.errors import DataError
+from palm.core.files.untrusted import wrap_read_errors
 from palm.reader.tables.remote import is_url
 from palm.reader.tables.selection import data_checksum
 
@@ -103,6 +104,14 @@ def data_checksums(plans: Iterable[Plan], more: Iterable[Path] = ()) -> dict[str
 
 
 def changed_data(checksums: Mapping[str, str]) -> list[str]:
-    """Return the files whose content is no longer that of `data_checksums`, or that are missing."""
-    known = [(Path(name), checksum) for name, checksum in checksums.items()]
-    return [str(path) for path, sha in known if not is_data(path) or data_checksum(path)[:32] != sha]
+    """Return the files whose content is no longer that of `data_checksums`.
+
+    Raises:
+        DataError: a file is missing or cannot be read.
+    """
+    found = []
+    for name, known in checksums.items():
+        with wrap_read_errors(name, error=DataError):
+            if data_checksum(Path(name))[:32] != known:
+                found.append(name)
+    return found

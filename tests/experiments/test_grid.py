@@ -176,7 +176,30 @@ def test_a_run_on_other_data_than_the_first_has_no_result(tmp_path: Path, change
     assert named in str(caught.value)
     assert str(tmp_path / "cls.tsv") in str(caught.value)
     assert grid.result("one") is None
-    assert (folder / "out" / "step_5").exists() == (change == "missing")  # the plan already refuses
+    assert (folder / "out" / "step_5").exists()  # nothing was trained on other data
+
+
+@pytest.mark.usefixtures("loaded_runs")
+def test_a_run_whose_data_change_meanwhile_is_trained_again_once_they_are_restored(tmp_path: Path) -> None:
+    grid, run = Grid(tmp_path / "grid"), GridRun("one", settings_of(tmp_path, num_epochs=30))
+    data = tmp_path / "cls.tsv"
+    grid.open("sweep", {"data": {str(data): checksum(data)[:32]}})
+    pool = Pool(grid, ["compare", "--one_run"], [{}])
+    folder = grid.folder("one")
+    rows = data.read_bytes()
+    with ThreadPoolExecutor(1) as threads:
+        trained = threads.submit(pool.train, [run], lambda *_: None)
+        waited_for(folder / "out" / "history.jsonl")
+        data.write_bytes(rows + rows.splitlines(keepends=True)[-1])
+        assert isinstance(error := trained.exception(120), PalmError)
+    assert "the data changed after the first run was begun" in str(error)
+    assert grid.result("one") is None
+    assert not list(folder.rglob("manifest.json"))
+    data.write_bytes(rows)
+    pool.train([run], lambda *_: None)
+    result = grid.result("one")
+    assert result is not None
+    assert (result["state"], result["steps"]) == ("done", {"cls": 300})
 
 
 def test_results_of_runs_with_unknown_settings_are_not_taken_over(tmp_path: Path) -> None:

@@ -44,7 +44,6 @@ _LINE = {"name": str, "kind": str, "grows": bool, "size": int, "sha256": str}
 _own: set[Path] = set()
 """Paths that this process has written, and that are therefore not from an earlier run."""
 
-
 _stages: set[Path] = set()
 """Stages of this process."""
 

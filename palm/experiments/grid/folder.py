@@ -210,19 +210,14 @@ class Grid:
             with worker_lock(folder):
                 remove_models(folder)
 
-    def check_data(self) -> None:
-        """Check that the data files are still those that the grid was begun with.
+    def changed_data(self) -> list[str]:
+        """Return the data files that are no longer those that the grid was begun with.
 
         Raises:
-            StorageError: some are not; names them.
+            DataError: a file is missing or cannot be read.
         """
         file = self.path / DESCRIPTION
-        data = read_record(file, Description)["about"].get("data", {}) if file.exists() else {}
-        if changed := changed_data(data):
-            raise StorageError(
-                f"the data changed after the first run was begun: {', '.join(changed)}; restore the files "
-                "and run the same command again, or replace all runs (--overwrite)"
-            )
+        return changed_data(read_record(file, Description)["about"].get("data", {})) if file.exists() else []
 
     def result(self, name: str) -> Result | None:
         """Return the result of a run; None until it has finished."""

@@ -61,9 +61,9 @@ def work(folder: Path) -> None:
     with within(folder), worker_lock(folder) if is_first() else nullcontext():
         job = read_record(folder / JOB, Job)
         if not from_first(lambda: (folder / RESULT).is_file()):
-            from_first(partial(_check_data, folder))
+            from_first(partial(_check_data, folder, is_trained=False))
             result = _trained(folder, controller, job)
-            from_first(partial(_check_data, folder))
+            from_first(partial(_check_data, folder, is_trained=True))
             if is_first():
                 write_json(folder / RESULT, result)
         # Also after the result of a process that died while it removed them.
@@ -71,17 +71,19 @@ def work(folder: Path) -> None:
             remove_models(folder)
 
 
-def _check_data(folder: Path) -> None:
-    """Check the data of the grid; if they have changed, no later run may continue from these checkpoints.
+def _check_data(folder: Path, is_trained: bool) -> None:
+    """Check that the data files are still those that the grid was begun with.
 
     Raises:
-        StorageError: they have changed.
+        StorageError: some have changed; names them. The models that were trained on them are removed.
     """
-    try:
-        Grid(folder.parents[1]).check_data()
-    except StorageError:
-        remove_models(folder)
-        raise
+    if changed := Grid(folder.parents[1]).changed_data():
+        if is_trained:  # the next process would continue from the last checkpoint
+            remove_models(folder)
+        raise StorageError(
+            f"the data changed after the first run was begun: {', '.join(changed)}; restore the files and "
+            "run the same command again, or replace all runs (--overwrite)"
+        )
 
 
 def _end_with_parent() -> None:
