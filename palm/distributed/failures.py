@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,7 +13,15 @@ import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from palm.core.errors import TrainingError
-from palm.distributed.group import is_first, is_launched, leave, num_ranks, rank, roll_call_group
+from palm.distributed.group import (
+    LEAVE_DELAY,
+    is_first,
+    is_launched,
+    leave,
+    num_ranks,
+    rank,
+    roll_call_group,
+)
 
 SIGNS = ("gloo", "Timed out", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
 """Parts of the backends' messages about other ranks; gloo has no exception class of its own."""
@@ -58,8 +67,9 @@ def _message(error: RuntimeError) -> str:
 def record_failure(error: BaseException) -> None:
     """Record an error for the launcher, which reports the rank that failed first and its error."""
     if is_launched():
-        # The other ranks may be waiting for this one and would not take part in `leave`.
+        # The other ranks may be waiting for this one and would not take part in `leave`; wait as it does.
         atexit.unregister(leave)
+        atexit.register(time.sleep, LEAVE_DELAY)
         try:
             raise error  # the handler records the exception that is being handled
         except BaseException:
