@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,16 @@ Scored = tuple[Floats, Floats]
 """Scores of a variant on all rows, float64[seeds], and on resamples of them, float64[resamples, seeds]."""
 
 
+def _corrected_apart(
+    answers: Sequence[Answer], asked: Collection[str], tests: Mapping[str, Scoring]
+) -> list[Answer]:
+    """Correct planned comparisons together, and those with variants of `also` separately."""
+    families: dict[bool, list[Answer]] = {False: [], True: []}
+    for each in answers:
+        families[each.reference in asked or each.variant in asked].append(each)
+    return [each for family in families.values() for each in _corrected(family, tests)]
+
+
 def outcome_of(
     variants: Sequence[tuple[Variant, Length, float]],
     rows: Rows,
@@ -228,10 +238,7 @@ def outcome_of(
             least = min(found, key=lambda answer: answer.difference.mean)
             answers += [replace(answer, judged=answer is least) for answer in found]
     asked = {variant.name for variant, _, _ in variants if variant.is_way} - {REFERENCE, STAGED}
-    # Planned comparisons are corrected together, and those with variants of `also` separately.
-    extra = [each for each in answers if {each.reference, each.variant} & asked]
-    planned = [each for each in answers if not {each.reference, each.variant} & asked]
-    answers = [*_corrected(planned, tests), *_corrected(extra, tests)]
+    answers = _corrected_apart(answers, asked, tests)
     trained = [Trained(*way, scores[way[0].name]) for way in variants]
     verdicts = {
         target: "; ".join(_verdict_text(a, len(seeds)) for a in answers if a.target == target and a.judged)
