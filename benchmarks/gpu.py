@@ -49,7 +49,7 @@ from palm.backbone.packed_attention import attend
 from palm.backbone.packing import Packing, Scope, Sequences
 from palm.core.numerics.precision import tf32
 from palm.core.numerics.repeatability import fixed_order
-from palm.engine.run.checkpoint import optimizer_tensors, restore_optimizer
+from palm.train.checkpoint import optimizer_tensors, restore_optimizer
 
 SIZES = {"tiny": (320, 160), "base": (32768, 10240), "large": (16384, 5120)}
 """Shape -> real tokens of a step."""

@@ -44,7 +44,7 @@ def memory() -> dict[str, float]:
     """Peak and own memory of this process, in MB."""
     import torch
 
-    from palm.engine.watching.throughput import memory_bytes
+    from palm.train.throughput import memory_bytes
 
     peak = (memory_bytes(torch.device("cpu")) or 0) / 2**20
     status = Path("/proc/self/status")
@@ -74,7 +74,7 @@ def measure(folder: Path, num_tasks: int) -> dict[str, float]:
     import torch
 
     import palm
-    from palm.engine.run.checkpoint import save_checkpoint
+    from palm.train.checkpoint import save_checkpoint
 
     torch.set_num_threads(1)
     logging.getLogger("palm").setLevel(logging.WARNING)

@@ -19,10 +19,10 @@ from arguments import OWN_PROCESS, new_parser
 from speed_cases import DATA
 
 from palm.backbone import BERT
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.watching.throughput import memory_bytes
 from palm.paradigm import Classify
+from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader
+from palm.train.throughput import memory_bytes
 
 
 def write_rows(file: Path, count: int) -> None:

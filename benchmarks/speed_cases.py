@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from palm.core.tensor_specs import Tensors
-from palm.engine.training.stream import TaskStream
 from palm.reader import ClassifyReader, MatchReader, Reader, SequenceLabelReader
 from palm.reader.cache import training_rows
+from palm.train.stream import TaskStream
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 VOCABULARY = 30522

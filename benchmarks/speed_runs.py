@@ -19,17 +19,17 @@ from palm.backbone import BERT
 from palm.core.numerics.precision import Precision
 from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
-from palm.engine.training.build import start
-from palm.engine.training.device_transfer import fetched, placed
-from palm.engine.training.model import outputs_of
-from palm.engine.training.planning import StepPlan, expect
-from palm.engine.training.recipe import Recipe
-from palm.engine.training.task import Task
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours
 from palm.reader import ClassifyReader
+from palm.train.build import start
+from palm.train.device_transfer import fetched, placed
+from palm.train.model import outputs_of
+from palm.train.planning import StepPlan, expect
+from palm.train.recipe import Recipe
+from palm.train.task import Task
 
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import palm
-from palm.starter.project import KINDS, write_project
+from palm.cli.starter.project import KINDS, write_project
 
 FLOORS = {
     "cls": ("accuracy", 0.6),

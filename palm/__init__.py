@@ -13,43 +13,43 @@ limit_spinning()  # before torch is imported, because OpenMP reads the setting o
 if TYPE_CHECKING:
     from palm import (
         backbone,
-        distribute,
         downloader,
         export,
-        head,
         lr_sched,
         metrics,
         mixing,
         optimizer,
         reader,
     )
+    from palm.compat import MultiHeadTrainer, Trainer, distribute, head
     from palm.controller.controller import Controller
     from palm.downloader import load_backbone
-    from palm.engine.inference.inference import InferenceModel
-    from palm.engine.inference.loading import load_model
-    from palm.engine.run.evaluation import Evaluator
-    from palm.engine.training.task import Task
     from palm.experiments.comparison.compare import compare
     from palm.experiments.search.sweep import sweep
     from palm.export.convert import convert
     from palm.export.merge import merge
+    from palm.predict.inference import InferenceModel
+    from palm.predict.loading import load_model
     from palm.report.inspection import inspect_directory
     from palm.report.page import write_report
     from palm.report.plot import plot
-    from palm.trainer import MultiHeadTrainer, Trainer
+    from palm.train.evaluation import Evaluator
+    from palm.train.task import Task
 
 _HOMES = {
     "Controller": "palm.controller.controller",
-    "Evaluator": "palm.engine.run.evaluation",
-    "InferenceModel": "palm.engine.inference.inference",
-    "MultiHeadTrainer": "palm.trainer",
-    "Task": "palm.engine.training.task",
-    "Trainer": "palm.trainer",
+    "Evaluator": "palm.train.evaluation",
+    "InferenceModel": "palm.predict.inference",
+    "MultiHeadTrainer": "palm.compat",
+    "Task": "palm.train.task",
+    "Trainer": "palm.compat",
     "compare": "palm.experiments.comparison.compare",
     "convert": "palm.export.convert",
+    "distribute": "palm.compat",
+    "head": "palm.compat",
     "inspect_directory": "palm.report.inspection",
     "load_backbone": "palm.downloader",
-    "load_model": "palm.engine.inference.loading",
+    "load_model": "palm.predict.loading",
     "merge": "palm.export.merge",
     "plot": "palm.report.plot",
     "sweep": "palm.experiments.search.sweep",

@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import palm
 from benchmarks.faults import tiny_run
 from benchmarks.faults.shim import KILL, in_a_child, under_the_shim
+from palm.cli.starter.project import write_project
 from palm.core.files.fs import WRITTEN
-from palm.engine.inference.prediction_resume import PREDICTION_LOCK
 from palm.export import to_hugging_face
+from palm.predict.prediction_resume import PREDICTION_LOCK
 from palm.report.page import write_report
-from palm.starter.project import write_project
 
 MINE = "not palm's"
 

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import palm
 from benchmarks.faults import tiny_run
-from palm.engine.training.events import Event
-from palm.engine.training.loop import Step
+from palm.train.events import Event
+from palm.train.loop import Step
 
 
 def now() -> tuple[float, int]:

@@ -25,14 +25,14 @@ from palm.controller.controller import Controller
 from palm.controller.plan import plan
 from palm.core.files import manifest as storage
 from palm.core.files.fs import WRITTEN
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.run.checkpoint import newest_checkpoint, save_checkpoint
 from palm.export.sources import tasks_of_run
 from palm.paradigm import Classify
+from palm.predict.inference import InferenceModel
 from palm.pretrained import from_ours, read_weights
 from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
 from palm.reader.text.labels import Labels
 from palm.reader.text.subwords import load_tokenizer
+from palm.train.checkpoint import newest_checkpoint, save_checkpoint
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, "red", "blue", "grey", "##en", "door", "boat", "a", "the", "is", "what", "colour", "."]

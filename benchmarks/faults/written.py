@@ -26,20 +26,13 @@ from samples import Sample
 import palm
 from palm.check import check
 from palm.check.page import write_findings
+from palm.cli.starter.project import write_project
 from palm.config import read_config
 from palm.controller.controller import Controller
 from palm.core.files.cache import Cache
 from palm.core.files.fs import WRITTEN, check_replaceable, is_written
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.records import read_record
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.prediction_resume import PREDICTION_LOG, PredictionLog
-from palm.engine.run.checkpoint import load_checkpoint, newest_checkpoint
-from palm.engine.run.determinism import EnoughSteps, Recorder, read_recording
-from palm.engine.run.run_directory import RunDirectory
-from palm.engine.run.run_lock import HOLDER, _holder, only_run_in
-from palm.engine.run.staged_directory import StagedDirectory
-from palm.engine.watching.history import read_lines
 from palm.experiments.comparison import compare as comparing
 from palm.experiments.comparison.curves import learning_curves
 from palm.experiments.comparison.setup import setup_of
@@ -50,6 +43,8 @@ from palm.experiments.search.study import Study
 from palm.export.hugging_face import to_hugging_face
 from palm.export.onnx_model import to_onnx
 from palm.export.sources import tasks_of_run
+from palm.predict.inference import InferenceModel
+from palm.predict.prediction_resume import PREDICTION_LOG, PredictionLog
 from palm.reader.cache import DataCache, key_of
 from palm.reader.predicted_tables import KIND, write_table
 from palm.reader.predictions import SavedAnswers, SavedRecords
@@ -60,7 +55,12 @@ from palm.report.inspection import inspect_directory
 from palm.report.page import comparison_page, page
 from palm.report.plot import terminal_plot
 from palm.report.run import read_run
-from palm.starter.project import write_project
+from palm.train.checkpoint import load_checkpoint, newest_checkpoint
+from palm.train.determinism import EnoughSteps, Recorder, read_recording
+from palm.train.history import read_lines
+from palm.train.run_directory import RunDirectory
+from palm.train.run_lock import HOLDER, _holder, only_run_in
+from palm.train.staged_directory import StagedDirectory
 
 TASKS = ("colour", "words")
 TEXTS = ["a red door", "a blue lamp"]

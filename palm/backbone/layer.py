@@ -14,8 +14,8 @@ from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.core.numerics.fused_cast import cast_together
 from palm.core.numerics.layers import ACTIVATIONS, casts_norms, layer_norm, linear
-from palm.distributed.group import num_ranks
-from palm.distributed.shards import local_shard
+from palm.parallel.group import world_size
+from palm.parallel.shards import local_shard
 
 
 class FeedForward(nn.Module):
@@ -124,7 +124,7 @@ def casting(
     On several ranks, which send the gradients of one layer while others are still being computed, each layer
     is cast by itself, where its parameters are unsharded.
     """
-    is_other_case = (num_ranks() > 1) != one_of_several_ranks
+    is_other_case = (world_size() > 1) != one_of_several_ranks
     if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or is_other_case:
         return nullcontext()
     kinds = (nn.Linear, nn.LayerNorm) if casts_norms(tokens) else (nn.Linear,)

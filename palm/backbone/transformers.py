@@ -83,10 +83,10 @@ class Transformers(TokenEncoder):
             self.config._attn_implementation = NAME
         kind = library().AutoModel._model_mapping[type(self.config)]
         has_choice = "add_pooling_layer" in inspect.signature(kind.__init__).parameters
-        is_first = self.pooling == "cls"
+        is_main_process = self.pooling == "cls"
         try:
-            self.sentence = self.head_layers("ForSequenceClassification") if is_first else None
-            options = {"add_pooling_layer": is_first and self.sentence is None} if has_choice else {}
+            self.sentence = self.head_layers("ForSequenceClassification") if is_main_process else None
+            options = {"add_pooling_layer": is_main_process and self.sentence is None} if has_choice else {}
             self.model: Any = kind._from_config(self.config, dtype=torch.float32, **options)
         except (ValueError, TypeError, AttributeError, KeyError, ZeroDivisionError) as error:
             reason = str(error).strip().splitlines()[0]

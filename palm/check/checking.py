@@ -28,12 +28,12 @@ from palm.core.errors import ConfigError, DataError, PalmError, ResourceError
 from palm.core.limits import explain_limits
 from palm.core.logging import only_collected
 from palm.core.numerics.device import device_of
-from palm.distributed.launch import count_devices
-from palm.engine.run.run_directory import RunDirectory
-from palm.engine.training.loop import Training
-from palm.engine.training.task import Task
 from palm.paradigm import HEADS
+from palm.parallel.launch import count_devices
 from palm.reader import READERS
+from palm.train.loop import Training
+from palm.train.run_directory import RunDirectory
+from palm.train.task import Task
 
 MUCH_PADDING = 0.3
 """Fraction of padding from which there is a note, if the encoder computes padding."""

@@ -15,12 +15,12 @@ import torch
 
 from palm.check.planning import RunPlan
 from palm.check.saving import Saving
-from palm.distributed.group import exhaust
-from palm.engine.run.evaluation import count_examples, model_of
-from palm.engine.run.saving import save_model
-from palm.engine.training.loop import Training
-from palm.engine.training.task import Task
-from palm.engine.watching.throughput import memory_bytes
+from palm.parallel.group import exhaust
+from palm.train.evaluation import count_examples, model_of
+from palm.train.loop import Training
+from palm.train.saving import save_model
+from palm.train.task import Task
+from palm.train.throughput import memory_bytes
 
 EVALUATED = 2048
 """Number of dev examples to predict for the time of an evaluation."""

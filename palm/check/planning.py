@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from palm.engine.training.loop import Training
-from palm.engine.training.stream import TaskStream
-from palm.engine.training.task import Task
+from palm.train.loop import Training
+from palm.train.stream import TaskStream
+from palm.train.task import Task
 
 MOST_DRAWS = 200_000
 """Maximum number of steps for which the tasks are drawn; a longer run has expected draws."""

@@ -67,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             run = partial(command.run, options)
             run_without_torch(run) if command.only_reads else run()
     except PalmError as error:
-        if failures := sys.modules.get("palm.distributed.failures"):  # loaded if this is a rank of several
+        if failures := sys.modules.get("palm.parallel.failures"):  # loaded if this is a rank of several
             with suppress(OSError, MemoryError):  # files or memory may be what ran out
                 failures.record_failure(error)
         sys.stdout.flush()

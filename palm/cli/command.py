@@ -170,7 +170,7 @@ class _ComponentFinder(MetaPathFinder):
 
     def __init__(self) -> None:
         self.folders: list[str] = []
-        self._importers = {"palm.core.registry", "palm.starter.catalogue"}
+        self._importers = {"palm.core.registry", "palm.cli.starter.catalogue"}
 
     def find_spec(
         self,

@@ -38,7 +38,7 @@ def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool
 
 
 def _load_model(options: argparse.Namespace) -> Any:
-    from palm.engine.inference.loading import load_model
+    from palm.predict.loading import load_model
 
     precision = options.precision or "auto"
     return load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)
@@ -80,7 +80,7 @@ def predict(options: argparse.Namespace) -> None:
     """
     if _names_model(options, "palm predict", "model", "input", "output"):
         from palm.core.numerics.device import device_of
-        from palm.distributed.group import join
+        from palm.parallel.group import join
 
         device = device_of(use_gpu=options.engine == "torch")
         join(device)
@@ -111,7 +111,7 @@ def evaluate(options: argparse.Namespace) -> None:
     model on a file with labels (--model DIR --input FILE). The last line of the output is JSON: the scores,
     by task if there is a configuration.
     """
-    from palm.engine.run.evaluation import json_ready
+    from palm.train.evaluation import json_ready
 
     scores: Any
     if _names_model(options, "palm evaluate", "model", "input"):

@@ -41,7 +41,7 @@ def init(options: argparse.Namespace) -> None:
     multi_label, seq_label, span, relation, mrc, match, multiple_choice, ranking, embedding, ordinal, count,
     mlm. On a terminal, palm asks for what is missing.
     """
-    from palm.starter.project import KINDS, tasks_of, write_project
+    from palm.cli.starter.project import KINDS, tasks_of, write_project
 
     tasks = options.tasks
     pretrain = options.pretrain
@@ -49,7 +49,7 @@ def init(options: argparse.Namespace) -> None:
         raise ConfigError("--from finds the tasks in the table; leave --tasks out")
     table = None
     if options.table is not None:
-        from palm.starter.table_tasks import tasks_in
+        from palm.cli.starter.table_tasks import tasks_in
 
         table = tasks_in(options.table)
         tasks = ",".join(f"{name}={kind}" for name, kind in table.kinds.items())
@@ -83,9 +83,9 @@ def ls(options: argparse.Namespace) -> None:
     methods, one per line; only one kind of them (palm ls mixing); or one with its settings (palm ls
     temperature).
     """
+    from palm.cli.starter.catalogue import chosen, entries
+    from palm.cli.starter.catalogue_text import description, listing
     from palm.controller.components import REGISTRIES
-    from palm.starter.catalogue import chosen, entries
-    from palm.starter.catalogue_text import description, listing
 
     modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, REGISTRIES)))
     if modules:
@@ -128,7 +128,7 @@ def completion(options: argparse.Namespace) -> None:
         import shtab
     except ImportError:
         raise PalmError("palm completion needs shtab: pip install 'palm-torch[completion]'") from None
-    from palm.starter.catalogue import entries
+    from palm.cli.starter.catalogue import entries
 
     names = list(dict.fromkeys(name for entry in entries() for name in (entry.kind, entry.path)))
     parser = argparse.ArgumentParser(prog="palm")

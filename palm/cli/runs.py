@@ -114,7 +114,7 @@ def verify_resume(options: argparse.Namespace) -> None:
 def _record(options: argparse.Namespace) -> None:
     """Train one of the runs that are compared."""
     from palm.controller.controller import Controller
-    from palm.engine.run.determinism import EnoughSteps, Recorder
+    from palm.train.determinism import EnoughSteps, Recorder
 
     killed_after = options.steps if options.killed else None
     # First, because it starts a process for each of several devices, and only one of them records.

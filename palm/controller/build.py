@@ -11,25 +11,25 @@ from typing import Any, TypeVar
 import torch
 
 from palm.backbone import Backbone
-from palm.balance import Balance
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import RunSettings
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger
 from palm.downloader import pretrained_directory
-from palm.engine.training.build import build_optimizer
-from palm.engine.training.model import MultiTaskModel
-from palm.engine.training.planning import StepPlan, expect, step_problems
-from palm.engine.training.shared_rows import share_rows, sharing_problems
-from palm.engine.training.task import Task, wiring_problems
 from palm.lr_sched import schedule_of_run
 from palm.mixing import Mixing
+from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, ParameterGroups
 from palm.paradigm import Head
 from palm.pretrained.library import directory_pooling
 from palm.reader.cache import DataCache
 from palm.reader.text.labels import Labels, moved_labels
+from palm.train.build import build_optimizer
+from palm.train.model import MultiTaskModel
+from palm.train.planning import StepPlan, expect, step_problems
+from palm.train.shared_rows import share_rows, sharing_problems
+from palm.train.task import Task, wiring_problems
 
 T = TypeVar("T")
 

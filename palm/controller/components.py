@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from palm.backbone import BACKBONES
-from palm.balance import BALANCES
 from palm.core.registry import Registry
 from palm.lr_sched import LR_SCHEDULES
 from palm.metrics import METRICS
 from palm.mixing import MIXINGS
+from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
 from palm.paradigm import HEADS
 from palm.reader import READERS

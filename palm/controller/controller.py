@@ -26,34 +26,34 @@ from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
 from palm.core.shown import aligned, shown_score
 from palm.core.signals import stop_request
-from palm.distributed.failures import report_missing_ranks
-from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
 from palm.downloader.hub import pretrained_directory
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.model_card import label_names
-from palm.engine.run.checkpoint import load_checkpoint
-from palm.engine.run.evaluation import Evaluator
-from palm.engine.run.fit import Watch, run_training
-from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import RunDirectory, RunStart
-from palm.engine.run.run_lock import only_run_in
-from palm.engine.run.run_names import CONFIGURATION
-from palm.engine.run.saving import TargetSaver, checkpoint_saver, evaluation_observers
-from palm.engine.run.stopping import StopOnSignal
-from palm.engine.run.warm_start import start_from
-from palm.engine.training.build import start
-from palm.engine.training.events import Observer
-from palm.engine.training.loop import Training
-from palm.engine.training.recipe import Recipe, identity
-from palm.engine.training.task import Task
-from palm.engine.training.transfer import TransferProbe
-from palm.engine.watching.callbacks import callback_problems, callbacks_of
-from palm.engine.watching.trackers import trackers_of
 from palm.lr_sched import schedule_of_run
+from palm.parallel.failures import report_missing_ranks
+from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
+from palm.predict.inference import InferenceModel
+from palm.predict.model_card import label_names
 from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import sources_of
+from palm.train.build import start
+from palm.train.callbacks import callback_problems, callbacks_of
+from palm.train.checkpoint import load_checkpoint
+from palm.train.evaluation import Evaluator
+from palm.train.events import Observer
+from palm.train.fit import Watch, run_training
+from palm.train.loop import Training
+from palm.train.recipe import Recipe, identity
+from palm.train.result import TrainingResult
+from palm.train.run_directory import RunDirectory, RunStart
+from palm.train.run_lock import only_run_in
+from palm.train.run_names import CONFIGURATION
+from palm.train.saving import TargetSaver, checkpoint_saver, evaluation_observers
+from palm.train.stopping import StopOnSignal
+from palm.train.task import Task
+from palm.train.trackers import trackers_of
+from palm.train.transfer import TransferProbe
+from palm.train.warm_start import start_from
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # in `typing` from Python 3.11 on
@@ -150,7 +150,7 @@ class Controller:
         `resume`, it continues. A signal ends the run after the current step, with a checkpoint.
 
         Args:
-            callbacks: called with every event of the run (see `palm.engine.training.events`), in order, after
+            callbacks: called with every event of the run (see `palm.train.events`), in order, after
                 those of the setting `callbacks`; in every process.
 
         Returns:
@@ -175,13 +175,16 @@ class Controller:
                 callbacks,
             )
         own = callbacks_of(settings.callbacks, place_of(self.config, "callbacks"))
-        if is_first():
+        if is_main_process():
             place = place_of(self.config, "trackers")
             own = [*trackers_of(settings.trackers or (), directory.path, place), *own]
         # A collective of all ranks, so it comes before work that only rank 0 does.
         restarted = lost_a_process()
-        with only_run_in(directory.path) if is_first() else nullcontext(), collected_warnings() as warned:
-            start = from_first(lambda: directory.check(launch_id(), restarted))
+        with (
+            only_run_in(directory.path) if is_main_process() else nullcontext(),
+            collected_warnings() as warned,
+        ):
+            start = broadcast(lambda: directory.check(launch_id(), restarted))
             training, evaluator = self._begin(directory, start)
             watch = Watch(
                 every=settings.print_every_n_steps,
@@ -205,7 +208,7 @@ class Controller:
         if begin.checkpoint is not None:
             load_checkpoint(training, begin.checkpoint)
             logger.info("resumed from %s at global step %d", begin.checkpoint, training.step)
-        if is_first():
+        if is_main_process():
             directory.begin(begin, identity(training.recipe), launch_id())
             text = yaml_text(self.config.resolved(), self.config.origins())
             write_text(directory.path / CONFIGURATION, text)

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.encoder import Encoder
 from palm.backbone.low_rank import FROM
-from palm.balance import BALANCES, Balance
 from palm.config import Config, settings_of
 from palm.config.config import AUTO
 from palm.config.schema import Consumer
@@ -21,15 +20,16 @@ from palm.controller.components import REGISTRIES
 from palm.controller.settings import RunSettings, TaskParts, setting_problems
 from palm.core.errors import PalmError
 from palm.core.registry import Registry
-from palm.engine.run.run_names import name_problem
-from palm.engine.training.task import NO_BATCH_SIZE, Task
 from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.mixing import MIXINGS, Mixing
+from palm.mixing.balance import BALANCES, Balance
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Reader
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.text.labels import Labels
+from palm.train.run_names import name_problem
+from palm.train.task import NO_BATCH_SIZE, Task
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.manifest import is_sealed
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.loading import best_note, load_model
-from palm.engine.inference.model_paths import BEST, DESCRIPTION, LAST, chosen_model, describe_missing_model
 from palm.paradigm import HEADS
+from palm.predict.inference import InferenceModel
+from palm.predict.loading import best_note, load_model
+from palm.predict.model_paths import BEST, DESCRIPTION, LAST, chosen_model, describe_missing_model
 from palm.reader import READERS
 
 

@@ -12,9 +12,9 @@ from palm.config import ModelPath
 from palm.core.logging import Progress
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
-from palm.distributed.group import DEFAULT_TIMEOUT
-from palm.distributed.replica import Parallel
-from palm.engine.training.planning import TasksPerStep
+from palm.parallel.group import DEFAULT_TIMEOUT
+from palm.parallel.replica import Parallel
+from palm.train.planning import TasksPerStep
 
 PER_TASK = {"per_task": True}
 """Marks a list with one value per task."""

@@ -9,16 +9,16 @@ from palm.controller.document import Document
 from palm.controller.stage_planning import StagePlan
 from palm.core.files.fs import write_text
 from palm.core.logging import logger
-from palm.distributed.failures import report_missing_ranks
-from palm.distributed.group import barrier, from_first, is_first, launch_id, lost_a_process
-from palm.engine.run.checkpoint import save_checkpoint
-from palm.engine.run.result import TrainingResult
-from palm.engine.run.run_directory import RunDirectory
-from palm.engine.run.run_lock import only_run_in
-from palm.engine.run.run_names import CONFIGURATION
-from palm.engine.run.staged_directory import StagedDirectory
-from palm.engine.training.events import Ended, Evaluated, Event, Observer, Started
-from palm.engine.training.loop import Training
+from palm.parallel.failures import report_missing_ranks
+from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
+from palm.train.checkpoint import save_checkpoint
+from palm.train.events import Ended, Evaluated, Event, Observer, Started
+from palm.train.loop import Training
+from palm.train.result import TrainingResult
+from palm.train.run_directory import RunDirectory
+from palm.train.run_lock import only_run_in
+from palm.train.run_names import CONFIGURATION
+from palm.train.staged_directory import StagedDirectory
 
 Train = Callable[[Document, Sequence[Observer]], TrainingResult]
 """Trains the run of a configuration with observers."""
@@ -35,7 +35,7 @@ class _StageObserver:
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.training = event.training
-        if isinstance(event, (Started, Evaluated, Ended)) and is_first():
+        if isinstance(event, (Started, Evaluated, Ended)) and is_main_process():
             self.directory.write_history()
 
 
@@ -59,28 +59,28 @@ def train_stages(
     restarted = lost_a_process()
     # If several stages train a target, its model is from the last of them.
     last = {task: stage.label for stage in stages for task in stage.tasks}
-    with only_run_in(directory.path) if is_first() else nullcontext():
-        from_first(lambda: directory.open(launch_id(), restarted))
-        if is_first():
+    with only_run_in(directory.path) if is_main_process() else nullcontext():
+        broadcast(lambda: directory.open(launch_id(), restarted))
+        if is_main_process():
             write_text(directory.path / CONFIGURATION, configuration)
         for number, stage in enumerate(stages, start=1):
-            is_done = from_first(lambda label=stage.label: directory.is_done(label))  # type: ignore[misc]
+            is_done = broadcast(lambda label=stage.label: directory.is_done(label))  # type: ignore[misc]
             logger.info("stage %d of %d, %s%s", number, len(stages), stage.label, ": done before" * is_done)
             if not is_done and not _train_stage(directory, stage, train, callbacks):
                 break
-            if is_first():
+            if is_main_process():
                 later = {task for each in stages[number:] for task in each.targets}
                 directory.publish(stage.label, [task for task in stage.targets if task not in later])
             with report_missing_ranks(f"after stage {stage.label}"):
                 barrier()
-        return from_first(lambda: directory.result(last))
+        return broadcast(lambda: directory.result(last))
 
 
 def _train_stage(
     directory: StagedDirectory, stage: StagePlan, train: Train, callbacks: Sequence[Observer]
 ) -> bool:
     """Train a stage; return True if it was completed, not interrupted."""
-    has_begun = from_first(lambda: directory.has_begun(stage.label))
+    has_begun = broadcast(lambda: directory.has_begun(stage.label))
     state = {"resume": "auto"} if has_begun else {"overwrite": True}
     settings = {**stage.settings, "global": {**stage.settings["global"], **state}}
     observer = _StageObserver(directory)

@@ -12,7 +12,7 @@ from palm.core.errors import PalmError
 from palm.core.files.door import make_folder
 from palm.core.invocation import START
 from palm.core.logging import logger
-from palm.engine.run.determinism import Recording, first_difference, read_recording
+from palm.train.determinism import Recording, first_difference, read_recording
 
 
 @dataclass(frozen=True)

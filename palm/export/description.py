@@ -9,10 +9,10 @@ from typing import Any
 from palm.core.component import Component
 from palm.core.files.fs import write_json
 from palm.core.version import __version__
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.model_card import label_names
-from palm.engine.inference.model_paths import EXPORT, EXPORT_FORMAT
 from palm.paradigm import HEADS, SequenceLabel
+from palm.predict.inference import InferenceModel
+from palm.predict.model_card import label_names
+from palm.predict.model_paths import EXPORT, EXPORT_FORMAT
 from palm.pretrained.heads import PROBLEM_TYPES
 from palm.reader import READERS
 

@@ -18,14 +18,14 @@ from palm.core.files.fs import write_json, write_text
 from palm.core.files.tensors import save_tensors
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.model_card import CARD, label_names, model_card
-from palm.engine.inference.model_paths import DESCRIPTION
 from palm.export.description import describe_export, label_settings
 from palm.export.sentence_encoder import save_sentence_encoder
 from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.paradigm import Embedding
+from palm.predict.inference import InferenceModel
+from palm.predict.model_card import CARD, label_names, model_card
+from palm.predict.model_paths import DESCRIPTION
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 from palm.pretrained.heads import HeadLayout, layout_of_head, renamed

@@ -20,14 +20,14 @@ from palm.core.files.checksum import checksum
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.tensors import load_into, weights_under
 from palm.core.logging import logger, show_on_console
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.loading import load_model
-from palm.engine.inference.model_paths import chosen_model
-from palm.engine.run.run_names import STATE
-from palm.engine.training.recipe import named
 from palm.export.sources import tasks_of_run
 from palm.paradigm import HEADS
+from palm.predict.inference import InferenceModel
+from palm.predict.loading import load_model
+from palm.predict.model_paths import chosen_model
 from palm.reader import READERS
+from palm.train.recipe import named
+from palm.train.run_names import STATE
 
 MOST_DIFFERENCES = 4
 """Maximum differences in a message."""

@@ -9,12 +9,12 @@ from typing import Any
 from palm.core.errors import PalmError
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.onnx.graph import Graph, batch_specs, random_batch
-from palm.engine.inference.onnx.writing import require_onnx, write_graph
 from palm.export.description import describe_export
 from palm.export.sources import saved_model, tasks_of_run
 from palm.export.tokenizer_files import save_reader
+from palm.predict.inference import InferenceModel
+from palm.predict.onnx.graph import Graph, batch_specs, random_batch
+from palm.predict.onnx.writing import require_onnx, write_graph
 
 FILE = "model.onnx"
 

@@ -12,8 +12,8 @@ from palm.core.files.door import make_folder
 from palm.core.files.fs import write_json
 from palm.core.files.tensors import save_tensors
 from palm.core.numerics.layers import ACTIVATIONS
-from palm.engine.inference.inference import InferenceModel
 from palm.export.tokenizer_files import load_tokenizer
+from palm.predict.inference import InferenceModel
 from palm.pretrained.families import family_of, write_hugging_face
 from palm.pretrained.library import POOLING_FILE, POOLING_MODES
 

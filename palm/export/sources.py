@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from palm.core.errors import PalmError, StorageError
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.loading import load_model
-from palm.engine.inference.model_paths import LAST
-from palm.engine.run.checkpoint import models_in, newest_checkpoint
-from palm.engine.run.run_names import STATE
 from palm.export.tokenizer_files import load_tokenizer
+from palm.predict.inference import InferenceModel
+from palm.predict.loading import load_model
+from palm.predict.model_paths import LAST
+from palm.train.checkpoint import models_in, newest_checkpoint
+from palm.train.run_names import STATE
 
 
 def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import Registry
-from palm.distributed.group import exhaust
+from palm.parallel.group import exhaust
 
 Prediction = Mapping[str, Any]
 """A record, as written by prediction."""

@@ -12,7 +12,7 @@ from torch.nn.utils import get_total_norm
 
 from palm.core.component import Component, Translate, unused
 from palm.core.registry import Registry
-from palm.distributed.shards import full_tensor
+from palm.parallel.shards import full_tensor
 
 GradClipType = Literal["global_norm", "norm", "value"]
 

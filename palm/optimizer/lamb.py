@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from palm.core.component import Translate, unused
 from palm.core.errors import ConfigError
-from palm.distributed.shards import full_tensor
 from palm.optimizer.base import OPTIMIZERS, Optimizer
 from palm.optimizer.moments import Group, MomentOptimizer, MomentRule
+from palm.parallel.shards import full_tensor
 
 
 @OPTIMIZERS.register("lamb")

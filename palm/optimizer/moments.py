@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import imported
-from palm.distributed.shards import local_shard
 from palm.optimizer.base import GradClipType, Optimizer
+from palm.parallel.shards import local_shard
 
 DecayRule = Callable[[str], bool]
 """Parameter name -> True if the parameter decays."""

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, positive_problems, raise_any
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.distributed.group import all_rows
 from palm.paradigm.base import HEADS, Head, head_problems
 from palm.paradigm.groups import GROUPS, gather_groups
 from palm.paradigm.mrc import PADDING_LOGIT
+from palm.parallel.group import all_rows
 
 
 @HEADS.register("embedding")

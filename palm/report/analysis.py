@@ -21,13 +21,11 @@ from palm.core.files.records import build, read_record
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.loading import load_model
-from palm.engine.inference.model_paths import DESCRIPTION
-from palm.engine.run.checkpoint import models_in
-from palm.engine.run.run_names import STATE
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
+from palm.predict.inference import InferenceModel
+from palm.predict.loading import load_model
+from palm.predict.model_paths import DESCRIPTION
 from palm.reader.chunks import encoded_chunks
 from palm.reader.inspection import named_texts
 from palm.reader.tables.files import files_of, is_data, missing_reason
@@ -37,6 +35,8 @@ from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
 from palm.report.losses import example_losses, record_loss
 from palm.report.run import Model, Run
+from palm.train.checkpoint import models_in
+from palm.train.run_names import STATE
 
 ANALYSIS_FILE = "report_data.json"
 ANALYSIS_VERSION = 4

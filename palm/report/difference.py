@@ -11,9 +11,9 @@ from typing import Any
 from palm.core.files.manifest import verified_object
 from palm.core.files.records import read_record
 from palm.core.shown import aligned, shown_score, shown_value
-from palm.engine.inference.model_paths import DESCRIPTION
-from palm.engine.run.run_names import RECORD, RunRecord
+from palm.predict.model_paths import DESCRIPTION
 from palm.report.run import Run, Value, read_run
+from palm.train.run_names import RECORD, RunRecord
 
 FOLDER = "save_path"
 """The setting in which two runs always differ."""

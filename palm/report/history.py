@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from palm.core.errors import StorageError
 from palm.core.files.records import check_plain
-from palm.engine.training.events import (
+from palm.train.events import (
     Drawn,
     Ended,
     Evaluated,
@@ -22,7 +22,7 @@ from palm.engine.training.events import (
     Transferred,
     Warned,
 )
-from palm.engine.watching.history import HISTORY_FILE, read_events
+from palm.train.history import HISTORY_FILE, read_events
 
 E = TypeVar("E", bound=Event)
 

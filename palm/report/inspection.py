@@ -17,10 +17,10 @@ from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
-from palm.engine.inference import model_paths
-from palm.engine.run.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE
-from palm.engine.training.events import Ended
-from palm.engine.watching.history import HISTORY_FILE, read_lines
+from palm.predict import model_paths
+from palm.train.events import Ended
+from palm.train.history import HISTORY_FILE, read_lines
+from palm.train.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE
 
 Facts = dict[str, Any]
 """Facts about a directory, JSON-ready: `format` first."""

@@ -15,11 +15,11 @@ from palm.core.errors import DataError
 from palm.core.numerics.precision import resolved
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.training.model import outputs_of
+from palm.predict.inference import InferenceModel
 from palm.reader import Record, Rows
 from palm.reader.chunks import chunks_of
 from palm.reader.text.squad import SquadQuestion, answerable
+from palm.train.model import outputs_of
 
 
 def example_losses(model: InferenceModel, examples: Sequence[Any]) -> list[float | None]:

@@ -21,8 +21,6 @@ from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.core.shown import shown_score, shown_value
 from palm.core.version import __version__
-from palm.engine.run.run_names import CONFIGURATION
-from palm.engine.watching.transfer_report import influences, matrix
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.charts import Chart, Line, minus, shown_number, stage_lines
@@ -31,6 +29,8 @@ from palm.report.groups import SeedGroup
 from palm.report.history import History
 from palm.report.run import Run, read_run
 from palm.report.task_charts import task_charts
+from palm.train.run_names import CONFIGURATION
+from palm.train.transfer_report import influences, matrix
 
 if TYPE_CHECKING:
     from jinja2 import Environment

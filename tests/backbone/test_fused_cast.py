@@ -35,7 +35,7 @@ def gradients(checkpointed: bool = False, frozen: bool = False) -> Iterator[tupl
 def test_gradients_are_those_of_casting_each_weight(
     monkeypatch: pytest.MonkeyPatch, checkpointed: bool, frozen: bool, ranks: int
 ) -> None:
-    monkeypatch.setattr(layer, "num_ranks", lambda: ranks)
+    monkeypatch.setattr(layer, "world_size", lambda: ranks)
     together = dict(gradients(checkpointed, frozen))
     monkeypatch.setattr(layer, "cast_together", lambda *_: nullcontext())
 
@@ -56,7 +56,7 @@ def test_one_of_several_ranks_casts_each_layer_by_itself(
         counts.append(len(chosen))
         return cast_together(chosen, dtype)
 
-    monkeypatch.setattr(layer, "num_ranks", lambda: ranks)
+    monkeypatch.setattr(layer, "world_size", lambda: ranks)
     monkeypatch.setattr(layer, "cast_together", counted)
     list(gradients())
     assert counts == expected  # six linear layers in each, with weight and bias

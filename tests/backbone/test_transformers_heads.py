@@ -16,9 +16,9 @@ import palm.export
 from helpers.library_encoders import model_directory, run_of, write_config
 from palm.backbone.transformers import Transformers
 from palm.controller.controller import Controller
-from palm.engine.training.model import outputs_of
 from palm.export.onnx_model import to_onnx
 from palm.paradigm import MaskLM
+from palm.train.model import outputs_of
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 

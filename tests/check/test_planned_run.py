@@ -14,9 +14,9 @@ from palm.check import check
 from palm.config import settings_of
 from palm.controller.plan import TASK_PARTS
 from palm.controller.settings import RunSettings
-from palm.engine.training.loop import Step
-from palm.engine.training.task import Task
 from palm.mixing import MIXINGS
+from palm.train.loop import Step
+from palm.train.task import Task
 
 PLANNED: dict[str, list[Any]] = {
     "batch_size": [8],

@@ -14,14 +14,14 @@ import palm
 from helpers import article, tiny
 from palm.check import check
 from palm.check.text import text_of_check
+from palm.cli.starter.project import write_project
+from palm.cli.starter.table_tasks import tasks_in
 from palm.controller.controller import Controller
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.training.loop import Training
+from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader, MRCReader
 from palm.reader.tables.reading import raw_rows
 from palm.reader.tables.selection import RowKeys, sample, split
-from palm.starter.project import write_project
-from palm.starter.table_tasks import tasks_in
+from palm.train.loop import Training
 
 LABELS = list(article.LABELS)
 

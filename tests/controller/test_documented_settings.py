@@ -16,8 +16,8 @@ from helpers import tiny
 from palm.config import settings_of
 from palm.controller.controller import Controller
 from palm.controller.settings import RunSettings
-from palm.engine.training.task import Task
 from palm.reader import READERS
+from palm.train.task import Task
 
 DEFAULTS: dict[Any, dict[str, Any]] = {
     RunSettings: {

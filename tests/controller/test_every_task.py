@@ -16,14 +16,14 @@ import yaml
 import palm
 from helpers.loaded import run_script
 from helpers.saved import run_card_example
+from palm.cli.starter.project import KINDS, write_project
 from palm.core.files.tensors import load_tensors
 from palm.paradigm import HEADS
-from palm.starter.project import KINDS, write_project
 
 PROGRAM = """
 import os, signal, sys
 from palm.controller.controller import Controller
-from palm.engine.training.loop import Step
+from palm.train.loop import Step
 
 def kill(event):
     if isinstance(event, Step) and event.number == 20:

@@ -15,8 +15,8 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError, TrainingError
 from palm.core.files.manifest import verify
-from palm.engine.training.events import Event, Started
-from palm.engine.training.loop import Step, Training
+from palm.train.events import Event, Started
+from palm.train.loop import Step, Training
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_model_that_exploded_is_not_saved(folder: Path) -> None:
     task = training.tasks[0]
     with torch.no_grad():
         task.head.get_parameter("out.bias").fill_(math.nan)
-    from palm.engine.run.saving import save_model
+    from palm.train.saving import save_model
 
     with pytest.raises(TrainingError, match=r"'cls'.* 0 .*head\.out\.bias"):
         save_model(training, task, folder / "model")

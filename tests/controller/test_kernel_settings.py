@@ -10,7 +10,7 @@ import torch
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.numerics.precision import tf32
-from palm.engine.training.recipe import identity
+from palm.train.recipe import identity
 
 MATMUL = torch.backends.cuda.matmul
 

@@ -15,8 +15,8 @@ from palm.backbone import BERT
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.untrusted import read_json
-from palm.engine.training.loop import Step
 from palm.pretrained.families import write_hugging_face
+from palm.train.loop import Step
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
 from palm.core.files.tensors import load_tensors
 from palm.core.signals import Stopped
-from palm.engine.run.checkpoint import load_checkpoint
-from palm.engine.training.events import Observer, Started
-from palm.engine.training.loop import Step, Training
+from palm.train.checkpoint import load_checkpoint
+from palm.train.events import Observer, Started
+from palm.train.loop import Step, Training
 
 
 def config(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:

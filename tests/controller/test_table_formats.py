@@ -16,7 +16,7 @@ from torch import equal
 from helpers import tiny
 from helpers.shared import SHARED, needs_shared
 from palm.controller.controller import Controller
-from palm.engine.training.loop import Training
+from palm.train.loop import Training
 
 pytestmark = needs_shared
 ATIS = SHARED / "data" / "atis"

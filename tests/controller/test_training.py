@@ -18,9 +18,9 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError, TrainingError
-from palm.engine.run.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
-from palm.engine.training.loop import Step, Training
 from palm.mixing.draws import draw_task
+from palm.train.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from palm.train.loop import Step, Training
 
 
 @pytest.fixture

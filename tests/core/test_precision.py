@@ -21,9 +21,9 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.numerics import precision as precision_module
 from palm.core.numerics.precision import choice, choice_of_cpu, computing, measured_speedup, resolved
 from palm.core.tensor_specs import TensorSpec
-from palm.engine.training.loop import Training
-from palm.engine.training.model import outputs_of
 from palm.paradigm import HEADS, Classify
+from palm.train.loop import Training
+from palm.train.model import outputs_of
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from palm import load_model
 from palm.backbone import BERT
 from palm.core.numerics.layers import linear
 from palm.core.numerics.weight_cache import WeightCache
-from palm.engine.inference.inference import InferenceModel
+from palm.predict.inference import InferenceModel
 
 TEXTS = ["red apple", "blue boat and a green car", "apple"]
 

@@ -15,6 +15,7 @@ import yaml
 import palm
 from helpers import tiny
 from palm.cli import main
+from palm.cli.starter.project import write_project
 from palm.config import read_config
 from palm.controller.document import document
 from palm.controller.plan import Plan, plan
@@ -22,7 +23,6 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_object
-from palm.engine.training.planning import StepPlan
 from palm.experiments.comparison.compare import _checked, _keep_earlier
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import setup_of
@@ -33,7 +33,7 @@ from palm.experiments.grid.folder import CONFIGURATION, JOB, ROWS, Grid, GridRun
 from palm.experiments.grid.source import Source
 from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
-from palm.starter.project import write_project
+from palm.train.planning import StepPlan
 
 pytestmark = pytest.mark.usefixtures("loaded_runs")
 

@@ -21,8 +21,6 @@ from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.engine.training.loop import Training
-from palm.engine.training.transfer import TransferProbe
 from palm.experiments.comparison.outcome import Answer, Outcome
 from palm.experiments.comparison.screen import (
     WIDTH,
@@ -35,6 +33,8 @@ from palm.experiments.comparison.screen import (
     screened,
 )
 from palm.experiments.comparison.statistics import paired_difference
+from palm.train.loop import Training
+from palm.train.transfer import TransferProbe
 
 pytestmark = pytest.mark.usefixtures("loaded_runs")
 

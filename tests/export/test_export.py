@@ -21,14 +21,14 @@ from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.loading import load_model
-from palm.engine.training.model import outputs_of
 from palm.export import to_hugging_face, to_onnx
 from palm.export.onnx_model import check_graph, graph_of
 from palm.export.sources import check_alike, tasks_of_run
 from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel
+from palm.predict.inference import InferenceModel
+from palm.predict.loading import load_model
 from palm.reader import ClassifyReader, MaskLMReader, SequenceLabelReader
+from palm.train.model import outputs_of
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 ROWS = 500
@@ -617,6 +617,6 @@ def test_a_head_that_no_graph_can_have_is_refused(head: Any, message: str, tmp_p
 
 
 def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palm.engine.inference.onnx.writing.NEEDED", ("no_such_library",))
+    monkeypatch.setattr("palm.predict.onnx.writing.NEEDED", ("no_such_library",))
     with pytest.raises(PalmError, match=r"no_such_library.*'palm-torch\[onnx\]'"):
         to_onnx(saved(run, "fits"), run / "none")

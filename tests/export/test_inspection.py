@@ -16,9 +16,9 @@ from helpers.shared import minilm
 from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
-from palm.engine.training.events import Ended, Event, Logged
-from palm.engine.watching.history import write_lines
 from palm.export import to_hugging_face
+from palm.train.events import Ended, Event, Logged
+from palm.train.history import write_lines
 
 
 @pytest.fixture(scope="module")

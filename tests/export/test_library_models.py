@@ -12,14 +12,14 @@ from helpers.library_encoders import write_config
 from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_config import RUN
 from palm.core.errors import PalmError
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.inference.onnx.writing import write_graph
-from palm.engine.training.model import outputs_of
 from palm.export.hugging_face import library_model
 from palm.export.onnx_model import check_graph, graph_of
 from palm.paradigm import MRC, Classify, Head, MaskLM, SequenceLabel
+from palm.predict.inference import InferenceModel
+from palm.predict.onnx.writing import write_graph
 from palm.pretrained.heads import layout_of_head
 from palm.reader import ClassifyReader, MaskLMReader
+from palm.train.model import outputs_of
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 

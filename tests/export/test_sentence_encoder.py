@@ -14,8 +14,8 @@ from helpers import tiny
 from palm.backbone import BERT, Backbone, DistilBERT, RoBERTa
 from palm.backbone.transformers import Transformers
 from palm.core.errors import PalmError
-from palm.engine.inference.inference import InferenceModel
 from palm.paradigm import Embedding, MultipleChoice
+from palm.predict.inference import InferenceModel
 from palm.pretrained.library import directory_pooling
 from palm.reader import EmbeddingReader, MultipleChoiceReader
 

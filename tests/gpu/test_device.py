@@ -15,7 +15,7 @@ import torch
 
 from helpers.device_modes import FIRST, MODES, OTHERS, RUNS
 from helpers.once import filled_once
-from palm.balance import BALANCES
+from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
 
 TESTS = Path(__file__).parents[1]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from palm.balance import Balance
+from palm.mixing.balance import Balance
 
 
 class EqualNorms(Balance):

@@ -43,7 +43,7 @@ from helpers.device_modes import FILES, FIRST, MODES, OTHERS, RUNS, SEQ_LABEL
 from palm.backbone import layer
 from palm.cli import main
 from palm.controller.controller import Controller
-from palm.engine.inference.inference import InferenceModel
+from palm.predict.inference import InferenceModel
 
 STEPS = 4
 
@@ -160,7 +160,7 @@ def layer_operators(folder: Path) -> dict[str, float]:
             file = folder / f"backbone-{layers}.json"
             file.write_text(json.dumps({**tiny.BACKBONE, "num_hidden_layers": layers}), encoding="utf-8")
             settings = {"precision": "bf16", "backbone_config_path": str(file)}
-            with patch.object(layer, "num_ranks", lambda ranks=ranks: ranks):
+            with patch.object(layer, "world_size", lambda ranks=ranks: ranks):
                 counts.append(train(folder, "cuda", settings)["operators"])
         found[name] = (sum(counts[1]) - sum(counts[0])) / 2 / len(counts[0])
     return found

@@ -19,8 +19,8 @@ import torch
 
 from helpers import ranks
 from palm.controller.controller import Controller
-from palm.distributed.group import rank
-from palm.engine.training.loop import Step, Training
+from palm.parallel.group import rank
+from palm.train.loop import Step, Training
 
 KILLED_AT, HANGS_AT = 13, 20
 well = Training.steps

@@ -13,8 +13,8 @@ from typing import Any
 
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.engine.training.events import Started
-from palm.engine.training.loop import Step
+from palm.train.events import Started
+from palm.train.loop import Step
 
 STAGES = [
     {"name": "joint", "tasks_per_step": 2, "balance": "famo"},

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from palm.core.logging import show_on_console
-from palm.distributed.group import all_reduce_sum, join
-from palm.distributed.launch import launch
+from palm.parallel.group import all_reduce_sum, join
+from palm.parallel.launch import launch
 
 if __name__ == "__main__":
     show_on_console()

@@ -12,9 +12,9 @@ from typing import Any
 import palm
 from helpers import tiny
 from palm.backbone import BACKBONES
-from palm.balance import BALANCES
 from palm.check import check
 from palm.cli import main
+from palm.compat.head import Classify
 from palm.config.conversion import type_name
 from palm.config.foreign import FOREIGN
 from palm.config.printing import listed
@@ -22,9 +22,9 @@ from palm.config.schema import Parameter
 from palm.controller.controller import Controller
 from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.registry import Registry
-from palm.head import Classify
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
+from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
 from palm.paradigm import HEADS
 from palm.reader import READERS

@@ -22,13 +22,13 @@ from palm.backbone import layer
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
 from palm.core.numerics import layers
-from palm.distributed import replica
-from palm.distributed.exchange import GradientExchange
-from palm.distributed.group import gather_objects, is_first, num_ranks, rank
-from palm.distributed.shards import full_tensors
-from palm.engine.run.evaluation import Evaluator
-from palm.engine.training.loop import Training
-from palm.engine.training.transfer import TransferProbe
+from palm.parallel import replica
+from palm.parallel.exchange import GradientExchange
+from palm.parallel.group import gather_objects, is_main_process, rank, world_size
+from palm.parallel.shards import full_tensors
+from palm.train.evaluation import Evaluator
+from palm.train.loop import Training
+from palm.train.transfer import TransferProbe
 
 TASKS = ("cls", "mlm", "mrc")
 ROWS = 41  # no multiple of any batch
@@ -81,7 +81,7 @@ def record(path: Path, training: Training) -> None:
         evaluator(step)
     weights = full_tensors(training.model.state_dict())
     averages = {} if training.ema is None else full_tensors(training.ema.state_dict())
-    if is_first():
+    if is_main_process():
         found = {
             "losses": losses,
             "norms": norms,
@@ -140,7 +140,7 @@ def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
             TransferProbe(training, 1)
         except ConfigError as error:
             found["refused"] = str(error)
-    if is_first():
+    if is_main_process():
         torch.save({**found, "dtypes": sorted(found["dtypes"])}, path)
 
 
@@ -186,7 +186,7 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     controller = Controller(config(folder, "out", processes, save_every_n_steps=SAVED), argv=[])
     controller.train()
     resume_all(folder, processes)
-    seen: dict[str, Any] = {"rank": rank(), "ranks": num_ranks(), "counts": predict_all(controller, folder)}
+    seen: dict[str, Any] = {"rank": rank(), "ranks": world_size(), "counts": predict_all(controller, folder)}
     exchanges, compared = {}, {}
     for name, settings in VARIANTS.items():
         if settings.get("backbone") == "transformers":

@@ -13,10 +13,10 @@ from helpers import tiny
 from palm.backbone import BERT
 from palm.controller.controller import Controller
 from palm.core.files.manifest import seal
-from palm.engine.inference.inference import InferenceModel
-from palm.engine.run.checkpoint import save_checkpoint
 from palm.paradigm import Classify
+from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader
+from palm.train.checkpoint import save_checkpoint
 
 SIZES = {
     **{"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4},

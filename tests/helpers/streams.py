@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from palm.core.tensor_specs import Tensors
-from palm.engine.training.stream import TaskStream
 from palm.reader.base import Reader, Record
 from palm.reader.rows.rows import Column, Rows
+from palm.train.stream import TaskStream
 
 
 class Numbers(Reader):

@@ -10,8 +10,8 @@ from typing import Any
 
 import palm
 from helpers import tiny
-from palm.engine.training.events import Event
-from palm.engine.training.loop import Step
+from palm.train.events import Event
+from palm.train.loop import Step
 
 
 class Killer:

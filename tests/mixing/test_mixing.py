@@ -20,8 +20,6 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError
-from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.training.loop import Training
 from palm.mixing import (
     Annealed,
     DevScore,
@@ -34,6 +32,8 @@ from palm.mixing import (
 )
 from palm.mixing.base import first_target
 from palm.mixing.draws import draw_task, plan_steps
+from palm.train.checkpoint import load_checkpoint, save_checkpoint
+from palm.train.loop import Training
 
 SMALL = TaskProgress(name="small", mix_ratio=1.0, rows=100, steps_per_epoch=10)
 LARGE = TaskProgress(name="large", mix_ratio=1.0, rows=10_000, steps_per_epoch=1000)

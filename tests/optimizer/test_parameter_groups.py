@@ -12,8 +12,8 @@ import palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError
-from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.training.loop import Training
+from palm.train.checkpoint import load_checkpoint, save_checkpoint
+from palm.train.loop import Training
 
 
 @pytest.fixture

@@ -21,14 +21,14 @@ from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabula
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, DataError, WiringError
 from palm.core.files.serialization import describe, rebuild
-from palm.engine.run.checkpoint import load_checkpoint, save_checkpoint
-from palm.engine.training.loop import Training
 from palm.metrics.tagging import entity_scores
 from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.reader import SequenceLabelReader
 from palm.reader.text.windows import word_windows
 from palm.reader.words import split_words
+from palm.train.checkpoint import load_checkpoint, save_checkpoint
+from palm.train.loop import Training
 
 MAP = {"O": 0, "B-colour": 1, "B-thing": 2, "I-thing": 3}
 

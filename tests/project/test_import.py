@@ -14,9 +14,9 @@ import pytest
 import palm
 from helpers import tiny
 from palm.cli import COMMANDS
+from palm.cli.starter.catalogue import entries
+from palm.cli.starter.catalogue_text import description, listing
 from palm.controller.controller import Controller
-from palm.starter.catalogue import entries
-from palm.starter.catalogue_text import description, listing
 
 HEAVY = {"pandas", "scipy", "sentence_transformers", "sklearn", "transformers"}
 ALL = f"""
@@ -43,9 +43,9 @@ STAY = {"huggingface_hub", "jinja2", "numpy", "tokenizers", "torch", "tqdm", "tr
 """Modules of others; one that a command has imported stays for those after it."""
 
 LATE = {
-    "palm.engine.inference.inference",
-    "palm.engine.run.checkpoint",
-    "palm.engine.training.loop",
+    "palm.predict.inference",
+    "palm.train.checkpoint",
+    "palm.train.loop",
     "palm.paradigm",
     "palm.pretrained",
     "palm.reader",
@@ -57,8 +57,8 @@ from palm.cli.without_torch import run_without_torch
 
 def show():
     from palm.cli import COMMANDS
-    from palm.starter.catalogue import entries
-    from palm.starter.catalogue_text import description, listing
+    from palm.cli.starter.catalogue import entries
+    from palm.cli.starter.catalogue_text import description, listing
     print(listing(entries()), *map(description, entries()), COMMANDS["train"].epilog(), sep="\\n")
 
 run_without_torch(show)

@@ -9,9 +9,9 @@ import pytest
 
 import palm
 from palm.backbone import BACKBONES
-from palm.balance import BALANCES
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
+from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
 from palm.paradigm import HEADS
 from palm.reader import READERS

@@ -21,7 +21,6 @@ from helpers.reader_files import asked, write_squad
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, PalmError
 from palm.core.files.cache import KEPT_DAYS
-from palm.engine.training.stream import TaskStream
 from palm.reader import (
     ClassifyReader,
     Column,
@@ -37,6 +36,7 @@ from palm.reader import (
 from palm.reader import cache as cache_module
 from palm.reader.cache import DataCache, key_of, training_rows
 from palm.reader.table import TextExample
+from palm.train.stream import TaskStream
 
 TAGGED = "text_a\tlabel\nanna has a boat\tB O O O\nthe red door\tO O O\n"
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from palm.core.errors import StorageError
-from palm.engine.training.events import Drawn, Ended, Evaluated, Logged, PlannedTask, Saved, Warned
 from palm.report.history import read_history
+from palm.train.events import Drawn, Ended, Evaluated, Logged, PlannedTask, Saved, Warned
 
 START: dict[str, Any] = {
     "event": "start",

@@ -15,8 +15,8 @@ import palm
 from helpers import saved
 from palm.core.errors import StorageError
 from palm.core.files.manifest import manifest_of, verified_object, verify
-from palm.engine.run.checkpoint import NEEDED, VERSION, newest_checkpoint, trained_weights
-from palm.engine.run.run_names import CHECKPOINT_FORMAT, STATE
+from palm.train.checkpoint import NEEDED, VERSION, newest_checkpoint, trained_weights
+from palm.train.run_names import CHECKPOINT_FORMAT, STATE
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,6 @@ from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import seal
 from palm.core.logging import _Console
-from palm.engine.run.determinism import read_recording
-from palm.engine.run.run_directory import RunDirectory
-from palm.engine.run.run_names import FOLDERS
-from palm.engine.training.events import Saved
-from palm.engine.watching.trackers.tracker import Tracker
 from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face
@@ -35,6 +30,11 @@ from palm.reader.tables.selection import Selection, data_checksum
 from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot
+from palm.train.determinism import read_recording
+from palm.train.events import Saved
+from palm.train.run_directory import RunDirectory
+from palm.train.run_names import FOLDERS
+from palm.train.trackers.tracker import Tracker
 
 CANARY = "a red secret door"
 

@@ -37,13 +37,13 @@ REASONS = {
     ("cli/__init__.py", "open"): "the system's null device, for output that nobody takes",
     ("core/component.py", "copyfile"): "into a new folder of palm's, for core/files, which it cannot import",
     ("check/measuring.py", "TemporaryDirectory"): "a new folder of the system's",
-    ("engine/inference/onnx/computing.py", "TemporaryDirectory"): "a new folder of the system's",
-    ("engine/inference/onnx/computing.py", "quantize_dynamic"): "a library, into a new folder of palm's",
+    ("predict/onnx/computing.py", "TemporaryDirectory"): "a new folder of the system's",
+    ("predict/onnx/computing.py", "quantize_dynamic"): "a library, into a new folder of palm's",
     ("pretrained/library.py", "save_pretrained"): "a library, into a new folder of palm's",
     ("experiments/search/study.py", "create_study"): "a study in memory",
     ("downloader/archives.py", "extractall"): "a library, into a new folder of palm's",
     ("downloader/hub.py", "snapshot_download"): "Hugging Face's own cache",
-    ("engine/watching/trackers/tensorboard.py", "SummaryWriter"): "a tracker, in its own folder",
+    ("train/trackers/tensorboard.py", "SummaryWriter"): "a tracker, in its own folder",
 }
 """What stays outside, and why nothing of the user's is at risk there."""
 

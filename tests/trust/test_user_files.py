@@ -37,14 +37,14 @@ from palm.core.files.fs import (
 )
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
-from palm.engine.inference.loading import load_model
-from palm.engine.run.run_directory import RunDirectory
-from palm.engine.run.run_lock import only_run_in
-from palm.engine.training.loop import Step
-from palm.engine.watching.history import write_lines
 from palm.experiments.grid.folder import Grid, GridRun
 from palm.export.convert import convert
+from palm.predict.loading import load_model
 from palm.reader.predictions import write_records
+from palm.train.history import write_lines
+from palm.train.loop import Step
+from palm.train.run_directory import RunDirectory
+from palm.train.run_lock import only_run_in
 
 MINE = "the user's own\n"
 

@@ -14,8 +14,6 @@ from palm.core.errors import PalmError
 from palm.core.files.fs import check_replaceable, write_json, write_text
 from palm.core.files.untrusted import read_object
 from palm.core.logging import logger, set_verbosity, show_on_console
-from palm.engine.inference.model_paths import BEST
-from palm.engine.run.run_lock import only_run_in
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, setup_of
 from palm.experiments.comparison.statistics import smallest_differences
@@ -25,6 +23,8 @@ from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result
 from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, folder_of
 from palm.experiments.search.space import grid_points, space_of
+from palm.predict.model_paths import BEST
+from palm.train.run_lock import only_run_in
 
 COMPARE_JSON = "compare.json"
 COMPARE_TABLE = "compare.txt"

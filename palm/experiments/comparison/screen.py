@@ -25,18 +25,18 @@ from palm.core.files.fs import check_replaceable, write_json, write_text
 from palm.core.logging import logger
 from palm.core.numerics.rng import generator
 from palm.core.shown import aligned
-from palm.engine.training.device_transfer import placed
-from palm.engine.training.loop import Training
-from palm.engine.training.stream import TaskStream
-from palm.engine.training.task import Task
-from palm.engine.training.train_step import TaskBatches, pop_gradients, sum_of_losses
-from palm.engine.training.transfer import TransferProbe, dev_stream, undisturbed
 from palm.experiments.comparison.compare import compare
 from palm.experiments.comparison.outcome import Outcome
 from palm.experiments.comparison.setup import dev_file_of
 from palm.experiments.comparison.variants import ALONE, REFERENCE
 from palm.experiments.grid.folder import word_of
 from palm.experiments.grid.source import Source, folder_of
+from palm.train.device_transfer import placed
+from palm.train.loop import Training
+from palm.train.stream import TaskStream
+from palm.train.task import Task
+from palm.train.train_step import TaskBatches, pop_gradients, sum_of_losses
+from palm.train.transfer import TransferProbe, dev_stream, undisturbed
 
 PART = 4
 """Rows that share one gradient: four times as many rows in little more time."""

@@ -20,7 +20,6 @@ from palm.controller.stage_planning import StagePlan, absolute_stages, stages_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
-from palm.engine.training.planning import StepPlan
 from palm.experiments.comparison.variants import (
     ALONE,
     REFERENCE,
@@ -37,6 +36,7 @@ from palm.experiments.comparison.variants import (
 )
 from palm.experiments.grid.folder import GridRun
 from palm.reader.tables.files import is_data
+from palm.train.planning import StepPlan
 
 VARIANT_NAME = re.compile(r"\w[\w.-]{0,40}")
 """Valid names of variants in `also`, which are also names of folders."""

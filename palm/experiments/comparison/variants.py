@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from palm.engine.training.planning import StepPlan
 from palm.mixing import MixRatio
+from palm.train.planning import StepPlan
 
 Budget = Literal["target", "total"]
 """The quantity that is equal in all ways to train several tasks: the steps of the targets, or the updates."""

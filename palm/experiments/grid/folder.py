@@ -19,10 +19,10 @@ from palm.core.files.fs import check_replaceable, remove_written, write_json, wr
 from palm.core.files.locking import locked
 from palm.core.files.records import read_record
 from palm.core.logging import logger
-from palm.engine.run.run_directory import RunDirectory
-from palm.engine.run.run_names import CONFIGURATION as RESOLVED
-from palm.engine.run.run_names import RECORD, STAGES_RECORD
-from palm.engine.watching.history import HISTORY_FILE
+from palm.train.history import HISTORY_FILE
+from palm.train.run_directory import RunDirectory
+from palm.train.run_names import CONFIGURATION as RESOLVED
+from palm.train.run_names import RECORD, STAGES_RECORD
 
 DESCRIPTION = "grid.json"
 CONFIGURATION = "config.yaml"

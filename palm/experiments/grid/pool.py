@@ -20,9 +20,9 @@ from palm.core.files.fs import check_replaceable, write_text
 from palm.core.invocation import START, command_of_program
 from palm.core.logging import logger
 from palm.core.signals import Stopped
-from palm.engine.training.events import Logged
-from palm.engine.watching.history import HISTORY_FILE, read_lines
 from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun, Result
+from palm.train.events import Logged
+from palm.train.history import HISTORY_FILE, read_lines
 
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 60.0

@@ -20,11 +20,6 @@ from palm.core.files.fs import write_json, write_text
 from palm.core.files.manifest import is_sealed
 from palm.core.files.records import read_record
 from palm.core.numerics.device import device_of
-from palm.distributed.group import from_first, is_first, is_launched
-from palm.engine.inference.loading import load_model
-from palm.engine.inference.model_paths import BEST, LAST
-from palm.engine.run.evaluation import Evaluator, json_ready
-from palm.engine.training.events import Event, Started
 from palm.experiments.grid.folder import (
     CONFIGURATION,
     JOB,
@@ -39,6 +34,11 @@ from palm.experiments.grid.folder import (
     worker_lock,
 )
 from palm.metrics import metrics_of, scores_of
+from palm.parallel.group import broadcast, is_launched, is_main_process
+from palm.predict.loading import load_model
+from palm.predict.model_paths import BEST, LAST
+from palm.train.evaluation import Evaluator, json_ready
+from palm.train.events import Event, Started
 
 
 class _Listener:
@@ -58,16 +58,16 @@ def work(folder: Path) -> None:
     # This starts a process for each of several devices, which all come here.
     controller = Controller(folder / CONFIGURATION, argv=[])
     # Two launches must not write to the same folder.
-    with within(folder), worker_lock(folder) if is_first() else nullcontext():
+    with within(folder), worker_lock(folder) if is_main_process() else nullcontext():
         job = read_record(folder / JOB, Job)
-        if not from_first(lambda: (folder / RESULT).is_file()):
-            from_first(partial(_check_data, folder, is_trained=False))
+        if not broadcast(lambda: (folder / RESULT).is_file()):
+            broadcast(partial(_check_data, folder, is_trained=False))
             result = _trained(folder, controller, job)
-            from_first(partial(_check_data, folder, is_trained=True))
-            if is_first():
+            broadcast(partial(_check_data, folder, is_trained=True))
+            if is_main_process():
                 write_json(folder / RESULT, result)
         # Also after the result of a process that died while it removed them.
-        if is_first() and not job["keep_models"]:
+        if is_main_process() and not job["keep_models"]:
             remove_models(folder)
 
 
@@ -126,7 +126,7 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     seen, known = tee(model.reader.read_true(Path(job["test"][task])))
     records = chain.from_iterable(model.steps(seen, losses={}))
     pairs = list(zip(records, model.reader.truths(known), strict=True))
-    if is_first():
+    if is_main_process():
         make_folder(folder / ROWS)
         lines = (
             json.dumps({"prediction": record, "truth": truth}, ensure_ascii=False) for record, truth in pairs

@@ -26,15 +26,15 @@ def squad_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[Tabl
     Raises:
         DataError: not JSON, or an error from `on_header`.
     """
-    is_first = True
+    is_main_process = True
     for number, article in enumerate(list_elements(file, "data"), start=1):
         place = f"{file}: article {number}"
         for paragraph, inner in _parts(article, "paragraphs", place, ("context", str), refuse):
             for qa, _ in _parts(paragraph, "qas", inner, ("id", (str, int)), refuse):
                 cells = {**qa, "context": paragraph["context"]}
-                if is_first:
+                if is_main_process:
                     on_header(list(cells), str(file))
-                is_first = False
+                is_main_process = False
                 yield TableRow(cells, f"{file}: question {str(qa['id'])!r}")
 
 

@@ -1,0 +1,264 @@
+"""The folder of a new project: its configuration, the data of its tasks, and a small encoder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from palm.core.checks import raise_any
+from palm.core.errors import ConfigError, StorageError
+from palm.core.files.atomic_dir import new_directory
+from palm.core.files.door import copy, make_executable, make_folder, remove
+from palm.core.files.fs import write_text
+from palm.core.files.manifest import MANIFEST, is_sealed
+from palm.core.registry import did_you_mean
+from palm.train.run_names import name_problem
+
+if TYPE_CHECKING:
+    from palm.cli.starter.table_tasks import TableTasks
+
+TEMPLATES = Path(__file__).with_name("files")
+SCRIPT = "run.sh"
+
+KINDS = {
+    "cls": "one label for every request",
+    "multi_label": "several labels for every request",
+    "seq_label": "one label for every word of a request",
+    "span": "labelled spans of a request, which may be nested",
+    "relation": "relations between spans of a request",
+    "mrc": "answers to questions about a page",
+    "match": "whether an answer fits a request",
+    "multiple_choice": "which of several answers fits a request",
+    "ranking": "answers ranked by how well they fit a request",
+    "embedding": "vectors of requests and answers, close to each other if they fit",
+    "ordinal": "the number of stars of a review",
+    "count": "the number of items in an order",
+    "mlm": "prediction of masked words",
+}
+"""Kinds of tasks of a project."""
+
+HELPER = "mlm"
+"""The kind that is an auxiliary if there are other tasks."""
+
+SIZES = {
+    "model_type": "bert",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "max_position_embeddings": 128,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+}
+"""The configuration of the small encoder of a project without pretrained weights."""
+
+RANDOM = (
+    """\
+backbone: bert
+backbone_config_path: encoder/config.json   # a small encoder with random weights
+vocab_path: encoder/vocab.txt               # the words in data/, and letters for all other words
+do_lower_case: True""",
+    """\
+The encoder starts from random weights, and its vocabulary is the words of these rows. That is enough to see
+that everything works, but not for real text. For that, start from pretrained weights, a directory or a model
+at Hugging Face: `palm train config.yaml --pretrain google-bert/bert-base-uncased --learning_rate 5e-5
+--num_epochs 3`.""",
+)
+"""The lines about the encoder in the configuration and in README.md."""
+
+PRETRAINED = (
+    """\
+backbone: auto                 # architecture, sizes and vocabulary come from pretrain_path
+pretrain_path: {pretrain}""",
+    "The encoder starts from {pretrain}.",
+)
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+CHOSEN = """\
+effort: {effort:22} # quick, normal or best: chooses rate, batch size and length by data and encoder
+#learning_rate: 2e-4           # settings given here take precedence
+optimizer: adamw"""
+FIXED = """\
+learning_rate: 3e-3
+optimizer: adamw
+warmup_proportion: 0.1         # the rate rises in the first tenth of the steps and falls afterwards
+batch_size: 8                  # rows per step
+num_epochs: 40
+eval_every_epoch: True         # score dev_file after every epoch and keep the best model"""
+"""The lines about training in the configuration: with `effort`, and for the small random encoder."""
+
+
+def write_project(
+    folder: Path,
+    tasks: Mapping[str, str],
+    pretrain: str | None = None,
+    table: TableTasks | None = None,
+    effort: str | None = None,
+) -> list[str]:
+    """Write a project that is ready to train.
+
+    Args:
+        folder: must be empty or not exist.
+        tasks: name -> kind, in the order of the configuration.
+        pretrain: the weights to start from, a directory or the name of a model at Hugging Face; None for a
+            small encoder with random weights and its own vocabulary.
+        table: the table from which `tasks` were found; None for the example rows of each kind.
+        effort: `quick`, `normal` or `best`; None for `normal` with pretrained weights, and for fixed settings
+            without.
+
+    Returns:
+        The written files, relative to the folder.
+
+    Raises:
+        ConfigError: there are no tasks, or a name or kind is invalid.
+        StorageError: the folder is not empty, or cannot be written.
+    """
+    raise_any(task_problems(tasks))
+    was_killed = is_sealed(folder) and (folder / SCRIPT).is_file()  # before the manifest was removed below
+    if folder.is_dir() and not was_killed and (there := sorted(path.name for path in folder.iterdir())):
+        names = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
+        raise StorageError(f"{folder} is not empty ({names}) and will not be replaced; give a new folder")
+    with new_directory(folder, overwrite=was_killed) as part:
+        _fill(part, tasks, pretrain, table, effort)
+    remove(folder / MANIFEST)
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def tasks_of(text: str) -> dict[str, str]:
+    """Parse `--tasks`: `cls, slots=seq_label` is {"cls": "cls", "slots": "seq_label"}.
+
+    Raises:
+        ConfigError: a name is used twice.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    pairs = [word.partition("=") for word in words]
+    names = [name.strip() for name, _, _ in pairs]
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ConfigError(f"--tasks: {twice[0]!r} is used twice; rename one of them: {twice[0]}2=KIND")
+    return {name.strip(): kind.strip() or name.strip() for name, _, kind in pairs}
+
+
+def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
+    """Check names and kinds of tasks."""
+    if not tasks:
+        yield f"--tasks: give at least one of {', '.join(KINDS)}"
+    for name, kind in tasks.items():
+        if kind not in KINDS:
+            yield f"--tasks: there is no kind {kind!r}; use {', '.join(KINDS)}{did_you_mean(kind, KINDS)}"
+        if not re.fullmatch(r"[^\W\d][\w-]*", name):
+            yield f"--tasks: a task cannot be called {name!r}; use letters, digits, _ and -"
+        elif (problem := name_problem(name)) is not None:
+            yield f"--tasks: {problem}"
+        elif name == "config":
+            yield "--tasks: a task cannot be called 'config', the name of the global file"
+
+
+def _fill(
+    folder: Path,
+    tasks: Mapping[str, str],
+    pretrain: str | None,
+    table: TableTasks | None,
+    effort: str | None,
+) -> None:
+    """Write all files of a project."""
+    for name, text in ({} if table is None else table.files).items():
+        write_text(folder / f"{name}.yaml", text)
+    for name, kind in tasks.items() if table is None else ():
+        make_folder(folder / "data" / name)
+        for rows in (TEMPLATES / "data" / kind).iterdir():
+            copy(rows, folder / "data" / name / rows.name)
+        suffix = next((TEMPLATES / "data" / kind).glob("train.*")).suffix
+        data = f"data/{name}"
+        paths = {"data": data, "train": f"{data}/train{suffix}", "dev": f"{data}/dev{suffix}"}
+        write_text(folder / f"{name}.yaml", _filled(TEMPLATES / f"{kind}.yaml", paths))
+    if pretrain is None:
+        files = sorted((folder / "data").rglob("*"))
+        texts = chain.from_iterable(map(_texts, files)) if table is None else table.texts
+        vocabulary = _vocabulary(texts)
+        make_folder(folder / "encoder")
+        write_text(folder / "encoder" / "vocab.txt", "\n".join(vocabulary) + "\n")
+        sizes = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2)
+        write_text(folder / "encoder" / "config.json", f"{sizes}\n")
+    values = _values(tasks, pretrain, effort)
+    for file in ("config.yaml", "README.md", SCRIPT):
+        write_text(folder / file, _filled(TEMPLATES / file, values))
+    make_executable(folder / SCRIPT)
+
+
+def _values(tasks: Mapping[str, str], pretrain: str | None, effort: str | None) -> dict[str, str]:
+    """Return the values of the placeholders in the templates of the project."""
+    targets = [name for name, kind in tasks.items() if kind != HELPER] or list(tasks)
+    encoder, start = RANDOM if pretrain is None else PRETRAINED
+    named = {"pretrain": json.dumps(pretrain)}
+    is_fixed = pretrain is None and effort is None
+    tags = ", ".join(str(int(name in targets)) for name in tasks)
+    ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
+    return {
+        "files": ", ".join(f"{name}.yaml" for name in tasks),
+        "names": ", ".join(tasks),
+        "targets": f"{f'target_tag: {tags}':30} # 1: a target, whose model is saved; 0: an auxiliary task\n"
+        f"{f'mix_ratio: {ratios}':30} # how often each task is drawn",
+        "encoder": _filled(encoder, named),
+        "main": targets[0],
+        "training": FIXED if is_fixed else CHOSEN.format(effort=effort or "normal"),
+        "predict": "\n".join(f"palm predict config.yaml --task {name}" for name in targets),
+        "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
+        "tasks": _task_list(tasks, targets),
+        "first": next(iter(tasks)),
+        "start": _filled(start, named),
+    }
+
+
+def _task_list(tasks: Mapping[str, str], targets: Sequence[str]) -> str:
+    listed = "\n".join(f"- `{name}`: {KINDS[kind]}" for name, kind in tasks.items())
+    return listed if len(targets) == len(tasks) else f"{listed}\n\nTasks of kind mlm are only auxiliaries."
+
+
+def _filled(template: Path | str, values: Mapping[str, str]) -> str:
+    """Fill the placeholders `{name}` of a template or its file; `${NAME}` of a shell is kept."""
+    text = template if isinstance(template, str) else template.read_text(encoding="utf-8")
+    return re.sub(r"(?<!\$)\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
+
+
+def _texts(file: Path) -> Iterator[str]:
+    """Yield the texts of a data file of the project's own rows."""
+    if file.suffix == ".tsv":
+        head, *cells = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
+        yield from chain.from_iterable(_cells(dict(zip(head, row, strict=True))) for row in cells)
+    elif file.suffix == ".jsonl":
+        lines = file.read_text(encoding="utf-8").splitlines()
+        yield from chain.from_iterable(_cells(json.loads(line)) for line in lines)
+    elif file.suffix == ".json" and not file.stem.endswith("label_map"):
+        for page in json.loads(file.read_text(encoding="utf-8"))["data"]:
+            for paragraph in page["paragraphs"]:
+                yield paragraph["context"]
+                yield from (question["question"] for question in paragraph["qas"])
+
+
+def _cells(row: Mapping[str, str | list[str]]) -> Iterator[str]:
+    """Yield the texts of a row, words joined."""
+    for name, cell in row.items():
+        if name not in ("label", "spans", "relations"):
+            yield " ".join(cell) if isinstance(cell, list) else cell
+
+
+def _vocabulary(texts: Iterable[str]) -> Sequence[str]:
+    """Return the words of all texts, the most frequent first, and letters to spell all other words."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_TOKEN.findall(text.lower()))
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-/&%$#@+=*_"
+    subwords = [*letters, *(f"##{letter}" for letter in letters if letter.isalnum())]
+    return list(dict.fromkeys([*SPECIAL, *(word for word, _ in counts.most_common()), *subwords]))

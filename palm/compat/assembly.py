@@ -1,0 +1,237 @@
+"""Assembly of a run from the calls of PaddlePALM 2.x, when it is first needed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from palm.backbone import Backbone
+from palm.core.checks import count_problems, raise_any, type_problems
+from palm.core.errors import ConfigError, PalmError
+from palm.core.logging import show_on_console
+from palm.core.numerics.device import device_of
+from palm.core.numerics.precision import checked
+from palm.core.tensor_specs import Tensors
+from palm.lr_sched import WarmupScheduler
+from palm.mixing import MixRatio
+from palm.optimizer import Optimizer, ParameterGroups, base_optimizer
+from palm.paradigm import Head
+from palm.parallel.group import join
+from palm.reader import Reader
+from palm.train.build import start
+from palm.train.checkpoint import load_checkpoint
+from palm.train.loop import Training
+from palm.train.planning import StepPlan
+from palm.train.recipe import Recipe
+from palm.train.task import Task
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Forward:
+    """An encoder with one head."""
+
+    backbone: Backbone
+    head: Head
+
+    def __post_init__(self) -> None:
+        problems = type_problems(Backbone, "an encoder of palm.backbone", backbone=self.backbone)
+        raise_any([*problems, *type_problems(Head, "a head of palm.head", task_head=self.head)])
+        self.head.adapt(self.backbone.head_layers)
+
+
+class Member(Protocol):
+    """One task of a run: a `Trainer`."""
+
+    @property
+    def name(self) -> str: ...
+
+    forward: Forward | None
+    predict_forward: Forward | None
+    task: Task | None
+
+
+def require(value: T | None, name: str, call: str, caller: str) -> T:
+    """Return `value`, which an earlier call should have set.
+
+    Raises:
+        PalmError: the value is None; with the missing call.
+    """
+    if value is None:
+        raise PalmError(f"trainer {name!r}: {caller} was called too early; call {call} first")
+    return value
+
+
+def seed_of(readers: Iterable[Reader]) -> int:
+    """Return the first seed that is set on a reader; 1 if there is none."""
+    return next((reader.seed for reader in readers if reader.seed is not None), 1)
+
+
+class Assembly(ABC):
+    """The parts of a run as they are chosen, and the run once it is assembled.
+
+    Args:
+        name: for messages.
+        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
+
+    Attributes:
+        fitting_call: the call that sets the training data, for messages.
+        _planned: arguments of both `Recipe` and `StepPlan`.
+        _chosen: further arguments of `Recipe`.
+
+    Raises:
+        ConfigError: `precision` is unknown.
+    """
+
+    fitting_call: ClassVar[str]
+
+    def __init__(self, name: str, precision: str) -> None:
+        show_on_console()
+        # Before anything is built, because every process needs its own GPU.
+        join(device_of(use_gpu=True))
+        self._name = name
+        self._precision = checked(precision)
+        self._optimizer: Optimizer | None = None
+        self._given_optimizer: Optimizer | None = None
+        self._planned: dict[str, Any] = {"mixing": MixRatio(), "tasks_per_step": 1, "max_steps": None}
+        self._chosen: dict[str, Any] = {"precision": self._precision, "schedule": WarmupScheduler(0)}
+        self._run: Training | None = None
+        self._checkpoint: Path | None = None
+        self._draws: Iterator[tuple[int, Tensors]] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+    @abstractmethod
+    def _members(self) -> Sequence[Member]:
+        """Return the trainers of its tasks, in order."""
+
+    def _forwards(self, caller: str) -> dict[str, Forward]:
+        """Return task -> encoder and head to train, set by every trainer's `build_forward`."""
+        call = "build_forward(backbone, head)"
+        return {each.name: require(each.forward, each.name, call, caller) for each in self._members()}
+
+    def _predict_forwards(self, caller: str) -> dict[str, Forward]:
+        """Return task -> encoder and head to predict with, set by every trainer's `build_predict_forward`."""
+        call = "build_predict_forward(backbone, head)"
+        return {each.name: require(each.predict_forward, each.name, call, caller) for each in self._members()}
+
+    def _loadable(self, caller: str) -> dict[str, Forward]:
+        """Return task -> encoder and head to train, or those to predict with if none is to be trained."""
+        trains = any(each.forward for each in self._members())
+        predicts = any(each.predict_forward for each in self._members())
+        return self._predict_forwards(caller) if predicts and not trains else self._forwards(caller)
+
+    def _tasks(self, caller: str) -> list[Task]:
+        """Return the tasks with their training data."""
+        return [require(each.task, self.name, self.fitting_call, caller) for each in self._members()]
+
+    def _is_fitted(self) -> bool:
+        """Check whether all tasks have training data."""
+        return all(each.task is not None for each in self._members())
+
+    def build_backward(
+        self,
+        optimizer: Optimizer,
+        weight_decay: float | None = None,
+        use_ema: bool = False,
+        ema_decay: float | None = None,
+        groups: ParameterGroups | None = None,
+    ) -> None:
+        """Choose how parameters are updated.
+
+        Args:
+            optimizer: of `palm.optimizer`.
+            weight_decay: decoupled weight decay; None for the optimizer's own.
+            use_ema: use moving averages of the weights to predict, and in models saved for prediction.
+            ema_decay: decay of these averages, below 1.
+            groups: learning rates of parts of the model, and frozen parts; None for one rate and no frozen
+                parts.
+
+        Raises:
+            PalmError: `build_forward` was not called.
+            ConfigError: a setting is out of range.
+        """
+        self._forwards("build_backward")
+        if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
+            raise ConfigError(f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}")
+        # Optimizers of 2.x get the schedule in their constructor, but only the run can follow it.
+        own_schedule = getattr(optimizer, "lr_scheduler", None)
+        self._chosen |= {
+            "ema_decay": ema_decay if use_ema else None,
+            "schedule": optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0),
+            "groups": ParameterGroups() if groups is None else groups,
+        }
+        self._given_optimizer = optimizer
+        settings = {**optimizer.settings, **optimizer.given_2x}
+        if isinstance(optimizer, base_optimizer.Optimizer):  # has no weight decay of its own
+            optimizer.weight_decay = weight_decay or 0.0
+            weight_decay = None
+        if weight_decay is not None:
+            if "weight_decay" not in settings:
+                raise ConfigError(f"{type(optimizer).__name__} has no weight_decay; remove it")
+            # Rebuilt, because an optimizer checks and records its settings in its constructor.
+            settings["weight_decay"] = weight_decay
+            optimizer = type(optimizer)(**settings)
+        self._optimizer = optimizer
+        self._reset_run()
+
+    @property
+    def cur_train_step(self) -> int:
+        """Number of steps so far."""
+        return 0 if self._run is None else self._run.step
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        """Return a context manager that uses the averaged weights, if the run keeps averages."""
+        return nullcontext() if self._run is None else self._run.averaged()
+
+    def _plan(self, caller: str) -> StepPlan:
+        """Return the plan of the run's steps."""
+        return StepPlan(tasks=[task.progress(0) for task in self._tasks(caller)], **self._planned)
+
+    def _limit_steps(self, max_steps: int | None) -> None:
+        """Set the maximum number of steps; None for no limit.
+
+        Raises:
+            ConfigError: it is below 1.
+        """
+        raise_any([] if max_steps is None else count_problems(max_steps=max_steps))
+        self._planned["max_steps"] = max_steps
+
+    def _reset_run(self) -> None:
+        """Forget the run; the next use assembles a new one."""
+        self._run = None
+        self._draws = None
+
+    def _training(self, caller: str) -> Training:
+        """Return the run, which is assembled on first use."""
+        if self._run is not None:
+            return self._run
+        forwards = self._forwards(caller)
+        optimizer = require(self._optimizer, self.name, "build_backward(optimizer)", caller)
+        tasks = self._tasks(caller)
+        recipe = Recipe(
+            backbone=next(iter(forwards.values())).backbone,
+            tasks=tasks,
+            optimizer=optimizer,
+            seed=seed_of(task.reader for task in tasks),
+            device=device_of(use_gpu=True),
+            **self._planned,
+            **self._chosen,
+        )
+        run = start(recipe)
+        if self._checkpoint is not None:
+            load_checkpoint(run, self._checkpoint)
+            self._checkpoint = None
+        # Set last, so that after an error the next call assembles it again.
+        self._run = run
+        if self._given_optimizer is not None:
+            self._given_optimizer.running = run.optimizer
+        return run

@@ -1,0 +1,396 @@
+"""`MultiHeadTrainer`: several tasks on one encoder, with the names of PaddlePALM 2.x."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palm.backbone import Backbone
+from palm.compat.assembly import Forward, require, seed_of
+from palm.compat.base import TrainerBase
+from palm.compat.predicting import logged_steps, predicted, results_of
+from palm.compat.shared_pass import SharedPass, versions
+from palm.compat.trainer import Trainer
+from palm.core.checks import raise_any, type_problems
+from palm.core.component import checked_phase
+from palm.core.errors import ConfigError, PalmError, WiringError
+from palm.core.logging import logger
+from palm.core.registry import unknown
+from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.mixing import Mixing, MixRatio
+from palm.mixing.balance import Balance
+from palm.parallel.group import broadcast
+from palm.reader import Reader, Record
+from palm.train.events import Event, Logged
+from palm.train.loop import Step, Training
+from palm.train.planning import TasksPerStep, expect
+from palm.train.shared_rows import share_rows
+from palm.train.task import Task
+
+TASK_ID = "__task_id"
+"""Key in a batch: the number of its trainer, int64[1]."""
+
+Readers = Sequence[Reader] | Mapping[str, Reader]
+
+
+class MultiHeadTrainer(TrainerBase):
+    """Trains several tasks together and predicts them together.
+
+    Args:
+        trainers: one per task; at every step one of them is drawn.
+        mixing: the mixing strategy, of `palm.mixing`; None to draw tasks in proportion to their `mix_ratio`.
+        tasks_per_step: number of distinct tasks drawn per step, or 'all'.
+        balance: the weighting of the tasks of a step, of `palm.mixing.balance`; None to add their losses.
+        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
+
+    Raises:
+        ConfigError: there are no trainers, two have the same name, or `precision` is unknown.
+    """
+
+    fitting_call = "fit_readers_with_mixratio(readers, sampling_reference, num_epochs)"
+
+    def __init__(
+        self,
+        trainers: Sequence[Trainer],
+        mixing: Mixing | None = None,
+        *,
+        tasks_per_step: TasksPerStep = 1,
+        balance: Balance | None = None,
+        precision: str = "auto",
+    ) -> None:
+        raise_any(type_problems((list, tuple), "a list of palm.Trainer", trainers=trainers))
+        raise_any(
+            problem
+            for each in trainers
+            for problem in type_problems(Trainer, "a palm.Trainer", trainers=each)
+        )
+        super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
+        self._planned |= {"mixing": mixing or MixRatio(), "tasks_per_step": tasks_per_step}
+        self._chosen["balance"] = balance
+        self.trainers = {trainer.name: trainer for trainer in trainers}
+        if not trainers or len({name.casefold() for name in self.trainers}) < len(trainers):
+            raise ConfigError(
+                f"MultiHeadTrainer needs trainers with different names (case is ignored), not {self.name!r}"
+            )
+        self._shared: SharedPass | None = None
+
+    # Before training
+
+    def build_forward(self) -> str:
+        """Combine the trainers' encoder and heads; heads to be shared become one object.
+
+        Returns:
+            The name of the loss, an argument of an optimizer's constructor.
+
+        Raises:
+            PalmError: a trainer's `build_forward` was not called.
+            WiringError: the trainers have different backbones, or heads that cannot be shared.
+        """
+        forwards = self._forwards("build_forward")
+        _one_backbone(forwards)
+        for trainer in self.trainers.values():
+            if trainer.reuse_head_with is not None:
+                # Tasks share a head by using the same object, and so the same parameters.
+                owner = self._owner(trainer, forwards)
+                trainer.build_forward(forwards[owner].backbone, forwards[owner].head)
+        self._reset_run()
+        return f"{self.name}.loss"
+
+    def build_predict_forward(self) -> dict[str, dict[str, TensorSpec]]:
+        """Combine the trainers' encoder and heads for prediction.
+
+        Returns:
+            Task -> the specs of the outputs of `predict_one_batch`.
+
+        Raises:
+            PalmError: a trainer's `build_predict_forward` was not called.
+            WiringError: the trainers have different backbones.
+        """
+        forwards = self._predict_forwards("build_predict_forward")
+        heads = [each.head for name, each in forwards.items() if not self._has_own_layers(name)]
+        self._shared = SharedPass(_one_backbone(forwards), heads)
+        return {name: dict(forward.head.outputs_attr) for name, forward in forwards.items()}
+
+    def fit_readers(self, readers: Readers, phase: str = "train", *, max_steps: int | None = None) -> None:
+        """Set the data of every task; each target is trained for the `num_epochs` of its own reader.
+
+        Args:
+            readers: in the order of the trainers, or by their names.
+            phase: 'train' or 'predict'.
+            max_steps: maximum number of global steps; None for no limit.
+        """
+        checked_phase(phase)
+        if phase == "predict":
+            self.merge_inference_readers(readers)
+            return
+        tasks = self._fitted(readers, max_steps)
+        epochs = {task.name: task.reader.num_epochs for task in tasks}
+        expect(tasks, self._plan("fit_readers").over_own_epochs(epochs))
+
+    def fit_readers_with_mixratio(
+        self,
+        readers: Readers,
+        sampling_reference: str,
+        num_epochs: float | None = None,
+        phase: str = "train",
+        *,
+        max_steps: int | None = None,
+    ) -> None:
+        """Set the data of every task and its share of the steps.
+
+        The expected steps of a task are `int(num_epochs * its mix_ratio * steps per epoch of the reference)`,
+        unless the mixing strategy sets them otherwise.
+
+        Args:
+            readers: in the order of the trainers, or by their names; loaded with `num_epochs=None`.
+            sampling_reference: the name of the trainer whose data `num_epochs` refers to.
+            num_epochs: passes over that data; None for as many as `max_steps` allows.
+            phase: 'train' or 'predict'.
+            max_steps: maximum number of global steps; None for no limit.
+
+        Raises:
+            PalmError: an earlier call is missing; with the call.
+            ConfigError: a reader has its own `num_epochs`, or a trainer is unknown.
+            TrainingError: a target would get no steps.
+        """
+        checked_phase(phase)
+        if phase == "predict":
+            self.merge_inference_readers(readers)
+            return
+        self._trainer(sampling_reference)
+        for name, reader in self._by_name(readers).items():
+            if reader.num_epochs is not None:
+                raise ConfigError(
+                    f"the reader of {name!r} was loaded with num_epochs {reader.num_epochs}; give None"
+                )
+        if num_epochs is None and max_steps is None:
+            raise ConfigError("fit_readers_with_mixratio needs num_epochs or max_steps")
+        tasks = self._fitted(readers, max_steps)
+        expect(tasks, self._plan("fit_readers").over_epochs(num_epochs, sampling_reference))
+
+    # Training
+
+    def get_one_batch(self, phase: str = "train") -> Tensors:
+        """Return the next training batch, of the task that is drawn; its number is in `__task_id`.
+
+        Raises:
+            PalmError: an earlier call is missing; with the call. For prediction, batches come from
+                `merge_inference_readers`.
+        """
+        checked_phase(phase)
+        if phase == "predict":
+            raise PalmError(
+                "get_one_batch: there are several files to predict; get batches from "
+                "merge_inference_readers(readers)(task_name)"
+            )
+        number, batch = self._next_draw()
+        return {**batch, TASK_ID: torch.tensor([number])}
+
+    def train_one_step(self, batch: Tensors) -> tuple[Tensors, int]:
+        """Update the encoder and one head on a batch from `get_one_batch`.
+
+        Returns:
+            `{"<task>.loss": float32[1]}` and the number of the task.
+
+        Raises:
+            PalmError: an earlier call is missing; with the call.
+            TrainingError: the loss is not a number.
+        """
+        if TASK_ID not in batch:
+            raise PalmError(f"train_one_step: the batch has no {TASK_ID!r}; use one from get_one_batch()")
+        number = int(batch[TASK_ID])
+        self._training("train_one_step")
+        task = self._tasks("train_one_step")[number]
+        return self._train_on(task, {name: value for name, value in batch.items() if name != TASK_ID}), number
+
+    @property
+    def overall_train_steps(self) -> int:
+        """The planned global steps; with one task per step, the sum of the expected steps of all tasks.
+
+        Training continues until every target has had its steps.
+        """
+        return self._plan("overall_train_steps").total_steps
+
+    # Prediction
+
+    def merge_inference_readers(self, readers: Readers) -> Callable[[str], Iterator[Tensors]]:
+        """Set the file to predict for every task.
+
+        Args:
+            readers: in the order of the trainers, or by their names.
+
+        Returns:
+            A function from a task's name to the batches of its file, in order, each with `__task_id`.
+        """
+        for name, reader in self._by_name(readers).items():
+            self.trainers[name].fit_reader(reader, phase="predict")
+
+        def batches(task_name: str) -> Iterator[Tensors]:
+            trainer = self._trainer(task_name)
+            number = torch.tensor([list(self.trainers).index(task_name)])
+            return ({**batch, TASK_ID: number} for batch in trainer.predict_batches())
+
+        return batches
+
+    def predict_one_batch(self, task_name: str, batch: Tensors) -> Tensors:
+        """Return the outputs of one task's head for a batch, on the CPU.
+
+        The encoder runs only once for consecutive calls with the same inputs, except for tasks with private
+        layers.
+
+        Raises:
+            PalmError: `build_predict_forward` was not called, or the task is unknown.
+        """
+        forward = self._trainer(task_name).tied("predict_one_batch")
+        with self.averaged():
+            shared = self._shared_pass("predict_one_batch")
+            if self._has_own_layers(task_name):
+                return predicted(forward.backbone, forward.head, batch, self._precision)
+            return predicted(shared, forward.head, batch, self._precision, shared.placed)
+
+    def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
+        """Predict the files of all tasks, batch by batch in turn; equal texts are encoded only once.
+
+        Args:
+            output_dir: each task's files are written to `<output_dir>/<task>`; None to write no files.
+            print_steps: number of batches of a task between log lines.
+
+        Returns:
+            Task -> the result of `Trainer.predict`.
+        """
+        models = {name: trainer.predictor("predict") for name, trainer in self.trainers.items()}
+        found: dict[str, list[Record]] = {name: [] for name in models}
+        with self.averaged():
+            shared = self._shared_pass("predict")
+            for name, model in models.items():
+                if not self._has_own_layers(name):
+                    model.backbone = shared
+                    model.place = shared.placed
+                model.precision = self._precision
+            # Tasks take turns, because equal texts are encoded once only if they are consecutive.
+            steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
+            while steps:
+                for name in list(steps):
+                    if (records := next(steps[name], None)) is None:
+                        del steps[name]
+                    else:
+                        found[name] += records
+        folders = {name: None if output_dir is None else Path(output_dir) / name for name in models}
+        return broadcast(
+            lambda: {
+                name: results_of(model.reader, found[name], folders[name]) for name, model in models.items()
+            }
+        )
+
+    def evaluate(
+        self,
+        dev_files: Mapping[str, str | Path],
+        metrics: Mapping[str, Sequence[str]] | None = None,
+    ) -> dict[str, dict[str, float]]:
+        """Evaluate predictions on files with labels; training is not affected.
+
+        Args:
+            dev_files: task -> a data file as for training; not all tasks are needed.
+            metrics: task -> names of metrics; by default those of its head.
+
+        Returns:
+            Task -> the result of `Trainer.evaluate`.
+        """
+        chosen = metrics or {}
+        return {
+            name: self._trainer(name).evaluate(path, chosen.get(name)) for name, path in dev_files.items()
+        }
+
+    def _has_own_layers(self, name: str) -> bool:
+        settings = self.trainers[name].task_settings
+        return bool(settings["private_layers"]) or settings["lora"] is not None
+
+    def _shared_pass(self, caller: str) -> SharedPass:
+        shared = require(self._shared, self.name, "build_predict_forward()", caller)
+        run = self._run
+        # A fused optimizer does not change parameter versions, and swapping averages changes them too often.
+        loaded = versions(shared) if run is None or run.ema is None else None
+        shared.at((id(run), self.cur_train_step, loaded))
+        return shared
+
+    # The trainers
+
+    def _members(self) -> list[Trainer]:
+        return list(self.trainers.values())
+
+    def _training(self, caller: str) -> Training:
+        run = super()._training(caller)
+        for trainer in self.trainers.values():
+            trainer.joint_run = run
+        return run
+
+    def _heading(self, logged: Logged) -> str:
+        width = max(map(len, self.trainers))
+        return f"global step: {logged.step}, {logged.task:>{width}}: "
+
+    def _log_finish(self, event: Event) -> None:
+        for part in event.parts if isinstance(event, Step) else ():
+            if part.finished and part.task.is_target:
+                logger.info("%s train finish!", part.task.name)
+
+    def _trainer(self, name: str) -> Trainer:
+        if name not in self.trainers:
+            raise ConfigError(unknown("trainer", name, self.trainers))
+        return self.trainers[name]
+
+    def _owner(self, trainer: Trainer, forwards: Mapping[str, Forward]) -> str:
+        """Return the name of the trainer whose head this one shares."""
+        owner = self._trainer(trainer.reuse_head_with or trainer.name)
+        if owner.reuse_head_with is not None:
+            raise ConfigError(
+                f"{trainer.name!r} reuses the head of {owner.name!r}, which reuses that of "
+                f"{owner.reuse_head_with!r}; name {owner.reuse_head_with!r} instead"
+            )
+        mine = forwards[trainer.name].head
+        theirs = forwards[owner.name].head
+        if (type(mine), mine.settings) != (type(theirs), theirs.settings):
+            raise WiringError(
+                f"{trainer.name!r} cannot reuse the head of {owner.name!r}: "
+                f"{type(mine).__name__} {mine.settings} is not {type(theirs).__name__} {theirs.settings}"
+            )
+        return owner.name
+
+    def _by_name(self, readers: Readers) -> dict[str, Reader]:
+        raise_any(type_problems((list, tuple, Mapping), "a list of readers", readers=readers))
+        if isinstance(readers, Mapping):
+            for name in readers:
+                self._trainer(name)
+            named = dict(readers)
+        else:
+            # Not strict: a wrong number of readers is reported below, with the trainers' names.
+            named = dict(zip(self.trainers, readers, strict=False))
+        if len(named) != len(self.trainers) or len(readers) != len(named):
+            trainers = ", ".join(self.trainers)
+            raise ConfigError(f"{len(readers)} readers for {len(self.trainers)} trainers ({trainers})")
+        return {name: named[name] for name in self.trainers}
+
+    def _fitted(self, readers: Readers, max_steps: int | None) -> list[Task]:
+        self._limit_steps(max_steps)
+        named = self._by_name(readers)
+        self._forwards("fit_readers")
+        seed = seed_of(named.values())
+        tasks = [self.trainers[name].fit(reader, seed) for name, reader in named.items()]
+        if not any(task.is_target for task in tasks):
+            raise ConfigError("all tasks are auxiliary; a run needs at least one target")
+        share_rows(tasks)
+        self._reset_run()
+        return tasks
+
+
+def _one_backbone(forwards: Mapping[str, Forward]) -> Backbone:
+    (first, forward), *others = forwards.items()
+    for name, other in others:
+        if other.backbone is not forward.backbone:
+            raise WiringError(
+                f"trainers {first!r} and {name!r} were built with different backbone objects; "
+                "use the same object for both"
+            )
+    return forward.backbone

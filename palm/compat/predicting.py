@@ -1,0 +1,95 @@
+"""Prediction as in PaddlePALM 2.x: its log lines, its forms of results, its messages about files."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from palm.backbone import Backbone
+from palm.core.logging import logger
+from palm.core.numerics.precision import resolved
+from palm.core.numerics.rng import generator
+from palm.core.tensor_specs import Tensors
+from palm.paradigm import Head
+from palm.predict.inference import InferenceModel
+from palm.reader import Predictions, Reader, Record
+from palm.reader.chunks import encoded_chunks
+from palm.train.device_transfer import Place, placed
+from palm.train.model import outputs_of
+
+CHUNK_BATCHES = 32
+"""Number of prediction batches whose texts are in memory at a time."""
+
+
+def prediction_batches(task: str, reader: Reader, path: Path, batch_size: int) -> Iterator[Tensors]:
+    """Yield batches of a file without targets, in its order; the last may be short.
+
+    Args:
+        task: the task's name, which affects what is masked.
+        reader: of its data.
+        path: the file.
+        batch_size: rows per batch.
+    """
+    examples = reader.read(path, with_targets=False)
+    chunks = encoded_chunks(reader, examples, with_targets=False, size=CHUNK_BATCHES * batch_size)
+    # The mask depends on the position of a row in the file, so every pass has the same masks.
+    for number, (_, rows) in enumerate(chunks):
+        for start in range(0, len(rows), batch_size):
+            indices = range(start, min(start + batch_size, len(rows)))
+            yield reader.collate(rows, indices, partial(_masking, task, number, start))
+
+
+def _masking(task: str, chunk: int, start: int, row: int) -> np.random.Generator:
+    return generator(0, "mask", task, "batch", chunk, start + row)
+
+
+def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterator[list[Record]]:
+    """Predict the file of the model's reader step by step; log a line every `every` batches."""
+    since = time.perf_counter()
+    batches = 0
+    examples = model.reader.read(model.reader.loaded.path, with_targets=False)
+    for records in model.steps(examples, together=True):
+        yield records
+        if records:
+            continue
+        batches += 1
+        if every > 0 and batches % every == 0:
+            total = math.ceil(model.reader.num_examples / model.batch_size)
+            now = time.perf_counter()
+            speed = every / max(now - since, 1e-9)
+            logger.info("%sbatch %d/%d, speed: %.2f steps/s", heading, batches, total, speed)
+            since = now
+
+
+@torch.inference_mode()
+def predicted(
+    backbone: Backbone, head: Head, batch: Tensors, precision: str, place: Place = placed
+) -> Tensors:
+    """Return the head's outputs for a batch, on the CPU."""
+    device = next(backbone.parameters()).device
+    outputs = outputs_of(backbone, head, place(batch, device, backbone), resolved(precision, device))
+    return {name: value.cpu() for name, value in outputs.items()}
+
+
+def results_of(
+    reader: Reader, records: Iterable[Record], output_dir: str | Path | None
+) -> Sequence[Any] | Predictions:
+    """Return records in the form of 2.x, in memory or written to files."""
+    results = reader.results(records)
+    if output_dir is None:
+        return reader.in_memory(results)
+    folder = Path(output_dir)
+    written = reader.write(results, folder)
+    if isinstance(written, Mapping):
+        logger.info("Writing predictions to: %s", folder / "predictions.json")
+        logger.info("Writing nbest to: %s", folder / "nbest_predictions.json")
+    else:
+        logger.info("Predictions saved at %s", folder / "predictions.json")
+    return written

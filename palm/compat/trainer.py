@@ -1,0 +1,415 @@
+"""`Trainer`: one task from its parts to its predictions, with the names of PaddlePALM 2.x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from palm.backbone import Backbone
+from palm.compat.assembly import Forward, require, seed_of
+from palm.compat.base import TrainerBase
+from palm.compat.fitting import task_of
+from palm.compat.predicting import logged_steps, predicted, prediction_batches, results_of
+from palm.core.checks import number_problems, path_problems, raise_any, type_problems
+from palm.core.component import checked_phase
+from palm.core.files.manifest import is_sealed, verify
+from palm.core.logging import logger
+from palm.core.numerics.device import device_of
+from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.downloader import pretrained_directory
+from palm.paradigm import Head
+from palm.paradigm.results import has_own_results
+from palm.parallel.group import broadcast, exhaust, is_main_process
+from palm.predict.inference import InferenceModel
+from palm.predict.loading import load_weights
+from palm.predict.model_paths import WEIGHTS
+from palm.pretrained import load_pretrain
+from palm.reader import Predictions, Reader
+from palm.train.loop import Training
+from palm.train.model import adapters_of, share_parameters
+from palm.train.run_names import name_problem
+from palm.train.task import Task
+
+FIT_TO_PREDICT = "fit_reader(reader, phase='predict')"
+"""The call that sets the file to predict, for messages."""
+
+
+class Trainer(TrainerBase):
+    """Trains and predicts one task, by itself or in a `MultiHeadTrainer`.
+
+    Args:
+        name: the task's name, which is used in logs and checkpoints.
+        mix_ratio: how often the task is drawn, relative to the others.
+        reuse_head_with: the name of the trainer whose head this one shares.
+        loss_weight: as in `Task`.
+        learning_rate_factor: as in `Task`.
+        gradient_accumulation_steps: as in `Task`.
+        head_learning_rate: as in `Task`.
+        share_rows_with: as in `Task`.
+        private_layers: as in `Task`.
+        lora: as in `Task`.
+        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
+
+    Raises:
+        ConfigError: `precision` is unknown.
+    """
+
+    fitting_call = "fit_reader(reader)"
+
+    def __init__(
+        self,
+        name: str,
+        mix_ratio: float = 1.0,
+        reuse_head_with: str | None = None,
+        *,
+        loss_weight: float = 1.0,
+        learning_rate_factor: float = 1.0,
+        gradient_accumulation_steps: int = 1,
+        head_learning_rate: float | None = None,
+        share_rows_with: str | None = None,
+        private_layers: int = 0,
+        lora: Mapping[str, Any] | None = None,
+        precision: str = "auto",
+    ) -> None:
+        least = "a number, 0 or more"
+        wrong = number_problems(least, lambda value: 0 <= value < math.inf, mix_ratio=mix_ratio)
+        raise_any(problem for problem in (name_problem(name), *wrong) if problem)
+        super().__init__(name, precision)
+        self.task_settings: dict[str, Any] = {
+            "mix_ratio": mix_ratio,
+            "is_target": True,
+            "loss_weight": loss_weight,
+            "learning_rate_factor": learning_rate_factor,
+            "gradient_accumulation_steps": gradient_accumulation_steps,
+            "head_learning_rate": head_learning_rate,
+            "share_rows_with": share_rows_with,
+            "private_layers": private_layers,
+            "lora": lora,
+        }
+        self._is_loaded = False
+        self.own_top: nn.ModuleDict | None = None
+        self._own_encoder: Backbone | None = None
+        self.reuse_head_with = reuse_head_with
+        self.forward: Forward | None = None
+        self.predict_forward: Forward | None = None
+        self.task: Task | None = None
+        self.joint_run: Training | None = None
+        self._predict_reader: Reader | None = None
+        self._predict_batches: Iterator[Tensors] | None = None
+
+    # Before training
+
+    def build_forward(self, backbone: Backbone, task_head: Head) -> str:
+        """Set the encoder and the head to train.
+
+        Returns:
+            The name of the loss, `<name>.loss`, an argument of an optimizer's constructor.
+        """
+        self.forward = Forward(backbone, task_head)
+        self.task = None
+        self._reset_run()
+        return f"{self.name}.loss"
+
+    def build_predict_forward(self, pred_backbone: Backbone, pred_head: Head) -> dict[str, TensorSpec]:
+        """Set the encoder and the head to predict with; they share the weights of those that are trained.
+
+        Returns:
+            The specs of the outputs of `predict_one_batch`.
+        """
+        self.predict_forward = Forward(pred_backbone, pred_head)
+        self.own_top = None
+        self._own_encoder = None
+        return dict(pred_head.outputs_attr)
+
+    def fit_reader(
+        self, reader: Reader, phase: str = "train", *, max_steps: int | None = None
+    ) -> Iterator[Tensors]:
+        """Set the data of the task.
+
+        Args:
+            reader: after `load_data` and `register_with`.
+            phase: 'train' or 'predict'.
+            max_steps: maximum number of training steps; None for no limit.
+
+        Returns:
+            The batches: for training, `num_epochs` of `load_data` passes (endless if None); for prediction,
+            those of the file, in order.
+
+        Raises:
+            PalmError: an earlier call is missing; with the call.
+            WiringError: reader, backbone and head do not fit together.
+            TrainingError: there are fewer rows than one batch needs.
+        """
+        checked_phase(phase)
+        raise_any(type_problems(Reader, "a reader of palm.reader", reader=reader))
+        if phase == "predict":
+            return self._fit_for_prediction(reader)
+        self._limit_steps(max_steps)
+        task = self.fit(reader, seed_of([reader]))
+        plan = self._plan("fit_reader").over_own_epochs({task.name: reader.num_epochs})
+        task.expected_steps = plan.total_steps
+        batches = (batch for _, batch in self._batches([task]))
+        is_endless = reader.num_epochs is None and max_steps is None
+        return batches if is_endless else islice(batches, task.expected_steps)
+
+    def fit(self, reader: Reader, seed: int) -> Task:
+        """Create the task with its training data, for a run with this seed."""
+        forward = self._forwards("fit_reader")[self.name]
+        task = task_of(self.name, reader, forward, self.task_settings)
+        if self.task is not None:  # trained layers are kept, like the head
+            task.top = self.task.top
+            task.adapters = self.task.adapters
+        # Rows that `load_data` has encoded are reused, so a file is read only once.
+        task.open_stream(seed, reader.loaded_rows)
+        self.task = task
+        self._reset_run()
+        logger.info("ok!")
+        return task
+
+    def set_as_aux(self) -> None:
+        """Make the task an auxiliary, whose progress does not affect the end of training."""
+        self._set("is_target", False)
+
+    # Training
+
+    def get_one_batch(self, phase: str = "train") -> Tensors:
+        """Return the next batch for training, or of the file to predict.
+
+        Raises:
+            PalmError: an earlier call is missing; with the call.
+            StopIteration: the file to predict has no more batches.
+        """
+        checked_phase(phase)
+        if phase == "train":
+            return self._next_draw()[1]
+        return next(require(self._predict_batches, self.name, FIT_TO_PREDICT, "get_one_batch"))
+
+    def train_one_step(self, batch: Tensors) -> Tensors:
+        """Update the weights on a batch.
+
+        Returns:
+            `{"<name>.loss": float32[1]}`.
+
+        Raises:
+            PalmError: an earlier call is missing; with the call.
+            TrainingError: the loss is not a number.
+        """
+        raise_any(type_problems(Mapping, "a batch of the reader", batch=batch or None))
+        self._training("train_one_step")
+        return self._train_on(self.fitted_task("train_one_step"), batch)
+
+    # Prediction
+
+    def load_predict_model(self, model_path: str | Path, convert: bool = False) -> None:  # noqa: ARG002
+        """Load the weights to predict with, from a saved model or a pretrained encoder.
+
+        Args:
+            model_path: a directory written with `save_type` 'predict' or by a `Controller`; from pretrained
+                weights, only the backbone is loaded.
+            convert: accepted but ignored; packed models are detected automatically.
+
+        Raises:
+            PalmError: `build_predict_forward` was not called.
+            StorageError: the directory has no weights, or weights of another shape.
+        """
+        path = Path(model_path)
+        raise_any(path_problems(model_path=model_path))
+        forward = self.tied("load_predict_model")
+        self._is_loaded = True
+        if is_sealed(path):
+            verify(path, (WEIGHTS,))
+            load_weights(forward.backbone, forward.head, path)
+        else:
+            load_pretrain(forward.backbone, pretrained_directory(path))
+            logger.info("%s: the head keeps its weights", self.name)
+
+    def predict(
+        self, output_dir: str | Path | None = None, print_steps: int = 1000
+    ) -> Sequence[Any] | Predictions:
+        """Predict the file of the reader that was fitted with phase 'predict'.
+
+        Args:
+            output_dir: where to write prediction files; None to write no files.
+            print_steps: number of batches between log lines.
+
+        Returns:
+            All results: a list, or, if they are written, an object that reads them from the files.
+
+        Raises:
+            PalmError: an earlier call is missing; with the call.
+            DataError: a row cannot be read; with its file and line.
+            StorageError: `output_dir` cannot be written.
+        """
+        model = self.predictor("predict")
+        if self._run is None and self.joint_run is None and self._checkpoint is None and not self._is_loaded:
+            logger.warning("%s: predicting with weights that were neither trained nor loaded here", self.name)
+        if has_own_results(head := model.head):  # it processes its results itself, as in PaddlePALM 2.x
+            head.reset()
+            for batch in self.predict_batches():
+                outputs = self.predict_one_batch(batch)
+                head.batch_postprocess({name: value.numpy() for name, value in outputs.items()})
+            wanted = head.epoch_inputs_attrs.get("reader")
+            post_inputs = {"reader": model.reader.get_epoch_outputs()} if wanted else {}
+            folder = output_dir if is_main_process() else None
+            results: Sequence[Any] = head.epoch_postprocess(post_inputs, output_dir=folder)
+            return results
+        with self.averaged():
+            # All ranks compute, but only the first writes, so the others iterate along with it.
+            records = chain.from_iterable(logged_steps(model, print_steps))
+            return broadcast(lambda: results_of(model.reader, records, output_dir), lambda: exhaust(records))
+
+    def reset_buffer(self) -> None:
+        """Clear the results that the prediction head has collected.
+
+        Raises:
+            PalmError: `build_predict_forward` was not called.
+        """
+        self._predict_forwards("reset_buffer")[self.name].head.reset()
+
+    def predict_one_batch(self, batch: Tensors) -> Tensors:
+        """Return the outputs of the head for a batch, on the CPU.
+
+        Raises:
+            PalmError: `build_predict_forward` was not called.
+        """
+        forward = self.tied("predict_one_batch")
+        with self.averaged():
+            return predicted(forward.backbone, forward.head, batch, self._precision)
+
+    def evaluate(self, dev_file: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
+        """Evaluate predictions on a file with labels; training is not affected.
+
+        Arguments and result are those of `InferenceModel.evaluate`.
+
+        Raises:
+            PalmError: `fit_reader` was not called, a metric does not fit, or a row cannot be used.
+        """
+        if self.task is None:
+            model = self.predictor("evaluate")
+        else:
+            trained = Forward(self._trained_encoder(), self.task.head)
+            model = self._model(self.task.reader, trained, self.task.rows_per_prediction)
+        with self.averaged():
+            return model.evaluate(dev_file, metrics)
+
+    def tied(self, caller: str) -> Forward:
+        """Return the encoder and head to predict with, with trained weights, in evaluation mode."""
+        forward = self._predict_forwards(caller)[self.name]
+        encoder = forward.backbone
+        if count := self.task_settings["private_layers"]:
+            self.own_top = self.own_top or encoder.copied_top(count)
+            encoder = encoder.with_top(self.own_top)
+        if (lora := self.task_settings["lora"]) is not None:
+            # Kept, because weights may be loaded into its layers.
+            own = self._own_encoder or adapters_of(self.name, lora, encoder).merged_into(encoder)
+            encoder = self._own_encoder = own
+        if self.forward is not None:
+            # Repeated at every call, because build_forward or a new run may have replaced the modules.
+            share_parameters(self._trained_encoder(), encoder)
+            share_parameters(self.forward.head, forward.head)
+        for module in (encoder, forward.head):
+            module.to(device_of(use_gpu=True)).eval()
+        return Forward(encoder, forward.head)
+
+    def _trained_encoder(self) -> Backbone:
+        """Return the trained encoder, with the task's private layers if it has been fitted."""
+        backbone = self._forwards("evaluate")[self.name].backbone
+        if self.task is None:
+            return backbone
+        if self.task.adapters is not None:
+            with self.averaged():
+                return self.task.adapters.merged_into(backbone)
+        return backbone.with_top(self.task.top) if self.task.top else backbone
+
+    def predictor(self, caller: str) -> InferenceModel:
+        """Return the model to predict with."""
+        forward = self.tied(caller)
+        reader = require(self._predict_reader, self.name, FIT_TO_PREDICT, caller)
+        return self._model(reader, forward, reader.loaded.batch_size)
+
+    def _model(self, reader: Reader, forward: Forward, batch_size: int) -> InferenceModel:
+        return InferenceModel(
+            self.name,
+            reader,
+            forward.backbone,
+            forward.head,
+            batch_size=batch_size,
+            precision=self._precision,
+        )
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        return super().averaged() if self.joint_run is None else self.joint_run.averaged()
+
+    def _fit_for_prediction(self, reader: Reader) -> Iterator[Tensors]:
+        forward = self._predict_forwards("fit_reader")[self.name]
+        task = task_of(self.name, reader, forward, self.task_settings, for_train=False)
+        self._predict_reader = reader
+        self._predict_batches = prediction_batches(
+            self.name, reader, reader.loaded.path, task.rows_per_prediction
+        )
+        return self._predict_batches
+
+    def predict_batches(self) -> Iterator[Tensors]:
+        """Return the batches of the file to predict, from its beginning."""
+        reader = require(self._predict_reader, self.name, FIT_TO_PREDICT, "predict_batches")
+        return self._fit_for_prediction(reader)
+
+    # Properties and progress
+
+    @property
+    def mix_ratio(self) -> float:
+        """The relative frequency at which the task is drawn among several."""
+        ratio: float = self.task_settings["mix_ratio"] if self.task is None else self.task.mix_ratio
+        return ratio
+
+    @mix_ratio.setter
+    def mix_ratio(self, value: float) -> None:
+        self._set("mix_ratio", value)
+
+    def _set(self, setting: str, value: Any) -> None:
+        """Set a setting of the current task, and of tasks that later calls of `fit_reader` create."""
+        self.task_settings[setting] = value
+        if self.task is not None:
+            setattr(self.task, setting, value)
+
+    @property
+    def num_examples(self) -> int:
+        """Number of rows of training data."""
+        return self.fitted_task("num_examples").reader.num_examples
+
+    @property
+    def num_epochs(self) -> int | None:
+        """Number of passes over the training data, as given to `load_data`."""
+        return self.fitted_task("num_epochs").reader.num_epochs
+
+    @property
+    def steps_pur_epoch(self) -> int:
+        """Number of full batches in one pass over the training data."""
+        return self.fitted_task("steps_pur_epoch").steps_per_epoch
+
+    @property
+    def cur_train_step(self) -> int:
+        """Number of steps of this task so far."""
+        return 0 if self.task is None else self.task.step
+
+    @property
+    def cur_train_epoch(self) -> int:
+        """The epoch of its last step, from 0."""
+        return self.fitted_task("cur_train_epoch").epoch
+
+    def fitted_task(self, caller: str) -> Task:
+        """Return the task with its training data.
+
+        Raises:
+            PalmError: `fit_reader` was not called.
+        """
+        return self._tasks(caller)[0]
+
+    def _members(self) -> list[Trainer]:
+        return [self]

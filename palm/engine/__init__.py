@@ -1,1 +1,0 @@
-"""A run: tasks, batches, model, training loop, and observers."""

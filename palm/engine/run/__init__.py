@@ -1,1 +1,0 @@
-"""A run and its directory: checkpoints, evaluation, saved models, stages."""

@@ -1,1 +1,0 @@
-"""Observers of a run: history, log lines, progress bars, trackers."""

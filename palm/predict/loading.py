@@ -1,0 +1,141 @@
+"""Loading a task's trained model from its directory, without running any code in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from palm.backbone import BACKBONES, Backbone
+from palm.core.checks import choice_problems, count_problems, path_problems, raise_any
+from palm.core.errors import ConfigError, StorageError
+from palm.core.files.manifest import check_version, verify
+from palm.core.files.serialization import rebuild
+from palm.core.files.tensors import load_into, load_tensors, weights_under
+from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.limits import explain_limits
+from palm.core.logging import logger
+from palm.paradigm import HEADS, Head
+from palm.predict.adapted import with_base
+from palm.predict.inference import InferenceModel
+from palm.predict.model_paths import DESCRIPTION, FORMAT, VERSION, WEIGHTS, chosen_model
+from palm.predict.onnx.computing import OnnxEngine
+from palm.reader import READERS
+from palm.reader.cache import DataCache
+
+
+@explain_limits()
+def load_model(
+    folder: str | Path,
+    *,
+    precision: str = "auto",
+    engine: str = "torch",
+    trust: str | Sequence[str] = (),
+    reader: Mapping[str, Any] = MappingProxyType({}),
+    head: Mapping[str, Any] = MappingProxyType({}),
+    base: str | Path | None = None,
+) -> InferenceModel:
+    """Load the model that a finished target saved; only its directory is needed, and no code in it is run.
+
+    Args:
+        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run with one task, for the best
+            model there (the last one if there was no evaluation).
+        precision: as in `InferenceModel`; with engine 'onnx' 'fp32' (also for 'auto') or 'int8'.
+        engine: 'torch', or 'onnx' for onnxruntime on the CPU (extra `onnx`). The ONNX graph is made at the
+            first load and kept in the cache.
+        trust: dotted paths of classes, modules or packages that may be imported for the model, such as
+            'mypackage.readers', besides palm and the running program.
+        reader: settings that replace saved settings of the reader.
+        head: settings that replace saved settings of the head.
+        base: only for the folder `lora` of a saved model, which has only adapters and a head: the weights
+            that they change, a directory or owner/name. The default is the directory the run started from.
+
+    Raises:
+        StorageError: missing, damaged, naming code that is not trusted, or incompatible with these settings.
+        ConfigError: a setting is out of range.
+        PalmError: the extra `onnx` is not installed, or the model cannot be an ONNX graph.
+    """
+    raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
+    if (engine, precision) == ("torch", "int8"):
+        raise ConfigError("precision 'int8' needs engine 'onnx', which needs the extra `onnx`")
+    given = Path(folder)
+    folder = chosen_model(given)
+    model = _model_in(folder, precision if engine == "torch" else "fp32", trust, reader, head, base)
+    if engine == "onnx":
+        model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
+    if folder != given:
+        logger.info("%s: model loaded from %s%s", model.task, folder, best_note(model.trained))
+    return model
+
+
+def _model_in(
+    folder: Path,
+    precision: str,
+    trust: str | Sequence[str],
+    reader: Mapping[str, Any],
+    head: Mapping[str, Any],
+    base: str | Path | None,
+) -> InferenceModel:
+    description = _verified_description(folder)
+    weights = load_tensors(folder / WEIGHTS)
+    own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
+    with wrap_read_errors(folder / DESCRIPTION):
+        saved_base = description.get("base")
+        whole = None if saved_base else own["backbone"]
+        backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=whole)
+        if saved_base:
+            backbone = with_base(backbone, weights, saved_base, folder, base)
+        model = InferenceModel(
+            str(description["task"]),
+            rebuild(READERS, description["reader"], folder, trust=trust, overrides=reader),
+            backbone,
+            rebuild(HEADS, description["paradigm"], folder, trust=trust, weights=own["head"], overrides=head),
+            batch_size=description["batch_size"],
+            precision=precision,
+        )
+        model.trained = _trained(description.get("training") or {})
+    if not saved_base:
+        load_into(model.backbone, own["backbone"], folder)
+    load_into(model.head, own["head"], folder)
+    return model
+
+
+def _verified_description(folder: Path) -> dict[str, Any]:
+    verify(folder, (DESCRIPTION, WEIGHTS))
+    description = read_object(folder / DESCRIPTION)
+    remedy = "load it with the version of palm that wrote it"
+    check_version(description, (FORMAT, VERSION), folder / DESCRIPTION, remedy)
+    with wrap_read_errors(folder / DESCRIPTION):
+        if problems := count_problems(batch_size=description["batch_size"]):
+            raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
+    return description
+
+
+def _trained(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checksum of the dev data and, for a best model, its step and scores."""
+    dev_file = (training.get("data") or {}).get("dev_file") or {}
+    facts = {"dev_file": dev_file["sha256"]} if "sha256" in dev_file else {}
+    if not training.get("best"):
+        return facts
+    return {**facts, "step": training["step"], "scores": (training["evaluation"] or {}).get("scores", {})}
+
+
+def best_note(trained: Mapping[str, Any]) -> str:
+    """Return a note such as ` (the best, of global step 500: accuracy 0.9143)`; "" for other models."""
+    if "step" not in trained:
+        return ""
+    scores = trained.get("scores") or {}
+    first = next((f": {name} {value}" for name, value in scores.items()), "")
+    return f" (the best, of global step {trained['step']}{first})"
+
+
+def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
+    """Load the weights of a saved model, which the caller has verified, into components.
+
+    Raises:
+        StorageError: the weights cannot be read, or have other shapes.
+    """
+    weights = load_tensors(folder / WEIGHTS)
+    load_into(backbone, weights_under("backbone", weights), folder)
+    load_into(head, weights_under("paradigm", weights), folder)

@@ -1,0 +1,434 @@
+"""Checkpoints: the complete state of a run, from which an interrupted run resumes exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from palm.backbone import BACKBONES
+from palm.core.differences import changes
+from palm.core.errors import StorageError
+from palm.core.files.atomic_dir import move_foreign_aside, new_directory
+from palm.core.files.fs import numbered, write_json
+from palm.core.files.manifest import check_version, verified_object, verify
+from palm.core.files.serialization import describe, file_settings, rebuild
+from palm.core.files.tensors import load_into, load_tensors, save_tensors, weights_under
+from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.logging import logger
+from palm.core.numerics.precision import Choice, Precision
+from palm.lr_sched import HORIZON
+from palm.paradigm import HEADS
+from palm.parallel.group import is_main_process
+from palm.parallel.shards import full_tensors, shard_like
+from palm.predict.inference import InferenceModel
+from palm.predict.model_paths import DESCRIPTION, WEIGHTS
+from palm.reader import READERS
+from palm.train.finite import check_finite
+from palm.train.loop import Training
+from palm.train.model import LORA, PRIVATE
+from palm.train.recipe import Recipe, identity
+from palm.train.run_names import CHECKPOINT_FORMAT, STATE
+from palm.train.training_metadata import data_of
+
+VERSION = 2
+WEIGHTS_NEEDED = (STATE, WEIGHTS)
+START = "start_from (in Python load_pretrain)"
+NEW_RUN = f"start a new run from its weights with {START}"
+NEEDED = (*WEIGHTS_NEEDED, "optimizer.safetensors")
+
+
+def save_checkpoint(
+    training: Training, folder: Path, run_id: str | None = None, *, resumable: bool = True
+) -> None:
+    """Write a run's weights, optimizer, averages and position to `folder`.
+
+    Args:
+        training: between two steps.
+        folder: written atomically. All ranks must call this; rank 0 writes.
+        run_id: id of the run, because several runs may use one folder.
+        resumable: False for a checkpoint without optimizer, from which other runs can start; it contains the
+            averaged weights if the run keeps averages.
+
+    Raises:
+        TrainingError: a tensor has values that are not finite; nothing was saved.
+        StorageError: the folder cannot be written; nothing is left half-written.
+    """
+    with nullcontext() if resumable else training.averaged():
+        files = tensors_of(training) if resumable else {"model": training.model.state_dict()}
+        for name, tensors in files.items():
+            check_finite(tensors, f"{name} at global step {training.step}")
+        # Gathering is a collective operation, although only the first rank writes.
+        contents = {name: full_tensors(tensors) for name, tensors in files.items()}
+        if is_main_process():
+            _write(training, folder, run_id, contents)
+
+
+def tensors_of(training: Training) -> dict[str, dict[str, Tensor]]:
+    """Return the learned tensors of a run by file (`model`, `optimizer`, and `ema` if kept) and name."""
+    files = {
+        "model": training.model.state_dict(),
+        "optimizer": optimizer_tensors(training.optimizer, dict(training.model.named_parameters())),
+    }
+    return files if training.ema is None else {**files, "ema": training.ema.state_dict()}
+
+
+def _write(
+    training: Training, folder: Path, run_id: str | None, contents: Mapping[str, dict[str, Tensor]]
+) -> None:
+    move_foreign_aside(folder)
+    with new_directory(folder, overwrite=True) as part:
+        for name, tensors in contents.items():
+            save_tensors(part / f"{name}.safetensors", tensors)
+        state = {
+            "format": CHECKPOINT_FORMAT,
+            "version": VERSION,
+            "run": identity(training.recipe),
+            "run_id": run_id,
+            "heads": training.model.head_places,
+            "components": _components(training, part),
+            "data": {task.name: data_of(task) for task in training.tasks},
+            **training.state_dict(),
+        }
+        write_json(part / STATE, state)
+
+
+def _components(training: Training, folder: Path) -> dict[str, Any]:
+    """Describe the components that are needed, besides the weights, to predict with any task."""
+    # Without sharing, the vocabulary copies of 200 tasks would be nearly all of a small checkpoint.
+    known: dict[str, Path] = {}
+    tasks = {
+        task.name: {
+            "reader": describe(READERS, task.reader, folder, f"tasks/{task.name}", known),
+            "paradigm": describe(HEADS, task.head, folder, f"tasks/{task.name}", known),
+        }
+        for task in training.tasks
+    }
+    return {"backbone": describe(BACKBONES, training.model.backbone, folder), "tasks": tasks}
+
+
+def load_checkpoint(training: Training, folder: Path) -> None:
+    """Restore `training` to the state that `save_checkpoint` wrote to `folder`, from either interface.
+
+    Raises:
+        StorageError: missing, damaged, of another version, or of a run with another identity; `training`
+            was not changed.
+    """
+    state, steps_per_saved = _state_of(training, folder)
+    # All checks are above this line, so a run that is refused has not been changed.
+    _restore_precision(training, state["run"]["precision"])
+    parameters = dict(training.model.named_parameters())
+    saved = load_tensors(folder / "model.safetensors")
+    own = training.model.state_dict()
+    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
+    with wrap_read_errors(folder, " as a checkpoint of this run"):  # intact, but it may be of another run
+        training.model.load_state_dict(placed)
+        restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
+        if training.ema is not None:
+            training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
+        training.load_state_dict(state, steps_per_saved)
+    if any(factor != 1 for factor in steps_per_saved.values()):
+        logger.info("on these devices, step %d of the checkpoint is step %d", state["step"], training.step)
+
+
+def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the state of a resumable checkpoint, and the step factors of `on_devices_of`."""
+    files = _verified(folder)
+    if "optimizer.safetensors" not in files:
+        raise StorageError(
+            f"{folder} is a checkpoint without optimizer, so no run can resume from it; {NEW_RUN}"
+        )
+    if training.ema is not None:
+        verify(folder, ("ema.safetensors",))
+    state = _of_this_version(read_object(folder / STATE), folder)
+    now = identity(training.recipe)
+    if _may_differ(training.recipe):
+        now |= {"precision": saved} if (saved := state["run"].get("precision")) in get_args(Precision) else {}
+    with wrap_read_errors(folder / STATE):
+        saved_run, steps_per_saved = on_devices_of(now, state["run"])
+        found = differences(saved_run, now) or _already_past_end(training, state, steps_per_saved)
+    if found:
+        lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
+        raise StorageError(f"{lines}\nRestore these settings to resume it, or {NEW_RUN}")
+    return state, steps_per_saved
+
+
+def _may_differ(recipe: Recipe) -> bool:
+    """Check whether the precision was chosen by timing, which may vary on the same machine."""
+    # FSDP shards are built for one precision and cannot follow the checkpoint's.
+    return recipe.chosen is not None and recipe.chosen.is_timed and recipe.parallel == "ddp"
+
+
+def _restore_precision(training: Training, saved: Precision) -> None:
+    if training.model.precision != saved:
+        logger.info("Computing in %s, as before the checkpoint.", saved)
+        training.model.precision = saved
+        training.recipe = replace(training.recipe, chosen=Choice(saved, "as before the checkpoint"))
+
+
+def _verified(folder: Path) -> Collection[str]:
+    """Verify a checkpoint by its manifest and return the names of its files."""
+    if (folder / DESCRIPTION).is_file() and not (folder / STATE).exists():
+        raise StorageError(
+            f"{folder} is a saved model, not a checkpoint; start a new run from it with {START}, or predict "
+            "with palm.load_model"
+        )
+    if steps := numbered(folder, "step_"):
+        raise StorageError(f"{folder} is a run; give one of its checkpoints, such as {steps[max(steps)]}")
+    return verify(folder, WEIGHTS_NEEDED)
+
+
+def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Check the version of a checkpoint's state and return the state."""
+    remedy = f"resume it with the version of palm that wrote it, or {NEW_RUN}"
+    check_version(state, (CHECKPOINT_FORMAT, VERSION), folder / STATE, remedy)
+    return state
+
+
+def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+    """Translate a saved identity to the devices of `run`, provided that only the devices have changed.
+
+    Either a step still has the same rows, divided differently among devices; or each device still has the
+    same batch, and the number of devices differs. In the second case everything that counts steps changes:
+    the plan of a task, and the horizon of the schedule.
+
+    Returns:
+        The identity, and task -> how many steps now have the rows of one step of the checkpoint.
+    """
+    tasks = dict(saved["tasks"])
+    schedule = saved["lr_scheduler"]
+    steps_per_saved = {}
+    for name in tasks.keys() & run["tasks"].keys():
+        then = tasks[name]
+        now = run["tasks"][name]
+        sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
+        # With a limit in tokens, batches that are divided differently have other rows.
+        if now["batch_size"] is not None and _size(then) == _size(now):
+            tasks[name] = {**then, **sharing}
+        elif {**then, "devices": now["devices"]} == {**then, **sharing}:
+            planned = {key: now[key] for key in ("expected_steps",) if key in now}
+            tasks[name] = {**then, **sharing, **planned}
+            steps_per_saved[name] = then["devices"] / now["devices"]
+    schedules = (schedule, run["lr_scheduler"])
+    if any(factor != 1 for factor in steps_per_saved.values()) and all(map(_is_component, schedules)):
+        horizon = {name: value for name, value in schedules[1]["settings"].items() if name in HORIZON}
+        schedule = {**schedule, "settings": {**schedule["settings"], **horizon}}
+    return {**saved, "tasks": tasks, "lr_scheduler": schedule}, steps_per_saved
+
+
+def _size(task: dict[str, Any]) -> int:
+    """Compute the rows (or maximum tokens) of a task's step on all devices, from its identity."""
+    batch: int = task["batch_size"] or task["max_tokens_per_batch"]
+    accumulated: int = task["gradient_accumulation_steps"]
+    devices: int = task["devices"]
+    return batch * accumulated * devices
+
+
+@dataclass(frozen=True)
+class TrainedWeights:
+    """Weights to predict with: the averaged ones if the run kept averages.
+
+    Args:
+        backbone: weights of the encoder, by name.
+        heads: task -> weights of its head, by name.
+        readers: task -> settings of its reader, with paths of files in the folder.
+    """
+
+    backbone: dict[str, Tensor]
+    heads: dict[str, dict[str, Tensor]]
+    readers: dict[str, dict[str, Any]]
+
+
+def trained_weights(folder: Path) -> TrainedWeights:
+    """Read the weights that `save_checkpoint` wrote.
+
+    Raises:
+        StorageError: missing or damaged.
+    """
+    files = _verified(folder)
+    weights = load_tensors(folder / "model.safetensors")
+    if any(name.startswith((PRIVATE, LORA)) for name in weights):
+        raise StorageError(
+            f"{folder} is of a run whose tasks have private_layers or lora, so the tasks share no encoder; "
+            "use the models that the run saved for each task"
+        )
+    if "ema.safetensors" in files:
+        averages = load_tensors(folder / "ema.safetensors")
+        weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
+    state = _of_this_version(read_object(folder / STATE), folder)
+    with wrap_read_errors(folder / STATE):
+        heads = {task: weights_under(place, weights) for task, place in state["heads"].items()}
+        readers = {
+            task: file_settings(parts["reader"]["settings"], folder)
+            for task, parts in state["components"]["tasks"].items()
+        }
+        return TrainedWeights(weights_under("backbone", weights), heads, readers)
+
+
+def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
+    """Load the models of all tasks in a checkpoint, in float32; `trust` is that of `palm.load_model`.
+
+    Raises:
+        StorageError: damaged, of another version of palm, or its tasks have layers of their own.
+    """
+    weights = trained_weights(folder)
+    with wrap_read_errors(folder / STATE):
+        components = read_object(folder / STATE)["components"]
+        backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
+        load_into(backbone, weights.backbone, folder)
+        models = []
+        for task, parts in components["tasks"].items():
+            head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
+            reader = rebuild(READERS, parts["reader"], folder, trust=trust)
+            models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
+            load_into(head, weights.heads[task], folder)
+        return models
+
+
+def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:
+    """Return the intact checkpoint under `save_path` with the most progress; None if there is none.
+
+    Progress is counted in rows, since a step on several devices has more of them. Damaged checkpoints are
+    ignored with a warning.
+
+    Args:
+        save_path: the folder of the checkpoints.
+        run_id: consider only checkpoints of this run.
+    """
+    found = []
+    for folder in numbered(save_path, "step_").values():
+        try:
+            state = _of_this_version(verified_object(folder, STATE), folder)
+            with wrap_read_errors(folder / STATE):
+                if run_id in (None, state["run_id"]):
+                    steps = state["task_steps"]
+                    tasks = state["run"]["tasks"]
+                    found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
+        except StorageError as error:
+            logger.warning("ignored: %s", error)
+    # Computing checksums reads whole files, so it starts with the most advanced checkpoint.
+    for _, folder in sorted(found, reverse=True):
+        try:
+            verify(folder, NEEDED)
+        except StorageError as error:
+            logger.warning("ignored: %s", error)
+            continue
+        return folder
+    return None
+
+
+def _is_component(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.keys() == {"name", "settings"}
+
+
+def _already_past_end(
+    training: Training, state: dict[str, Any], steps_per_saved: Mapping[str, float]
+) -> list[str]:
+    """List targets whose new end the checkpoint has already passed, since they would never be saved."""
+    if training.recipe.mixing.follows_scores:  # its plan comes from the checkpoint
+        return []
+    return [
+        f"{task.name} had {state['task_steps'][task.name]} steps in the checkpoint, but this run plans "
+        f"{task.expected_steps} (derived from {DERIVED['expected_steps']})"
+        for task in training.tasks
+        if task.is_target and steps_per_saved.get(task.name, 1) == 1
+        if state["expected_steps"][task.name] != task.expected_steps <= state["task_steps"][task.name]
+    ]
+
+
+DERIVED = {
+    "num_train_steps": "num_epochs, max_steps, mix_ratio, the batches and the data",
+    "warmup_steps": "warmup_proportion and the steps of the run",
+    "expected_steps": "num_epochs, max_steps, mix_ratio, the batches and the data",
+}
+"""Entry of an identity that is no setting -> what it is derived from."""
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """List the differences between two identities, one per line, with the names of command-line settings.
+
+    Args:
+        saved: the identity in a checkpoint.
+        now: the identity of a run.
+    """
+    found = sorted(changes(saved, now))
+    paths = {change.path for change in found}
+    lines = []
+    for path, old, new in found:
+        wrapper = path.index("settings") if "settings" in path else None
+        if wrapper is not None and (*path[:wrapper], "name") in paths:
+            continue  # settings of two different components
+        if path[0] == "tasks" and len(path) == 2:
+            continue  # only one run has the task; the difference in task_instance is listed already
+        if path[-2:-1] == ("train_file",):
+            if path[-1] == "rows" or (*path[:-1], "rows") not in paths:
+                lines.append(f"{_setting_name(path[:-1])} has changed: {_file_change(path[-1], old, new)}")
+            continue
+        origin = f" (derived from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
+        there = f"{_name_of(old)!r} in the checkpoint"
+        lines.append(f"{_setting_name(path)}: {there}, {_name_of(new)!r} in this run{origin}")
+    return lines
+
+
+def _name_of(value: Any) -> Any:
+    return value["name"] if _is_component(value) else value
+
+
+def _file_change(name: str, old: Any, new: Any) -> str:
+    if name == "rows":
+        return f"{old} rows in the checkpoint, {new} in this run"
+    return "the same number of rows, but other contents or other settings of the reader"
+
+
+def _setting_name(path: Sequence[str]) -> str:
+    """Return a setting's name on the command line: `task.name` for a task's, without the component's name."""
+    names = list(path[1:] if path[0] == "tasks" else path)
+    if "settings" in names:
+        wrapper = names.index("settings")
+        del names[wrapper - 1 : wrapper + 1]
+    elif names[-1] == "name":
+        names.pop()
+    return ".".join(names)
+
+
+def optimizer_tensors(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the optimizer's state as `<parameter>/<entry>`, for parameters that have any."""
+    # By identity, since `==` of tensors compares their values.
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    return {
+        f"{names[id(parameter)]}/{entry}": value
+        for parameter, state in optimizer.state.items()
+        for entry, value in state.items()
+    }
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> None:
+    """Restore the state that `optimizer_tensors` returned; entries are moved to their parameter's device.
+
+    Step counters are moved too if a kernel reads them (fused or capturable groups); others stay on the CPU.
+    """
+    read_by_kernel = {
+        id(parameter)
+        for group in optimizer.param_groups
+        if group.get("fused") or group.get("capturable")
+        for parameter in group["params"]
+    }
+    # Not with `load_state_dict`, which identifies parameters only by their order.
+    optimizer.state.clear()
+    for key, value in tensors.items():
+        name, _, entry = key.rpartition("/")
+        parameter = parameters[name]
+        if value.shape == parameter.shape:
+            value = shard_like(parameter, value)
+        elif id(parameter) in read_by_kernel:
+            value = value.to(parameter.device)
+        optimizer.state[parameter][entry] = value

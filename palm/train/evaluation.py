@@ -1,0 +1,234 @@
+"""Evaluation of a run's tasks on their dev data during training, without affecting the training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from palm.core.logging import logger
+from palm.core.shown import shown_score
+from palm.metrics import metrics_of
+from palm.predict.adapted import Adapted
+from palm.predict.inference import InferenceModel
+from palm.reader.text.bad_rows import BadRows
+from palm.train.events import Completed, Evaluated, Event, event_of
+from palm.train.loop import Step, Training
+from palm.train.task import Task
+
+Scores = Mapping[str, float]
+"""Values of a task's metrics by name, those of its first metric first."""
+
+JsonScores = dict[str, float | None]
+"""JSON-ready scores, with None for NaN."""
+
+
+@dataclass
+class Best:
+    """The best evaluation so far, of a task or of the whole run.
+
+    Args:
+        score: its normalized score (see `Metric.normalized_score`); -inf before the first evaluation.
+        step: its global step.
+        waited: number of evaluations since then.
+    """
+
+    score: float = -math.inf
+    step: int = 0
+    waited: int = 0
+
+    def update(self, score: float, step: int) -> None:
+        """Compare with the next evaluation, which replaces the best only if it is better."""
+        if score > self.score:
+            self.score = score
+            self.step = step
+            self.waited = 0
+        else:
+            self.waited += 1
+
+
+class Evaluator:
+    """An observer that evaluates the tasks with a `dev_file`, at intervals and after epochs of the main task.
+
+    It uses the averaged weights if the run keeps averages.
+
+    Args:
+        training: the run; its checkpoints contain the evaluations.
+        every: evaluate every so many global steps; 0 or less: never at a fixed interval.
+        every_epoch: evaluate at the end of every epoch of the main task, the first target.
+        best_by: tasks whose mean normalized score is that of the whole run; None: all targets.
+
+    Attributes:
+        evaluations: all evaluations so far.
+        best: task -> its best evaluation.
+        overall: the best evaluation of the whole run, by `best_by`.
+        means: global step and mean normalized score (by `best_by`) of every evaluation.
+
+    Raises:
+        DataError: dev data that cannot be used, with its file and line.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        every: int = -1,
+        every_epoch: bool = True,
+        best_by: Sequence[str] | None = None,
+    ) -> None:
+        self.training = training
+        self.every = every
+        self.every_epoch = every_epoch
+        self.tasks = [task for task in training.tasks if task.dev_file is not None]
+        targets = [task.name for task in self.tasks if task.is_target]
+        self.best_by = targets if best_by is None else list(best_by)
+        self.main = next(task for task in training.tasks if task.is_target)
+        self.evaluations: list[Evaluated] = []
+        self.best = {task.name: Best() for task in self.tasks}
+        self.overall = Best()
+        self.means: list[tuple[int, float]] = []
+        training.attach("evaluator", self)
+        for task in self.tasks:
+            logger.info("%s: %d dev examples", task.name, count_examples(task))
+
+    @classmethod
+    def of(
+        cls, training: Training, every: int, every_epoch: bool, best_by: Sequence[str] | None = None
+    ) -> Evaluator | None:
+        """Return the evaluator of a run; None if no task has dev data."""
+        has_data = any(task.dev_file is not None for task in training.tasks)
+        return cls(training, every, every_epoch, best_by) if has_data else None
+
+    def __call__(self, event: Event) -> Evaluated | None:
+        """Evaluate if an evaluation is due after this event."""
+        if isinstance(event, Completed):
+            is_done = bool(self.evaluations) and self.evaluations[-1].step == self.training.step
+            return None if is_done else self.evaluate()
+        if not isinstance(event, Step):
+            return None
+        regular = self.every > 0 and event.number % self.every == 0
+        epoch_ends = event.part_of(self.main) is not None and self.main.step % self.main.steps_per_epoch == 0
+        return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
+
+    def evaluate(self) -> Evaluated:
+        """Evaluate all tasks that have dev data."""
+        scores = {}
+        dev_loss = {}
+        # With FSDP this device has only parts of the weights; apart() gathers them.
+        with self.training.averaged(), self.training.replica.apart():
+            for task in self.tasks:
+                assert task.dev_file is not None
+                model = model_of(self.training, task)
+                found = model.evaluate_with_loss(task.dev_file, task.metric_names, tune=True)
+                scores[task.name], loss = found
+                if loss is not None:
+                    dev_loss[task.name] = loss
+        self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
+        best = [name for name, found in self.best.items() if found.step == evaluation.step]
+        evaluation = replace(evaluation, best=best)
+        for task in self.tasks:
+            self.training.record_score(task, normalized_score(task, scores[task.name]))
+            shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores[task.name].items())
+            mark = " (best)" if task.name in best else ""
+            logger.info("%s: step %d: %s%s", task.name, evaluation.step, shown, mark)
+        return evaluation
+
+    def _record(self, evaluation: Evaluated) -> None:
+        self.evaluations.append(evaluation)
+        found = {task.name: normalized_score(task, evaluation.scores[task.name]) for task in self.tasks}
+        for name, best in self.best.items():
+            best.update(found[name], evaluation.step)
+        if self.best_by:
+            mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
+            self.overall.update(mean, evaluation.step)
+            self.means.append((evaluation.step, mean))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all evaluations, JSON-ready."""
+        return {"evaluations": [Evaluated(each.step, each.scores).as_line() for each in self.evaluations]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore `state_dict`; tasks that had no dev data then have no scores for those evaluations."""
+        for line in state["evaluations"]:
+            event = event_of(line)
+            assert isinstance(event, Evaluated)
+            self._record(
+                Evaluated(event.step, {task.name: event.scores.get(task.name, {}) for task in self.tasks})
+            )
+
+
+def json_ready(scores: Scores) -> JsonScores:
+    """Replace NaN by None."""
+    return {name: None if math.isnan(value) else value for name, value in scores.items()}
+
+
+def model_of(training: Training, task: Task) -> InferenceModel:
+    """Return the model of a task in its current state; it shares the run's weights."""
+    model = training.model
+    made = InferenceModel(
+        task.name,
+        task.reader,
+        model.encoder(task.name),
+        task.head,
+        batch_size=task.rows_per_prediction,
+        precision=model.precision,
+    )
+    if task.adapters is not None:
+        made.adapted = Adapted(task.adapters, model.backbone, None)
+    return made
+
+
+def count_examples(task: Task) -> int:
+    """Count the examples of a task's dev data by reading all of them.
+
+    Raises:
+        DataError: examples that cannot be used, with file and line, unless `on_bad_row` permits them.
+    """
+    assert task.dev_file is not None
+    bad = task.reader.bad_rows = BadRows(task.dev_file, task.reader.on_bad_row)
+    try:
+        count = sum(1 for _ in task.reader.truths(task.reader.read_true(task.dev_file)))
+    finally:
+        task.reader.bad_rows = None
+    bad.finish(task.reader.warn_once)
+    task.bad_dev_rows = bad.records, bad.count
+    return count
+
+
+def normalized_score(task: Task, scores: Scores) -> float:
+    """Normalize a task's first metric: 1 is best, and NaN becomes 0."""
+    metric = metrics_of(task.metric_names[:1])[0]
+    score = metric.normalized_score(scores.get(metric.main, math.nan))
+    # Comparisons with NaN are false, so it would never be replaced as the best.
+    return 0.0 if math.isnan(score) else score
+
+
+class EarlyStopping:
+    """An observer that marks targets as finished when they stop improving; the run ends when all are.
+
+    A finished target is still drawn, as after its last step, because training on it helps the others.
+
+    Args:
+        evaluator: keeps the best evaluations.
+        patience: number of evaluations without improvement after which a target is finished.
+        together: judge all targets by the score of the whole run and finish them together.
+    """
+
+    def __init__(self, evaluator: Evaluator, patience: int, together: bool = False) -> None:
+        self.evaluator = evaluator
+        self.patience = patience
+        self.together = together
+
+    def __call__(self, event: Event) -> None:
+        if not isinstance(event, Evaluated):
+            return
+        for task in self.evaluator.training.tasks:
+            best = self.evaluator.overall if self.together else self.evaluator.best.get(task.name)
+            if task.is_target and not task.done and best is not None and best.waited >= self.patience:
+                task.stopped_at = event.step
+                logger.info(
+                    "%s: early stopping: no improvement in %d evaluations (best at step %d)",
+                    task.name,
+                    best.waited,
+                    best.step,
+                )

@@ -1,0 +1,250 @@
+"""The only writer and the only reader of `history.jsonl`, which has one line per event of a run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from palm.core.errors import StorageError
+from palm.core.files.door import make_folder, open_to_append
+from palm.core.files.fs import write_text
+from palm.core.files.untrusted import parse_json
+from palm.core.files.write_errors import wrap_write_errors
+from palm.core.version import __version__
+from palm.train.events import (
+    Completed,
+    Drawn,
+    Ended,
+    Evaluated,
+    Event,
+    Line,
+    Planned,
+    PlannedTask,
+    Saved,
+    Started,
+    Warned,
+    event_of,
+)
+
+if TYPE_CHECKING:
+    from palm.train.loop import Training
+
+HISTORY_FILE = "history.jsonl"
+HISTORY_VERSION = 1
+
+
+class HistoryWriter:
+    """An observer that keeps the lines of a run and writes each one to a file immediately.
+
+    Checkpoints contain the number of lines, so a resumed run removes exactly the lines that came after the
+    checkpoint. If the file does not match the checkpoint, lines of later steps are removed.
+
+    Args:
+        training: the run; its checkpoints contain the number of lines.
+        folder: the folder of the file; None: lines are kept only in memory.
+
+    Attributes:
+        lines: all lines so far, including earlier parts of a resumed run.
+    """
+
+    def __init__(self, training: Training, folder: Path | None) -> None:
+        self.folder = folder
+        self.lines: list[Line] = []
+        self._kept: int | None = None
+        self._file: IO[bytes] | None = None
+        self._training = training
+        training.attach("history", self)
+        if training.step > 0 and folder is not None:
+            self.lines = self._lines_before(read_lines(folder / HISTORY_FILE), training.step)
+        # The clock continues from the last line with a time, so the time between two parts does not count.
+        earlier = next((line["seconds"] for line in reversed(self.lines) if "seconds" in line), 0.0)
+        self._began = time.perf_counter() - earlier
+
+    def _lines_before(self, lines: list[Line], step: int) -> list[Line]:
+        """Return the lines up to the checkpoint that the run resumes from."""
+        kept = self._kept
+        if kept is None or len(lines) < kept or any(line["step"] > step for line in lines[:kept]):
+            return [line for line in lines if line["step"] <= step and line["event"] != Ended.recorded_as]
+        # A checkpoint counts the lines before its own, which is written after the checkpoint is on disk.
+        saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
+        return lines[:kept] + [line for line in saved if line["step"] == step]
+
+    def seconds(self) -> float:
+        """Return the time since the run began, including earlier parts of a resumed run."""
+        return time.perf_counter() - self._began
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._start(event)
+        if isinstance(event, Completed | Evaluated):
+            self._write_draws()
+        if isinstance(event, Evaluated | Ended):
+            event = replace(event, seconds=round(self.seconds(), 3))
+        elif isinstance(event, Saved):
+            event = replace(event, path=self._relative(event.path))
+        # Warnings about the data are repeated when a run resumes.
+        is_known = isinstance(event, Warned) and event.message in [line.get("message") for line in self.lines]
+        if event.recorded_as and not is_known:
+            self._write(event)
+        if isinstance(event, Ended):
+            self.close()
+
+    def _start(self, event: Started) -> None:
+        self.lines = self.lines or [_plan(event.training).as_line()]
+        if self.folder is not None:
+            path = self.folder / HISTORY_FILE
+            with wrap_write_errors(path):
+                make_folder(path.parent)
+                # Rewriting the file removes lines that were written after the checkpoint.
+                write_lines(path, self.lines)
+                self._file = open_to_append(path)
+        # Add the checkpoint's line if the run was killed between saving it and writing the line.
+        if event.resumed_from is not None and self._is_inside(event.resumed_from):
+            saved = Saved(event.training.step, "checkpoint", self._relative(event.resumed_from))
+            if saved.as_line() not in self.lines:
+                self._write(saved)
+
+    def _write_draws(self) -> None:
+        drawn = Drawn(self._training.step, {task.name: task.step for task in self._training.tasks})
+        last = next((line for line in reversed(self.lines) if line["event"] == Drawn.recorded_as), None)
+        if last != drawn.as_line():
+            self._write(drawn)
+
+    def _is_inside(self, path: Path) -> bool:
+        return self.folder is not None and path.resolve().is_relative_to(self.folder.resolve())
+
+    def _relative(self, path: Path) -> Path:
+        """Return a path relative to the folder, if it is inside."""
+        if self.folder is None or not self._is_inside(path):
+            return path
+        return path.resolve().relative_to(self.folder.resolve())
+
+    def _write(self, event: Event) -> None:
+        line = event.as_line()
+        self.lines.append(line)
+        if self._file is None or self.folder is None:
+            return
+        # An error in writing the last line must not hide why the run ended, which may be a full disk.
+        has_ended = isinstance(event, Ended)
+        with (
+            suppress(StorageError) if has_ended else nullcontext(),
+            wrap_write_errors(self.folder / HISTORY_FILE),
+        ):
+            self._file.write(_text(line).encode())
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            with suppress(OSError):  # a full disk has been reported already
+                self._file.close()
+            self._file = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of lines, JSON-ready."""
+        return {"lines": len(self.lines)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the number of lines after which the run resumes."""
+        self._kept = state["lines"]
+
+
+def _plan(training: Training) -> Planned:
+    tasks = {
+        task.name: PlannedTask(
+            task.is_target,
+            task.expected_steps,
+            task.steps_per_epoch,
+            0 if task.stream is None else len(task.stream.rows),
+            task.mix_ratio,
+        )
+        for task in training.tasks
+    }
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return Planned(
+        training.step,
+        HISTORY_VERSION,
+        __version__,
+        now,
+        training.total_steps,
+        training.model.precision,
+        training.recipe.device.type,
+        tasks,
+    )
+
+
+def _text(line: Line) -> str:
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def write_lines(path: Path, lines: Iterable[Line]) -> None:
+    """Replace a history atomically, so no line is lost if the process is killed.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    write_text(path, "".join(map(_text, lines)), grows=True)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the lines of a history, as JSON; [] if there is no file.
+
+    Raises:
+        StorageError: the same as for `read_events`.
+    """
+    return [line for line, _ in _read(path)] if path.is_file() else []
+
+
+def read_events(path: Path) -> list[Event]:
+    """Return the events of a history that this version of palm knows.
+
+    An incomplete last line, left by a killed run, is ignored.
+
+    Raises:
+        StorageError: the file cannot be read, a line is not an event, or a newer version of palm wrote it.
+    """
+    return [event for _, event in _read(path) if event is not None]
+
+
+def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
+    try:
+        written = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
+    except OSError as error:
+        raise StorageError(
+            f"{path}: {error.strerror or error}; give the save_path of a run that palm trained"
+        ) from error
+    for number, text in enumerate(written, start=1):
+        try:
+            line = parse_json(text.encode())
+        except (ValueError, RecursionError):
+            # A killed run may leave an incomplete last line; any other line that is not JSON is damage.
+            if number == len(written):
+                return
+            raise _damaged(path, number, "not JSON", text) from None
+        if (
+            not isinstance(line, dict)
+            or not isinstance(line.get("step"), int)
+            or not isinstance(line.get("event"), str)
+        ):
+            raise _damaged(path, number, "not an event with a step", text)
+        try:
+            event = event_of(line)
+        except ValueError as error:
+            raise _damaged(path, number, f"{line['event']!r} is damaged, {error}", text) from None
+        if isinstance(event, Planned) and event.version > HISTORY_VERSION:
+            raise StorageError(
+                f"{path} has version {event.version}, but this palm reads {HISTORY_VERSION}; use a newer palm"
+            )
+        yield line, event
+
+
+def _damaged(path: Path, number: int, cause: str, text: str) -> StorageError:
+    return StorageError(
+        f"{path}:{number}: {cause}: {text[:60]!r}; restore the file, or remove it to start a new one"
+    )

@@ -1,0 +1,409 @@
+"""The training loop: a sequence of optimizer steps, each on the next batches of one or several tasks."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palm.core.errors import TrainingError
+from palm.core.numerics.rng import generator
+from palm.core.signals import StopRequest
+from palm.core.tensor_specs import Tensors
+from palm.parallel.failures import report_missing_ranks
+from palm.parallel.group import rank, world_size
+from palm.parallel.replica import Replica
+from palm.train.device_transfer import placed
+from palm.train.ema import ExponentialMovingAverage
+from palm.train.events import Event
+from palm.train.model import MultiTaskModel
+from palm.train.nan_guard import Attempt, NanGuard, NotFinite, can_read_late
+from palm.train.out_of_memory import out_of_memory
+from palm.train.prefetch import Prefetcher, prefetches
+from palm.train.recipe import Recipe
+from palm.train.task import Task
+from palm.train.train_step import TaskBatches, train_step
+
+Drawn = Sequence[tuple[Task, Sequence[Tensors]]]
+"""The tasks of a step, each with its batches, on the CPU."""
+
+COLLECT_ABOVE = 2**20
+"""Size of a model, in parameters, from which a garbage collection (about 0.1 s) is worth its time."""
+
+
+class Stateful(Protocol):
+    """Something with a JSON-ready state."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class TaskStep:
+    """One task's part of an optimizer step.
+
+    Args:
+        task: the task; `task.step` includes this step.
+        loss: the detached loss of its batch before the update, a scalar tensor.
+        finished: True if the task reached its expected steps with this one.
+        batches: the batches of this rank, before they were moved to the device.
+    """
+
+    task: Task
+    loss: Tensor
+    finished: bool
+    batches: Sequence[Tensors]
+
+
+@dataclass(frozen=True)
+class Step(Event):
+    """One optimizer step.
+
+    Args:
+        number: global step, from 1.
+        parts: the parts of the drawn tasks.
+        learning_rate: the rate of the update.
+        grad_norm: the norm of the gradient before clipping, a scalar tensor.
+    """
+
+    number: int
+    parts: Sequence[TaskStep]
+    learning_rate: float
+    grad_norm: Tensor
+
+    @property
+    def task(self) -> Task:
+        """The drawn task, or the first of several."""
+        return self.parts[0].task
+
+    @property
+    def loss(self) -> Tensor:
+        """The loss of that task."""
+        return self.parts[0].loss
+
+    def part_of(self, task: Task) -> TaskStep | None:
+        """Return the part of a task; None if it was not drawn."""
+        return next((part for part in self.parts if part.task is task), None)
+
+
+class Training:
+    """A run in progress: a model, its optimizer, and the progress of its tasks.
+
+    Args:
+        recipe: the configuration of the run.
+        model: its backbone with all heads.
+        replica: the model, wrapped for several devices.
+        optimizer: the optimizer of the model's parameters.
+        ema: averages of the parameters, updated after every step.
+
+    Attributes:
+        tasks: the tasks of the recipe; they count their own steps.
+        step: global steps so far.
+        rows: rows of all batches so far, of all tasks and ranks.
+        tokens: tokens of these rows, without padding.
+        plan: its steps, as planned at the start.
+        primary_tasks: the tasks that are drawn; the others share the rows of one of them.
+        total_steps: global steps until every target has had its expected steps, as planned at the start; with
+            one task per step, the sum of all expected steps.
+        stop_request: holds a signal that asks this process to stop; None if signals are not handled.
+        when_settled: called when the last step's values have been read, before others use the run's state.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        model: MultiTaskModel,
+        replica: Replica,
+        optimizer: torch.optim.Optimizer,
+        ema: ExponentialMovingAverage | None = None,
+    ) -> None:
+        if sum(each.numel() for each in model.parameters()) >= COLLECT_ABOVE:
+            gc.collect()  # reference cycles may still hold the weights and moments of an earlier run
+        self.recipe = recipe
+        self.tasks = list(recipe.tasks)
+        self.model = model
+        self.replica = replica
+        self.optimizer = optimizer
+        self.ema = ema
+        self.plan = recipe.plan
+        self.total_steps = self.plan.total_steps
+        self.primary_tasks = [task for task in self.tasks if task.share_rows_with is None]
+        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        self.step = 0
+        self.rows = 0
+        self.tokens = 0
+        self._counts = (0, 0)  # rows and tokens of the current step, on all ranks
+        self.stop_request: StopRequest | None = None
+        self.when_settled: Callable[[], object] = lambda: None
+        self._ranks_stop = False
+        self._guard = NanGuard(optimizer, late=can_read_late(recipe, optimizer))
+        self._prefetcher = Prefetcher(recipe.device, model.backbone) if prefetches(recipe.device) else None
+        self._attached: dict[str, Stateful] = {}
+        self._unclaimed: dict[str, Any] = {}
+
+    def attach(self, name: str, thing: Stateful) -> None:
+        """Register an object whose state is part of checkpoints; a state already loaded is restored now."""
+        self._attached[name] = thing
+        if name in self._unclaimed:
+            thing.load_state_dict(self._unclaimed.pop(name))
+
+    def attached(self, name: str) -> Stateful | None:
+        """Return the object that is registered under a name, or None."""
+        return self._attached.get(name)
+
+    def steps(self) -> Iterator[Step]:
+        """Train until all targets are done or `max_steps` is reached; yield after each step.
+
+        Raises:
+            TrainingError: a loss is NaN or infinite; names the task and the step.
+        """
+        while not self.is_over:
+            yield self.next_step()
+        self.settle()
+
+    @property
+    def is_over(self) -> bool:
+        """True if all targets are done or `max_steps` is reached."""
+        return self.reached_max_steps or all(task.done for task in self.tasks if task.is_target)
+
+    @property
+    def reached_max_steps(self) -> bool:
+        """True if the run has reached its `max_steps`."""
+        return self.recipe.max_steps is not None and self.step >= self.recipe.max_steps
+
+    def next_step(self) -> Step:
+        """Draw one or several tasks, and train them on their next batches."""
+        tasks = self._drawn()
+        if self._prefetcher is None:
+            return self.step_on([(task, task.batches(task.step)) for task in tasks])
+        step = self.step_on(list(zip(tasks, self._prefetcher.batches(tasks), strict=True)))
+        if not self.is_over:
+            self._prefetcher.begin(self._drawn())
+        return step
+
+    def _drawn(self) -> list[Task]:
+        """Draw the tasks of the next step, as a function of its number and of all tasks' progress."""
+        progress = [task.progress() for task in self.primary_tasks]
+        names = self.plan.drawn(self.recipe.seed, self.step, progress)
+        return [task for task in self.tasks if task.name in names]
+
+    def step_on(self, drawn: Drawn) -> Step:
+        """Train tasks in one step on given batches, which need not be their next ones.
+
+        If their learning-rate factors differ, the step uses the mean.
+        """
+        rate = self._set_rates(drawn)
+        self._set_modes(drawn)
+        self._set_seed()
+        names = [task.name for task, _ in drawn]
+        counts = {task.name: task.step for task in self.tasks}
+        # The counters before the step, because a GPU may refuse it after the next step has been counted.
+        attempt = Attempt(names, self.step, self.rows, self.tokens, counts)
+        try:
+            with report_missing_ranks(f"at global step {self.step + 1}"):
+                losses, norm = train_step(
+                    self.replica,
+                    self.task_batches(drawn),
+                    self.optimizer,
+                    partial(self._guard.update, attempt),
+                    clipping=self.recipe.optimizer,
+                    balance=self.recipe.balance if len(drawn) > 1 else None,
+                    draws=generator(self.recipe.seed, "balance", self.step),
+                )
+        except NotFinite as error:
+            raise self._revert(error) from None
+        except torch.cuda.OutOfMemoryError as error:
+            where = f"{', '.join(map(repr, names))} at global step {self.step + 1}"
+            given = [batch for _, own in drawn for batch in own]
+            raise out_of_memory(where, given, self.optimizer, error) from error
+        if self.ema is not None:
+            self.ema.update(self._guard.refuses)
+        self.rows += self._counts[0]
+        self.tokens += self._counts[1]
+        self.step += 1
+        parts = []
+        for (task, batches), loss in zip(drawn, losses, strict=True):
+            task.step += 1
+            # `==`, so a target finishes only once although it is drawn until the last target is finished.
+            finished = task.step == task.expected_steps and task.stopped_at is None
+            parts.append(TaskStep(task, loss, finished, batches))
+        return Step(self.step, parts, rate, norm)
+
+    def _set_rates(self, drawn: Drawn) -> float:
+        """Set the learning rates of the step, and return the largest."""
+        factors = [task.learning_rate_factor for task, _ in drawn]
+        factor = self.recipe.schedule(self.step) * (sum(factors) / len(factors))
+        # From the base rates, so the rate of a step depends only on its number and its tasks.
+        for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * factor
+        largest: float = max(group["lr"] for group in self.optimizer.param_groups)
+        return largest
+
+    def _set_modes(self, drawn: Drawn) -> None:
+        """Put the modules that take part in the step into training mode."""
+        for module in (self.model.backbone, self.model.private, *(task.head for task, _ in drawn)):
+            if not all(part.training for part in module.modules()):  # checking takes a third of the time
+                module.train()
+
+    def _set_seed(self) -> None:
+        """Seed dropout by position, so a resumed run repeats it and nothing else affects it."""
+        place = (self.step, rank()) if rank() else (self.step,)
+        seed = int(generator(self.recipe.seed, "dropout", *place).integers(2**63))
+        # `torch.manual_seed` would spend 0.5 ms on devices that do not exist.
+        torch.default_generator.manual_seed(seed)
+        if self.recipe.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def task_batches(self, drawn: Drawn) -> list[TaskBatches]:
+        """Move batches to the device, each with the factor of its loss in the mean over all ranks."""
+        counts = [[task.head.num_terms(batch) for batch in own] for task, own in drawn]
+        # Rows that tasks share are encoded once and counted once.
+        encoded = [batch for task, own in drawn if task.share_rows_with is None for batch in own]
+        rows = sum(len(next(iter(batch.values()))) for batch in encoded)
+        masks = [batch[name] for batch in encoded for name in batch if name.startswith("input_mask")]
+        tokens = sum(int(mask.sum()) for mask in masks)
+        # A signal may reach ranks in different steps; they agree on one together with the counts, at no cost.
+        here = [rows, tokens, int(self._is_asked_to_stop())]
+        factors, (rows, tokens, stops) = self.replica.loss_factors(counts, here)
+        self._counts = (rows, tokens)
+        # All ranks must stop after the same step, or the others would wait forever.
+        self._ranks_stop = stops > 0
+        made = []
+        for (task, own), of_task in zip(drawn, factors, strict=True):
+            on_device = [placed(batch, self.recipe.device, self.model.backbone) for batch in own]
+            parts = list(zip(on_device, of_task, strict=True))
+            made.append(TaskBatches(task.name, parts, task.loss_weight))
+        return made
+
+    def settle(self) -> None:
+        """Read the last step's loss and norm, if they are still pending; this waits for a GPU.
+
+        Raises:
+            TrainingError: one of them is not finite; the run is reset to the state before that step.
+        """
+        try:
+            self._guard.read()
+        except NotFinite as error:
+            raise self._revert(error) from None
+        self.when_settled()
+
+    def _revert(self, error: NotFinite) -> TrainingError:
+        """Reset the counters to the state before a refused step, and describe the error."""
+        attempt = error.attempt
+        if self.ema is not None:
+            self.ema.num_updates -= self.step - attempt.step
+        self.step = attempt.step
+        self.rows = attempt.rows
+        self.tokens = attempt.tokens
+        for task in self.tasks:
+            task.step = attempt.task_steps[task.name]
+        first, *others = attempt.tasks
+        place = f"global step {self.step + 1}"
+        if not others:
+            error_at = f"task {first!r}: {error} at its step {attempt.task_steps[first] + 1} ({place})"
+        else:
+            error_at = f"{error} at {place}"
+        return TrainingError(
+            f"{error_at}; nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a "
+            "smaller grad_clip, and check the rows of this batch"
+        )
+
+    @property
+    def is_stopping(self) -> bool:
+        """True on all ranks if a signal has asked one of them to stop after this step."""
+        return self._is_asked_to_stop() if world_size() == 1 else self._ranks_stop
+
+    def _is_asked_to_stop(self) -> bool:
+        return self.stop_request is not None and self.stop_request.number is not None
+
+    def record_score(self, task: Task, score: float) -> None:
+        """Add a dev score, for mixing strategies that follow scores.
+
+        Args:
+            task: the evaluated task.
+            score: from 0 to 1; higher is better.
+        """
+        task.scores.append(score)
+        if self.recipe.mixing.follows_scores:
+            self._plan_rest()
+
+    def _plan_rest(self) -> None:
+        """Plan the remaining steps by the present scores; finished tasks keep their number of steps.
+
+        Each unfinished task gets one step and a share of the rest by its weight, rounded so that the run
+        still ends where the schedule ends.
+        """
+        unfinished = np.array([task.step < task.expected_steps for task in self.primary_tasks])
+        weights = unfinished * self.recipe.mixing.weights([task.progress() for task in self.primary_tasks])
+        left = max(self.total_steps - self.step, 1)
+        # One step per task is reserved, so even a task with a small weight is planned.
+        rest = max(left * self.plan.count - int(unfinished.sum()), 0)
+        # The cumulative sums are rounded, not the parts, so the parts add up to the rest exactly.
+        bounds = np.round(rest * np.cumsum(weights) / (weights.sum() or 1)).astype(int)
+        names = [task.name for task in self.primary_tasks]
+        more = dict(zip(names, np.diff(bounds, prepend=0).tolist(), strict=True))
+        for task in self.tasks:
+            if task.step < task.expected_steps:
+                task.expected_steps = task.step + min(1 + more[task.share_rows_with or task.name], left)
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        """Use the averaged weights within the context, if the run keeps averages."""
+        self.settle()
+        return nullcontext() if self.ema is None else self.ema.applied()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress of the run, JSON-ready; weights and optimizer are saved separately."""
+        self.settle()
+        return {
+            "step": self.step,
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "task_steps": {task.name: task.step for task in self.tasks},
+            "expected_steps": {task.name: task.expected_steps for task in self.tasks},
+            "scores": {task.name: task.scores for task in self.tasks},
+            "stopped_at": {task.name: task.stopped_at for task in self.tasks},
+            **({} if self.recipe.balance is None else {"balance": self.recipe.balance.state_dict()}),
+            "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
+        }
+
+    def load_state_dict(
+        self, state: dict[str, Any], steps_per_saved: Mapping[str, float] | None = None
+    ) -> None:
+        """Restore the progress that `state_dict` returned.
+
+        Args:
+            state: the result of `state_dict`.
+            steps_per_saved: task -> how many of its steps now have the rows of one saved step; 1 by default.
+                With another number, the task resumes at the same fraction of its plan.
+        """
+        factors = {task.name: 1.0 for task in self.tasks} | dict(steps_per_saved or {})
+        for task in self.tasks:
+            factor = factors[task.name]
+            expected = state["expected_steps"][task.name]
+            task.scores = list(state["scores"][task.name])
+            task.stopped_at = state["stopped_at"][task.name]
+            if self.recipe.mixing.follows_scores:
+                task.expected_steps = round(expected * factor)
+            # With other devices the plan may be rounded differently, so the completed fraction is kept.
+            if factor != 1 and expected:
+                factor = task.expected_steps / expected
+            task.step = round(state["task_steps"][task.name] * factor)
+        had = sum(state["task_steps"].values())
+        has = sum(task.step for task in self.tasks)
+        self.step = state["step"] if had == has else round(state["step"] * has / had)
+        if self.recipe.balance is not None:
+            self.recipe.balance.load_state_dict(state["balance"])
+        self.rows = state["rows"]
+        self.tokens = state["tokens"]
+        # Objects that are attached after loading get their state from here.
+        self._unclaimed = dict(state["attached"])
+        for name, thing in list(self._attached.items()):
+            self.attach(name, thing)

@@ -1,0 +1,141 @@
+"""The result of a training: history, best scores, steps, paths and time, for printing or display."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from palm.core.shown import aligned, shown_score
+from palm.train.events import Evaluated, Line, Logged, Saved, Transferred, event_of
+from palm.train.transfer_report import Influence, influences, matrix
+
+
+@dataclass(frozen=True)
+class BestScores:
+    """A task's best evaluation: its global step and its scores, those of the deciding metric first."""
+
+    step: int
+    scores: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The result of a training.
+
+    Args:
+        history: the lines of `history.jsonl`, parsed.
+        best: task -> its best evaluation; only tasks with dev data.
+        steps: task -> number of its steps.
+        planned: task -> number of its planned steps.
+        paths: `<task>`, `<task> (best)` or `checkpoint` -> the path where the last of its kind was saved.
+        losses: task -> running mean of its training loss at the end; in a run with stages, at its last
+            logged step.
+        seconds: duration, including earlier parts of a resumed run.
+        transfer: effects of steps on each task on the others, if measured (`transfer_every_n_steps`).
+        stages: task -> the last stage that trained it, in a run with stages.
+    """
+
+    history: Sequence[Mapping[str, Any]]
+    best: Mapping[str, BestScores]
+    steps: Mapping[str, int]
+    planned: Mapping[str, int]
+    paths: Mapping[str, str]
+    losses: Mapping[str, float | None]
+    seconds: float
+    transfer: Sequence[Influence] = ()
+    stages: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True if the run was stopped before its end, for example by an interrupted cell, and can resume."""
+        return bool(self.history) and self.history[-1].get("reason") == "interrupted"
+
+    def rows(self) -> list[list[str]]:
+        """Return the result as a table: a header, and one row per task."""
+        last = ["stage"] if self.stages else []
+        found = [["task", "steps", "planned", "mean loss", "best score", "at step", "saved at", *last]]
+        for task, steps in self.steps.items():
+            best = self.best.get(task)
+            name, score = next(iter(best.scores.items())) if best else ("", None)
+            found.append(
+                [
+                    *(task, str(steps), str(self.planned[task]), shown_score(self.losses.get(task))),
+                    f"{name} {shown_score(score)}" if best else "",
+                    str(best.step) if best else "",
+                    self.paths.get(f"{task} (best)", self.paths.get(task, "")),
+                    *([self.stages.get(task, "")] if self.stages else []),
+                ]
+            )
+        return found
+
+    def models(self, folder: Path) -> list[list[str]]:
+        """Return the saved models as a table: a header, and one row per model.
+
+        Args:
+            folder: the folder of the run, to which saved paths are relative.
+        """
+        events = [event_of(line) for line in self.history]
+        scores = {event.step: event.scores for event in events if isinstance(event, Evaluated)}
+        saved = [event for event in events if isinstance(event, Saved) and event.kind in MODELS]
+        # A path that was saved several times holds the last model.
+        rows = [["task", "model", "at step", "score", "path"]]
+        for path, event in {event.path: event for event in saved}.items():
+            task = str(event.task)
+            name, score = next(iter(scores.get(event.step, {}).get(task, {"": None}).items()))
+            shown = f"{name} {shown_score(score)}".strip()
+            rows.append([task, MODELS[event.kind], str(event.step), shown, str(folder / path)])
+        return rows
+
+    def __str__(self) -> str:
+        end = "; interrupted, continue with resume: auto" if self.is_interrupted else ""
+        summary = f"{sum(self.steps.values())} steps in {self.seconds:.1f} s{end}"
+        return "\n".join([*aligned(self.rows()), summary, *aligned(matrix(self.transfer))])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+MODELS = {"target": "last", "best": "best", "best_overall": "best of the run"}
+"""Kind of a saved model -> its name in the table."""
+
+KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
+"""Kind of a `Saved` event -> its key in `paths`."""
+
+
+def result_of(
+    lines: Sequence[Line],
+    steps: Mapping[str, int],
+    planned: Mapping[str, int],
+    seconds: float,
+    stages: Mapping[str, str] = MappingProxyType({}),
+) -> TrainingResult:
+    """Build the result from the lines of a run's history; for the other arguments see `TrainingResult`."""
+    best: dict[str, BestScores] = {}
+    paths: dict[str, str] = {}
+    losses: dict[str, float | None] = {}
+    comparisons: list[Transferred] = []
+    for line in lines:
+        event = event_of(line)
+        if isinstance(event, Logged):
+            losses[event.task] = line["mean_loss"]
+        elif isinstance(event, Evaluated):
+            best |= {task: BestScores(event.step, line["scores"][task]) for task in event.best}
+        elif isinstance(event, Saved) and event.kind in KEYS:
+            paths[KEYS[event.kind].format(event.task)] = line["path"]
+        elif isinstance(event, Transferred):
+            comparisons.append(event)
+    return TrainingResult(
+        history=tuple(lines),
+        best=best,
+        steps=steps,
+        planned=planned,
+        paths=paths,
+        losses=losses,
+        seconds=seconds,
+        transfer=influences(comparisons),
+        stages=stages,
+    )

@@ -1,0 +1,211 @@
+"""`palm init`: a project that is checked, trained, evaluated and predicted as it stands."""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import palm
+from palm.check import check
+from palm.cli import main
+from palm.cli.starter.project import KINDS, TEMPLATES, tasks_of, write_project
+from palm.core.errors import ConfigError, StorageError
+from palm.report.analysis import Analysis, analyses_of
+from palm.report.page import page
+from palm.report.run import read_run
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("tasks", [[kind] for kind in KINDS] + [list(KINDS)], ids=",".join)
+def test_a_project_is_in_order_and_trains(tasks: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    assert main(["init", str(folder), "--tasks", ",".join(tasks)]) == 0
+    found = check(folder / "config.yaml", measure=False)
+    assert [str(problem) for problem in found.problems] == []
+    assert found.plan is not None
+    result = palm.Controller(folder / "config.yaml", argv=["--num_epochs", "1"]).train()
+    targets = [task for task in tasks if task != "mlm"] or ["mlm"]
+    assert [task for task in tasks if f"{task} (best)" in result.paths] == targets
+    assert main(["predict", str(folder / "config.yaml"), "--task", targets[-1]]) == 0
+    run = read_run(folder / "output")
+    analyses = analyses_of(run)
+    shown = html.unescape(page(run, analyses))
+    for target in targets:
+        found = analyses[target]
+        assert isinstance(found, Analysis), found
+        assert found.examples > 0
+        assert len(found.hardest) > 0
+        assert found.hardest[0].place in shown
+
+
+def test_the_script_of_a_project_with_a_helper_runs_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["init", str(tmp_path / "shop"), "--tasks", "intent=cls,slots=seq_label,mlm"])
+    project = tmp_path / "shop"
+    script = (project / "run.sh").read_text("utf-8").replace(' "$@"', "")
+    script = script.replace("config.yaml", str(project / "config.yaml"))
+    commands = [line.split()[1:] for line in script.splitlines() if line.startswith("palm ")]
+    settings = ["--max_steps", "30", "--batch_size", "16", "--eval_every_epoch", "no"]
+    for words in commands[1:]:
+        capsys.readouterr()
+        assert main([*words, *settings]) == 0
+        if words[0] == "evaluate":
+            scores = json.loads(capsys.readouterr().out)
+    assert (list(scores), len(commands)) == (["intent", "slots"], 5)
+    assert main(["predict", str(project / "config.yaml")]) == 0
+    written = {path.parent.name for path in (project / "output").rglob("predictions.json")}
+    assert written == {"intent", "slots"}
+
+
+def floors() -> dict[str, tuple[str, float]]:
+    """Kind -> its metric, and the score that every project is promised."""
+    found: dict[str, tuple[str, float]] = runpy.run_path(str(ROOT / "benchmarks" / "starter.py"))["FLOORS"]
+    return found
+
+
+def test_what_a_project_trains_can_be_learnt(tmp_path: Path) -> None:
+    write_project(tmp_path / "project", {"intent": "cls", "slots": "seq_label"})
+    result = palm.Controller(tmp_path / "project" / "config.yaml", argv=[]).train()
+    promised = floors()
+    for name, kind in (("intent", "cls"), ("slots", "seq_label")):
+        metric, floor = promised[kind]
+        assert result.best[name].scores[metric] >= floor
+    assert result.best["intent"].scores["accuracy"] >= 15 / 16  # one of 16 dev rows turns with the rounding
+
+
+def test_the_promised_scores_are_those_that_the_program_measures() -> None:
+    page = (ROOT / "docs" / "starting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\w+)[^|]*\| (?:at most )?([0-9.]+) \|", page, re.MULTILINE)
+    assert {kind: (metric, float(floor)) for kind, metric, floor in rows} == floors()
+    assert [*floors()] == [*KINDS]
+
+
+def test_the_files_of_a_project_are_these_and_say_what_they_are(tmp_path: Path) -> None:
+    written = write_project(tmp_path / "new" / "project", {"intent": "cls", "words": "mlm"})
+    assert written == [
+        *("README.md", "config.yaml", "data/intent/dev.tsv", "data/intent/label_map.json"),
+        *("data/intent/train.tsv", "data/words/dev.tsv", "data/words/train.tsv"),
+        *("encoder/config.json", "encoder/vocab.txt", "intent.yaml", "run.sh", "words.yaml"),
+    ]
+    project = tmp_path / "new" / "project"
+    text = (project / "config.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(text)["target_tag"] == "1, 0"
+    assert "{" not in text
+    assert "{" not in (project / "README.md").read_text(encoding="utf-8")
+    assert "${BASH_SOURCE[0]}" in (project / "run.sh").read_text(encoding="utf-8")
+    assert yaml.safe_load((project / "intent.yaml").read_text(encoding="utf-8"))["reader"] == "cls"
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_a_project_may_start_from_pretrained_weights(tmp_path: Path) -> None:
+    write_project(tmp_path / "project", {"cls": "cls"}, "google-bert/bert-base-uncased")
+    config = yaml.safe_load((tmp_path / "project" / "config.yaml").read_text(encoding="utf-8"))
+    assert (config["backbone"], config["pretrain_path"]) == ("auto", "google-bert/bert-base-uncased")
+    assert not (tmp_path / "project" / "encoder").exists()
+
+
+@pytest.mark.parametrize(
+    ("pretrain", "effort", "written"),
+    [("a/b", None, "normal"), ("a/b", "best", "best"), (None, "quick", "quick")],
+)
+def test_effort_replaces_rate_and_length(
+    tmp_path: Path, pretrain: str | None, effort: str | None, written: str
+) -> None:
+    write_project(tmp_path / "project", {"cls": "cls"}, pretrain, effort=effort)
+    config = yaml.safe_load((tmp_path / "project" / "config.yaml").read_text(encoding="utf-8"))
+    assert config["effort"] == written
+    assert not {"learning_rate", "num_epochs", "batch_size"} & config.keys()
+
+
+def test_a_folder_with_anything_in_it_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError) as caught:
+        write_project(tmp_path, {"cls": "cls"})
+    assert f"{tmp_path} " in str(caught.value)
+    assert "notes.txt" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(StorageError) as caught:
+        write_project(tmp_path / "notes.txt", {"cls": "cls"})
+    assert str(tmp_path / "notes.txt") in str(caught.value)
+    (tmp_path / "empty").mkdir()
+    assert "config.yaml" in write_project(tmp_path / "empty", {"cls": "cls"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "named"),
+    [
+        ("", [", ".join(KINDS)]),
+        ("seq_lable", ["'seq_lable'", "'seq_label'"]),
+        ("cls,cls", ["'cls'", "cls2="]),
+        ("a/b=cls", ["'a/b'"]),
+        ("best=cls", ["'best'", "save_path"]),
+        ("config=cls", ["'config'"]),
+    ],
+)
+def test_tasks_that_cannot_be_are_reported(tasks: str, named: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        write_project(tmp_path / "project", tasks_of(tasks))
+    assert [word for word in ("--tasks: ", *named) if word not in str(caught.value)] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+class Terminal(io.StringIO):
+    """What a user types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_it_asks_and_on_a_pipe_it_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal("intent=cls, mlm\n\n"))
+    assert main(["init", str(tmp_path / "asked")]) == 0
+    assert f"  seq_label  {KINDS['seq_label']}\n" in capsys.readouterr().out
+    assert (tmp_path / "asked" / "intent.yaml").is_file()
+    monkeypatch.setattr(sys, "stdin", Terminal("\n\n"))
+    assert main(["init", str(tmp_path / "default")]) == 0
+    assert (tmp_path / "default" / "seq_label.yaml").is_file()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("cls\n"))
+    assert main(["init", str(tmp_path / "piped")]) == 2
+    assert "error: --tasks: " in capsys.readouterr().err
+
+
+def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
+    program = ROOT / "scripts" / "make_starter_data.py"
+    runpy.run_path(str(program))["main"](tmp_path)
+    files = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    data = TEMPLATES / "data"
+    assert files == {path.relative_to(data): path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "cells"),
+    [
+        ("multiple_choice", "choices", {"choices": ["the red boat", "an old sun"], "label": 1}),
+        ("ranking", "candidates", {"candidates": ["the red boat", "an old sun"], "label": [2, 0]}),
+        ("embedding", "pairs", {}),
+    ],
+)
+def test_a_table_of_several_texts_a_row_becomes_a_task(
+    tmp_path: Path, kind: str, name: str, cells: dict[str, object]
+) -> None:
+    rows = [{"question": f"who owns boat {k}", **(cells or {"answer": f"anna owns {k}"})} for k in range(30)]
+    table = tmp_path / "rows.jsonl"
+    table.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    task = yaml.safe_load((tmp_path / "project" / f"{name}.yaml").read_text(encoding="utf-8"))
+    assert (task["reader"], task["columns"]["text_a"]) == (kind, "question")
+    found = check(tmp_path / "project" / "config.yaml", measure=False)
+    assert [str(problem) for problem in found.problems if problem.severity == "error"] == []

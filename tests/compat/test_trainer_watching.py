@@ -1,0 +1,206 @@
+"""`train` of the 2.x trainers: evaluation meanwhile, best model, early stopping, history, result."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import palm
+from helpers import tiny
+from helpers.watching import timeless
+from palm.report.page import write_report
+from palm.report.run import read_run
+from palm.train.events import Event
+from palm.train.loop import Step
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def built(
+    folder: Path, name: str, file: str, num_epochs: int | None, bert: palm.backbone.BERT
+) -> palm.Trainer:
+    """A trainer, and its reader as `reader`."""
+    classes = {"cls": palm.reader.ClassifyReader, "match": palm.reader.MatchReader}
+    reader = classes[name](str(folder / "vocab.txt"), 24, seed=3)
+    reader.load_data(str(folder / file), 4, num_epochs=num_epochs)
+    reader.register_with(bert)
+    trainer = palm.Trainer(name, precision="fp32")
+    head = palm.head.Classify(4, 32) if name == "cls" else palm.head.Match(2, 32)
+    trainer.build_forward(bert, head)
+    trainer.reader = reader  # type: ignore[attr-defined]
+    return trainer
+
+
+def encoder() -> palm.backbone.BERT:
+    import torch
+
+    torch.manual_seed(3)
+    return palm.backbone.BERT.from_config(tiny.BACKBONE)
+
+
+def single(folder: Path, num_epochs: int = 3) -> palm.Trainer:
+    trainer = built(folder, "cls", "cls.tsv", num_epochs, encoder())
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_reader(trainer.reader)  # type: ignore[attr-defined]
+    return trainer
+
+
+def losses(events: list[Event]) -> list[float]:
+    return [event.loss.item() for event in events if isinstance(event, Step)]
+
+
+def test_a_trainer_evaluates_meanwhile_and_keeps_the_best_model(folder: Path) -> None:
+    heard: list[Event] = []
+    trainer = single(folder)
+    trainer.set_saver(folder / "out", 10)
+    result = trainer.train(10, dev_file=folder / "cls.tsv", metrics=["accuracy"], callbacks=[heard.append])
+    bare: list[Event] = []
+    single(folder).train(callbacks=[bare.append])
+    assert losses(heard) == losses(bare)
+
+    lines = timeless(folder / "out" / "history.jsonl")
+    evaluations = [line for line in lines if line["event"] == "evaluation"]
+    assert [line["step"] for line in evaluations] == [10, 20, 30]
+    best = max(line["scores"]["cls"]["accuracy"] for line in evaluations)
+    assert result.best["cls"].scores == {"accuracy": best}
+    model = palm.load_model(folder / "out" / "cls" / "best_model")
+    assert model.evaluate(folder / "cls.tsv", ["accuracy"]) == {"accuracy": best}
+    assert result.steps == {"cls": 30}
+    assert result.paths == {"cls (best)": "cls/best_model", "checkpoint": "ckpt.step30"}
+
+
+def test_a_trainer_continues_with_its_history_and_its_scores(folder: Path) -> None:
+    whole = single(folder)
+    whole.set_saver(folder / "whole", 10)
+    expected = whole.train(3, dev_file=folder / "cls.tsv")
+
+    (folder / "out").mkdir()
+    first = single(folder)
+    first.set_saver(folder / "out", 10)
+
+    def leave(event: Event) -> None:
+        if isinstance(event, Step) and event.number == 24:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        first.train(3, dev_file=folder / "cls.tsv", callbacks=[leave])
+    assert timeless(folder / "out" / "history.jsonl")[-1]["reason"] == "interrupted"
+    second = single(folder)
+    second.set_saver(folder / "out", 10)
+    second.load_ckpt(folder / "out" / "ckpt.step20")
+    result = second.train(3, dev_file=folder / "cls.tsv")
+    assert timeless(folder / "out" / "history.jsonl") == timeless(folder / "whole" / "history.jsonl")
+    assert result.best == expected.best
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("saves", [True, False])
+def test_an_interrupted_cell_ends_with_a_partial_result_and_train_continues(
+    folder: Path, saves: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Step) and event.number == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    trainer = single(folder, num_epochs=1)
+    if saves:
+        trainer.set_saver(folder / "out", -1)
+    result = trainer.train(callbacks=[interrupt])
+    assert (result.steps, result.is_interrupted) == ({"cls": 3}, True)
+    assert (folder / "out/ckpt.step3").exists() == saves
+    assert ("ckpt.step3" in caplog.text) == saves
+    result = trainer.train()
+    assert (result.steps, result.is_interrupted) == ({"cls": 10}, False)
+    if saves:
+        other = single(folder, num_epochs=1)
+        other.load_ckpt(folder / "out/ckpt.step3")
+        assert other.train().steps == {"cls": 10}
+
+
+def test_a_training_that_is_done_or_under_way_is_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = single(folder, num_epochs=1)
+    problems: list[str] = []
+
+    def train_again(event: Event) -> None:
+        if isinstance(event, Step) and event.number == 2:
+            with pytest.raises(palm.PalmError) as caught:
+                trainer.train()
+            problems.append(str(caught.value))
+
+    result = trainer.train(callbacks=[train_again])
+    assert (result.steps, len(problems)) == ({"cls": 10}, 1)
+    assert all(word in problems[0] for word in ("'cls'", "train()"))
+    caplog.clear()
+    assert trainer.train().steps == {"cls": 10}
+    assert re.search(r"cls: .*fit_reader", caplog.text)
+
+
+def test_a_trainer_stops_early(folder: Path) -> None:
+    result = single(folder, num_epochs=50).train(
+        dev_file=folder / "cls.tsv", metrics=["accuracy"], eval_every_n_steps=1, early_stopping_patience=2
+    )
+    assert result.steps["cls"] < 500
+    assert result.history[-1]["reason"] == "finished"
+    assert result.steps["cls"] == result.best["cls"].step + 2
+
+
+def test_several_tasks_have_a_dev_file_each(folder: Path) -> None:
+    bert = encoder()
+    trainers = [built(folder, name, f"{name}.tsv", 1, bert) for name in ("cls", "match")]
+    trainer = palm.MultiHeadTrainer(trainers, precision="fp32")
+    trainer.build_forward()
+    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
+    trainer.fit_readers([each.reader for each in trainers])  # type: ignore[attr-defined]
+    with pytest.raises(palm.ConfigError, match=r"dev_file: .*\(cls, match\).* dict"):
+        trainer.train(dev_file=folder / "cls.tsv")
+    with pytest.raises(palm.ConfigError, match=r"dev_file .*\bclss\b.* cls, match"):
+        trainer.train(dev_file={"clss": folder / "cls.tsv"})
+    result = trainer.train(dev_file={"match": folder / "match.tsv"})
+    assert list(result.best) == ["match"]
+    assert list(result.planned.values()) == [10, 10]
+
+
+def test_early_stopping_and_trackers_need_what_they_work_on(folder: Path) -> None:
+    with pytest.raises(palm.ConfigError, match=r"early_stopping_patience .*dev_file"):
+        single(folder).train(early_stopping_patience=2)
+    with pytest.raises(palm.ConfigError, match=r"tracker .*'x'"):
+        single(folder).train(trackers=["x"])
+
+
+def test_the_report_has_the_settings_of_a_trainer(folder: Path) -> None:
+    trainer = single(folder)
+    trainer.set_saver(folder / "out", 10)
+    trainer.train()
+    run = read_run(folder / "out")
+    assert not run.is_configured
+    values = {title: {each.name: each.value for each in values} for title, values in run.sections.items()}
+    assert list(values) == ["global", "task cls", "backbone"]
+    expected = {
+        "global": {
+            "optimizer": "adam",
+            "learning_rate": 1e-3,
+            "lr_scheduler": "constant",
+            "backbone": "bert",
+        },
+        "task cls": {"reader": "cls", "paradigm": "cls", "batch_size": 4, "max_seq_len": 24, "n_classes": 4},
+        "backbone": tiny.BACKBONE,
+    }
+    for title, settings in expected.items():
+        assert {name: values[title].get(name) for name in settings} == settings
+    assert values["task cls"]["vocab_path"] == str(folder / "vocab.txt")
+    text = write_report(folder / "out", predict=False).read_text(encoding="utf-8")
+    assert "program that trained it" in text
+    assert "palm train" not in text

@@ -1,0 +1,332 @@
+"""Evaluation: saved models score a file with labels, every example once, in every kind of task."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import palm
+from helpers import tiny
+from palm.core.errors import ConfigError
+from palm.core.files.tensors import load_tensors
+from palm.core.numerics.rng import generator
+from palm.predict.inference import InferenceModel
+from palm.train.history import HISTORY_FILE, read_lines
+from palm.train.loop import Training
+from palm.train.model import outputs_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def trained(folder: Path, *tasks: str, steps: int = 10) -> Training:
+    """A run after some steps."""
+    training = palm.Controller(tiny.config(folder, *tasks), argv=[]).training()
+    for step in training.steps():
+        if step.number == steps:
+            break
+    return training
+
+
+def model_of(training: Training, batch_size: int = 7) -> InferenceModel:
+    """Its first task's model; batches do not divide the 40 rows, so the last one is short."""
+    task = training.tasks[0]
+    model = training.model
+    parts = (task.name, task.reader, model.backbone, task.head)
+    return InferenceModel(*parts, batch_size=batch_size, precision=model.precision)
+
+
+def test_every_label_counts_once(folder: Path) -> None:
+    model = model_of(trained(folder, "cls"))
+    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    records = model.predict([line.split("\t")[1] for line in lines])
+    right = sum(record["label"] == int(line[0]) for record, line in zip(records, lines, strict=True))
+    scores = model.evaluate(folder / "cls.tsv")
+    assert scores["accuracy"] == right / 40
+    assert list(scores) == ["accuracy", "macro_f1"]
+    assert list(model.evaluate(folder / "cls.tsv", ["mcc", "micro_f1"])) == ["mcc", "micro_f1"]
+
+
+def test_questions_score_as_their_prediction_file_does(folder: Path) -> None:
+    model = model_of(trained(folder, "mrc", steps=20), batch_size=16)
+    answers = model.predict_file(folder / "mrc.json", folder / "predictions")
+    by_file = palm.metrics.squad_scores(dict(answers), folder / "mrc.json")
+    assert by_file.pop("total") == 40
+    assert model.evaluate(folder / "mrc.json") == by_file
+
+
+def test_perplexity_is_the_exponential_of_the_loss_over_the_same_masks(folder: Path) -> None:
+    training = trained(folder, "mlm")
+    model = model_of(training, batch_size=40)
+    scores = model.evaluate(folder / "mlm.tsv")
+    task = training.tasks[0]
+    rows = task.reader.encode(list(task.reader.read(folder / "mlm.tsv", True)), with_targets=True)
+    order = sorted(range(len(rows)), key=lambda row: rows.lengths[row])
+    draw = lambda k: generator(0, "mask", "mlm", "predict", 0, order[k])  # noqa: E731
+    batch = task.reader.collate(rows, order, draw)
+    with torch.inference_mode():
+        training.model.eval()
+        logits = outputs_of(training.model.backbone, task.head, batch)["logits"]
+        loss = F.cross_entropy(logits, batch["mask_label"]).item()
+        right = (logits.argmax(-1) == batch["mask_label"]).float().mean().item()
+    assert scores == {
+        "perplexity": pytest.approx(math.exp(loss), rel=1e-5),
+        "word_accuracy": pytest.approx(right),
+    }
+    assert model.evaluate(folder / "mlm.tsv") == scores
+
+
+def with_dev(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
+    """A configuration whose tasks are evaluated on the data that they train on."""
+    config = tiny.config(folder, *tasks, **settings)
+    for task in config["tasks"].values():
+        task["dev_file"] = task["train_file"]
+    return config
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    """Step and scores of every evaluation."""
+    lines = read_lines(folder / "out" / HISTORY_FILE)
+    return [
+        {name: line[name] for name in ("step", "scores")} for line in lines if line["event"] == "evaluation"
+    ]
+
+
+def observed(config: dict[str, Any], **kwargs: Any) -> list[float]:
+    """The losses of `Controller.train`."""
+    losses = []
+
+    class Watched(palm.Controller):
+        def training(self, devices: int | None = None) -> Training:
+            training = super().training(devices)
+            step_on = training.step_on
+
+            def step(*args: Any) -> Any:
+                done = step_on(*args)
+                losses.append(done.loss.item())
+                return done
+
+            training.step_on = step  # type: ignore[method-assign]
+            return training
+
+    Watched(config, argv=[], **kwargs).train()
+    return losses
+
+
+@pytest.mark.parametrize("use_ema", [False, True])
+def test_losses_and_checkpoints_are_the_same_with_and_without_evaluation(
+    tmp_path: Path, use_ema: bool
+) -> None:
+    settings: dict[str, Any] = {"save_every_n_steps": 30, "num_epochs": 1, "mix_ratio": [1.0, 0.8, 0.8, 0.8]}
+    if use_ema:
+        settings |= {"use_ema": True, "ema_decay": 0.9}
+    folders = [tiny.write_files(tmp_path / name) for name in ("with", "without")]
+    with_it = observed(with_dev(folders[0], **settings, eval_every_n_steps=11))
+    without = observed(tiny.config(folders[1], **settings))
+    assert len(with_it) >= 30
+    assert with_it == without
+    for file in ("model", "optimizer", *(["ema"] if use_ema else [])):
+        ours, theirs = (
+            load_tensors(folder / "out" / "step_30" / f"{file}.safetensors") for folder in folders
+        )
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_tasks_are_evaluated_every_so_many_steps_after_every_epoch_and_at_the_end(folder: Path) -> None:
+    # 10 steps an epoch of the main task, 20 in all; the auxiliary task draws at random in between.
+    config = with_dev(folder, "cls", num_epochs=2, eval_every_n_steps=6)
+    palm.Controller(config, argv=[]).train()
+    assert [line["step"] for line in history(folder)] == [6, 10, 12, 18, 20]
+    config |= {"eval_every_epoch": False, "save_path": str(folder / "out")}
+    palm.Controller(config, argv=[]).train()
+    assert [line["step"] for line in history(folder)] == [6, 12, 18, 20]
+    assert list(history(folder)[0]["scores"]["cls"]) == ["accuracy", "macro_f1"]
+
+
+def test_the_best_model_of_a_task_has_its_best_score_and_the_weights_of_that_step(folder: Path) -> None:
+    config = with_dev(folder, "cls", num_epochs=3, learning_rate=5e-3, eval_every_n_steps=5)
+    controller = palm.Controller(config, argv=[])
+    controller.train()
+    scores = {line["step"]: line["scores"]["cls"]["accuracy"] for line in history(folder)}
+    best = controller.evaluate("cls", folder / "out" / "cls" / "best_model")
+    assert best["accuracy"] == max(scores.values())
+    assert controller.evaluate("cls")["accuracy"] == scores[30]
+    assert not (folder / "out" / "best").exists()  # there is one target alone
+
+
+def test_the_best_step_of_the_run_is_that_of_the_highest_mean(folder: Path) -> None:
+    config = with_dev(folder, "cls", "match", "mlm", "mrc", target_tag=[1, 1, 0, 1], eval_every_n_steps=7)
+    config |= {"learning_rate": 5e-3, "num_epochs": 1}
+    palm.Controller(config, argv=[]).train()
+    means = {
+        line["step"]: (
+            line["scores"]["cls"]["accuracy"]
+            + line["scores"]["match"]["accuracy"]
+            + line["scores"]["mrc"]["f1"] / 100
+        )
+        / 3
+        for line in history(folder)
+    }
+    best = max(means, key=lambda step: means[step])
+    assert {path.name for path in (folder / "out" / "best").iterdir()} == {"cls", "match", "mrc"}
+    [scores] = [line["scores"] for line in history(folder) if line["step"] == best]
+    for task, file in {"cls": "cls.tsv", "match": "match.tsv", "mrc": "mrc.json"}.items():
+        model = palm.load_model(folder / "out" / "best" / task, precision="fp32")
+        model.batch_size = 4
+        assert model.evaluate(folder / file) == scores[task]
+    assert "perplexity" in scores["mlm"]
+    assert not (folder / "out" / "mlm").exists()  # an auxiliary task is told of, and not saved
+
+
+def test_a_target_that_gets_no_better_counts_as_finished_and_stays_in_the_draw(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # With a learning rate of almost nothing every evaluation is like the first: after two more it is enough.
+    config = with_dev(folder, "cls", "match", learning_rate=1e-12, early_stopping_patience=2)
+    del config["tasks"]["match"]["dev_file"]
+    config |= {"eval_every_n_steps": 5, "eval_every_epoch": False, "num_epochs": 2}
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.Controller(config, argv=[]).train()
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(line.startswith("cls: ") and re.findall(r"\d+", line) == ["2", "5"] for line in lines)
+    assert [line for line in lines if line == "cls: train finished!"] == ["cls: train finished!"]
+    at_15 = lines.index("cls: train finished!")
+    assert any(line.startswith("cls: step 15: accuracy") for line in lines[:at_15])
+    drawn = [line for line in lines[at_15:] if "Task: cls" in line]
+    assert drawn
+    assert (folder / "out" / "cls" / "infer_model").is_dir()
+    assert (folder / "out" / "match" / "infer_model").is_dir()
+
+
+def test_all_targets_end_together_when_the_run_gets_no_better(folder: Path) -> None:
+    config = with_dev(folder, "cls", "match", learning_rate=1e-12, early_stopping_patience=3)
+    config |= {"early_stopping_by": "all", "eval_every_n_steps": 2, "eval_every_epoch": False}
+    palm.Controller(config, argv=[]).train()
+    assert [line["step"] for line in history(folder)] == [2, 4, 6, 8]
+    assert all((folder / "out" / task / "infer_model").is_dir() for task in ("cls", "match"))
+
+
+@pytest.mark.parametrize("mixing", ["mix_ratio", "dev_score"])
+def test_a_resumed_run_evaluates_and_stops_as_an_uninterrupted_one(tmp_path: Path, mixing: str) -> None:
+    settings = {
+        "eval_every_n_steps": 5,
+        "early_stopping_patience": 3,
+        "learning_rate": 2e-3,
+        "mixing": mixing,
+    }
+    whole, broken = (tiny.write_files(tmp_path / name) for name in ("whole", "broken"))
+    tasks = ("cls", "match", "mrc")
+    uninterrupted = observed(with_dev(whole, *tasks, **settings))
+    assert 12 < len(uninterrupted) < 60  # the plan is 20 steps for each task, and they gain nothing
+    config = with_dev(broken, *tasks, **settings)
+    palm.Controller(config | {"save_every_n_steps": 12}, argv=[]).train()
+    for name in ("cls", "match", "mrc", "best"):
+        shutil.rmtree(broken / "out" / name)
+    resumed = observed(config | {"resume": str(broken / "out" / "step_12")})
+    assert resumed == uninterrupted[12:]
+    assert history(broken) == history(whole)
+    for folder in ("cls/infer_model", "match/infer_model", "mrc/infer_model"):
+        assert (whole / "out" / folder).is_dir() == (broken / "out" / folder).is_dir()
+
+
+def test_only_the_last_checkpoints_and_models_on_the_way_are_kept(folder: Path) -> None:
+    (folder / "out" / "step_99").mkdir(parents=True)  # of another run
+    config = tiny.config(folder, "cls", save_every_n_steps=4, save_infermodel_every_n_steps=6, keep_last_n=2)
+    palm.Controller(config, argv=[]).train()
+    assert {path.name for path in (folder / "out").glob("step_*")} == {"step_16", "step_20", "step_99"}
+    ways = {path.name for path in (folder / "out" / "cls").glob("infer_model.step*")}
+    assert ways == {"infer_model.step12", "infer_model.step18"}
+
+
+def test_a_run_ends_with_a_table_of_all_tasks(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.Controller(with_dev(folder, "cls", "mrc", num_epochs=1), argv=[]).train()
+    lines = [record.getMessage() for record in caplog.records]
+    start = next(k for k, line in enumerate(lines) if line.startswith("task"))
+    rows = [line.split() for line in lines[start + 1 :]]
+    assert {(row[0], row[-3]) for row in rows} == {("cls", "accuracy"), ("mrc", "f1")}
+
+
+def test_what_is_wrong_with_an_evaluation_is_reported_before_the_run(folder: Path) -> None:
+    config = with_dev(folder, "cls", "match", best_by=["mlm"], early_stopping_by="never")
+    config["tasks"]["cls"]["dev_file"] = str(folder / "nowhere.tsv")
+    with pytest.raises(ConfigError) as caught:
+        palm.Controller(config, argv=[])
+    told = "\n".join(caught.value.problems)
+    assert str(folder / "nowhere.tsv") in told
+    assert re.search(r"best_by.* mlm\b.* cls, match", told)
+    assert re.search(r"early_stopping_by.* 'never'", told)
+    config = with_dev(folder, "cls", "mrc", **{"cls.metrics": ["squad"], "mrc.metrics": ["f2"]})
+    with pytest.raises(ConfigError, match=r"'cls'.* 'squad'.* 'answers'") as caught:
+        palm.Controller(config, argv=[])
+    assert re.search(r"'mrc': metrics: .*'f2'", str(caught.value))
+    with pytest.raises(ConfigError, match=r"early_stopping_patience.* dev_file"):
+        palm.Controller(tiny.config(folder, "cls", early_stopping_patience=2), argv=[])
+
+
+def test_dev_data_that_cannot_be_used_is_found_before_the_first_step(folder: Path) -> None:
+    dev = folder / "dev.tsv"
+    dev.write_text("label\ttext_a\n1\ta red door\nred\ta red door\n", encoding="utf-8")
+    config = with_dev(folder, "cls")
+    config["tasks"]["cls"]["dev_file"] = str(dev)
+    with pytest.raises(palm.DataError, match=r"dev\.tsv:3: .*'red'"):
+        palm.Controller(config, argv=[]).train()
+    assert not (folder / "out" / "cls").exists()
+
+
+def test_a_loop_of_ones_own_evaluates_with_an_observer(folder: Path) -> None:
+    training = palm.Controller(with_dev(folder, "cls"), argv=[]).training()
+    evaluator = palm.Evaluator(training, every=5)
+    found = [found for step in training.steps() if (found := evaluator(step))]
+    assert [evaluation.step for evaluation in found] == [5, 10, 15, 20]
+    assert evaluator.best["cls"].score == max(one.scores["cls"]["accuracy"] for one in found)
+
+
+def test_pairwise_tasks_are_evaluated_by_the_order_of_each_pair(folder: Path) -> None:
+    lines = (folder / "match.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    texts = [line.split("\t")[1:] for line in lines]
+    rows = ["\t".join([*one, other[1]]) for one, other in pairwise(texts)]
+    (folder / "pairs.tsv").write_text(
+        "\n".join(["text_a\ttext_b\ttext_b_neg", *rows]) + "\n", encoding="utf-8"
+    )
+    config = tiny.config(folder, "match", learning_strategy="pairwise", num_epochs=1)
+    path = str(folder / "pairs.tsv")
+    config["tasks"]["match"] |= {"train_file": path, "dev_file": path}
+    palm.Controller(config, argv=[]).train()
+    model = palm.load_model(folder / "out" / "match" / "infer_model", precision="fp32")
+    right = [record["probs"] for record in model.predict([(a, b) for a, b in texts[:-1]])]
+    wrong = [record["probs"] for record in model.predict([(a, c) for (a, _), (_, c) in pairwise(texts)])]
+    expected = sum(r > w for r, w in zip(right, wrong, strict=True)) / len(right)
+    assert history(folder)[-1]["scores"] == {"match": {"pair_accuracy": pytest.approx(expected, abs=0.03)}}
+
+
+def test_questions_without_an_answer_score_as_their_prediction_files_do(folder: Path) -> None:
+    data = json.loads((folder / "mrc.json").read_text(encoding="utf-8"))
+    for number, paragraph in enumerate(data["data"][0]["paragraphs"]):
+        if number % 3 == 0:
+            paragraph["qas"][0] |= {"question": "who owns the boat", "answers": []}
+    (folder / "mrc.json").write_text(json.dumps(data), encoding="utf-8")
+    config = tiny.config(folder, "mrc", with_negative=True, remove_noanswer=False, num_epochs=6)
+    controller = palm.Controller(config, argv=[])
+    controller.train()
+    scores = controller.evaluate("mrc", dev_file=folder / "mrc.json")
+    answers = dict(controller.pred("mrc"))
+    odds = json.loads((folder / "out" / "mrc" / "null_odds.json").read_text(encoding="utf-8"))
+    by_file = palm.metrics.squad2_scores(answers, folder / "mrc.json", odds)
+    parts = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact_match")]
+    assert {name: scores[name] for name in parts} == {name: by_file[name] for name in parts}
+    # Among answers that are not empty there is no less to choose from than among those that were given.
+    assert scores["best_f1"] >= by_file["best_f1"] >= scores["f1"] - 1e-9

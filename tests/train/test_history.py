@@ -1,0 +1,234 @@
+"""history.jsonl: what a run tells, and how a resumed run continues it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import palm
+from helpers.watching import controller, timeless
+from palm.train.events import (
+    RECORDED,
+    Drawn,
+    Ended,
+    Evaluated,
+    Event,
+    Logged,
+    Planned,
+    PlannedTask,
+    Saved,
+    StageStarted,
+    Transferred,
+    Warned,
+    event_of,
+)
+from palm.train.history import read_events, read_lines, write_lines
+from palm.train.result import TrainingResult
+
+ROOT = Path(__file__).resolve().parents[2]
+
+KILLED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+from helpers.watching import Killer, controller
+controller(Path(sys.argv[1])).train(callbacks=[Killer(26)])
+"""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainingResult]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return folder, controller(folder).train()
+
+
+def test_a_run_shows_its_plan_its_logged_steps_and_its_end(undisturbed: tuple[Path, TrainingResult]) -> None:
+    folder, result = undisturbed
+    lines = timeless(folder / "out" / "history.jsonl")
+    start, *_, end = lines
+    assert start["tasks"]["cls"] == {
+        "is_target": True,
+        "expected_steps": 20,
+        "steps_per_epoch": 10,
+        "rows": 40,
+        "mix_ratio": 1.0,
+    }
+    last = sum(result.steps.values())
+    steps = [line for line in lines if line["event"] == "step"]
+    assert [line["step"] for line in steps] == list(range(3, last + 1, 3))
+    assert [line["rows"] for line in steps] == [4 * number for number in range(3, last + 1, 3)]
+    assert all(line["grad_norm"] > 0 and line["tokens"] > line["rows"] for line in steps)
+    assert end == {"event": "end", "step": last, "reason": "finished"}
+    (draws,) = [line["steps"] for line in lines if line["event"] == "draws" and line["step"] == last]
+    assert draws == result.steps
+
+
+def test_the_running_mean_forgets_by_two_percent_a_step(tmp_path: Path) -> None:
+    run = controller(tmp_path, print_every_n_steps=1)
+    run.train()
+    steps = [line for line in timeless(tmp_path / "out" / "history.jsonl") if line["event"] == "step"]
+    total = weight = 0.0
+    for line in (line for line in steps if line["task"] == "mrc"):
+        total, weight = line["loss"] + 0.98 * total, 1 + 0.98 * weight
+        assert line["mean_loss"] == pytest.approx(total / weight, rel=1e-5)
+
+
+def test_evaluations_have_all_metrics_and_the_loss_of_the_dev_rows(
+    undisturbed: tuple[Path, TrainingResult],
+) -> None:
+    folder, result = undisturbed
+    found = [line for line in timeless(folder / "out" / "history.jsonl") if line["event"] == "evaluation"]
+    assert [line["step"] for line in found] == sorted({line["step"] for line in found}) != []
+    assert all({"accuracy", "macro_f1"} <= line["scores"]["cls"].keys() for line in found)
+    assert all(0.5 < line["dev_loss"]["cls"] < 2 for line in found)
+    best = [line for line in found if "cls" in line["best"]][-1]
+    assert (result.best["cls"].step, result.best["cls"].scores) == (best["step"], best["scores"]["cls"])
+
+
+def test_a_killed_run_continues_without_gap_or_double_line(
+    undisturbed: tuple[Path, TrainingResult], tmp_path: Path, loaded_python: list[str]
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]), "OMP_NUM_THREADS": "1"}
+    (tmp_path / "killed.py").write_text(KILLED, encoding="utf-8")
+    words = [*loaded_python, str(tmp_path / "killed.py"), str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert done.returncode == -9, done.stderr.decode()
+    history = tmp_path / "out" / "history.jsonl"
+    assert timeless(history)[-1]["step"] > 20
+    with history.open("a") as file:
+        file.write('{"event": "ste')  # as far as the system came
+
+    result = controller(tmp_path, resume="auto").train()
+    assert timeless(history) == timeless(undisturbed[0] / "out" / "history.jsonl")
+    assert result.steps == undisturbed[1].steps
+    assert result.best == undisturbed[1].best
+
+
+@pytest.mark.parametrize("where", ["before the line of the checkpoint", "in the run after it", "at its end"])
+def test_whatever_a_kill_left_is_cut_behind_the_checkpoint(
+    undisturbed: tuple[Path, TrainingResult], tmp_path: Path, where: str
+) -> None:
+    shutil.copytree(undisturbed[0], tmp_path, dirs_exist_ok=True)
+    history = tmp_path / "out" / "history.jsonl"
+    lines = history.read_text(encoding="utf-8").splitlines()
+    (saved,) = [k for k, line in enumerate(lines) if '"step": 20, "kind": "checkpoint"' in line]
+    kept = {"before the line of the checkpoint": saved, "in the run after it": saved + 3, "at its end": None}
+    history.write_text("\n".join(lines[: kept[where]]) + "\n", encoding="utf-8")
+
+    result = controller(tmp_path, resume=str(tmp_path / "out" / "step_20")).train()
+    assert timeless(history) == timeless(undisturbed[0] / "out" / "history.jsonl")
+    seconds = [
+        line["seconds"] for line in map(json.loads, history.read_text().splitlines()) if "seconds" in line
+    ]
+    assert seconds == sorted(seconds)
+    assert result.seconds == pytest.approx(seconds[-1], abs=0.1)
+
+
+def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
+    def fail(event: object) -> None:
+        if getattr(event, "number", 0) == 4:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        controller(tmp_path).train(callbacks=[fail])
+    assert timeless(tmp_path / "out" / "history.jsonl")[-1] == {
+        "event": "end",
+        "step": 4,
+        "reason": "stopped",
+    }
+
+
+def test_a_damaged_history_is_named(tmp_path: Path) -> None:
+    controller(tmp_path).train()
+    history = tmp_path / "out" / "history.jsonl"
+    lines = history.read_text(encoding="utf-8").splitlines()
+    history.write_text("\n".join([lines[0], "garbage", *lines[2:]]), encoding="utf-8")
+    with pytest.raises(palm.StorageError) as caught:
+        controller(tmp_path, resume="auto").train()
+    assert f"{history}:2:" in str(caught.value)
+    assert "'garbage'" in str(caught.value)
+
+
+EVENTS: list[Event] = [
+    Planned(
+        0, 1, "0.1.0", "2026-11-22T10:00:00Z", 30, "fp32", "cpu", {"a": PlannedTask(True, 20, 10, 80, 2)}
+    ),
+    StageStarted(0, "1-a", 30, {"a": PlannedTask()}),
+    Logged(10, "a", 6, 0, 6.5, 6.25, 4e-4, 0.5, 160, 2048, 1.5, 7),
+    Drawn(10, {"a": 6}),
+    Evaluated(10, {"a": {"f1": 0.5}}, {"a": 2.0}, ["a"], 1.75),
+    Transferred(10, {"a": {"b": 0.5}}, {"a": {"b": 0.25}}, 0.125),
+    Saved(10, "target", Path("a/infer_model"), "a"),
+    Saved(10, "checkpoint", Path("/elsewhere/step_10")),
+    Warned(10, "one\u2028two\x85three"),
+    Ended(10, "finished", 2.0),
+]
+
+
+def test_every_event_with_a_line_is_read_back_as_it_was(tmp_path: Path) -> None:
+    assert {type(event) for event in EVENTS} == set(RECORDED.values())
+    path = tmp_path / "history.jsonl"
+    write_lines(path, [event.as_line() for event in EVENTS])
+    assert read_events(path) == EVENTS
+    assert read_lines(path) == [event.as_line() for event in EVENTS]
+
+
+def test_numbers_that_are_not_finite_are_null() -> None:
+    line = Evaluated(1, {"a": {"f1": math.nan}}, {"a": math.inf}).as_line()
+    assert (line["scores"], line["dev_loss"]) == ({"a": {"f1": None}}, {"a": None})
+    event = event_of(line)
+    assert isinstance(event, Evaluated)
+    assert math.isnan(event.scores["a"]["f1"])
+
+
+def test_what_this_version_does_not_know_is_left_out() -> None:
+    assert event_of({"event": "mood", "step": 1}) is None
+    assert event_of({"event": "draws", "step": 1, "steps": {"a": 1}, "mood": 1}) == Drawn(1, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{broken", ["{broken"]),
+        ("[" * 100_000, ["[["]),
+        (r'{"event": "warning", "step": 1, "message": "half a pair: \ud800"}', ["half a pair"]),
+        ("[1]", ["[1]"]),
+        ('{"step": 1}', ["step"]),
+        ('{"event": "draws"}', ["draws", "step"]),
+        ('{"event": "draws", "step": 1}', ["'draws'", "steps"]),
+        ('{"event": "draws", "step": 1, "steps": [1]}', ["'draws'", "steps is [1]"]),
+        ('{"event": "draws", "step": 1, "steps": {"a": "x"}}', ["steps is {'a': 'x'}"]),
+        ('{"event": "step", "step": true, "task": "a"}', ["step is True"]),
+        ('{"event": "step", "step": 1, "task": "a", "loss": "low"}', ["loss is 'low'"]),
+        ('{"event": "evaluation", "step": 1, "scores": {"a": 1}}', ["scores is {'a': 1}"]),
+        ('{"event": "saved", "step": 1, "kind": "target", "path": 7}', ["path is 7"]),
+        ('{"event": "start", "step": 0, "tasks": {"a": {"rows": 1.5}}}', ["rows is 1.5"]),
+        ('{"event": "start", "step": 0, "version": 2}', ["version 2", "reads 1"]),
+    ],
+)
+def test_a_damaged_line_is_named_with_its_cause(tmp_path: Path, line: str, words: list[str]) -> None:
+    path = tmp_path / "history.jsonl"
+    text = json.dumps(Drawn(1, {"a": 1}).as_line())
+    path.write_text(f"{text}\n{line}\n{text}\n", encoding="utf-8")
+    for read in (read_lines, read_events):
+        with pytest.raises(palm.StorageError) as caught:
+            read(path)
+        assert str(path) in str(caught.value)
+        assert all(word in str(caught.value) for word in words)
+
+
+def test_a_last_line_that_a_kill_cut_off_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    whole = Warned(1, "größer").as_line()
+    for end in range(1, len(torn := json.dumps(whole, ensure_ascii=False).encode())):
+        path.write_bytes(json.dumps(whole).encode() + b"\n" + torn[:end])
+        assert read_lines(path) == [whole]
+    path.write_bytes(b"")
+    assert read_lines(path) == read_lines(tmp_path / "none") == []

@@ -1,0 +1,265 @@
+"""Low-rank adapters of a task's own: the same function as PEFT's, saved as its files, merged to predict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import palm
+from helpers import tiny
+from palm.backbone.low_rank import LowRank, new_adapters
+from palm.core.files.tensors import load_tensors, save_tensors
+from palm.pretrained import from_ours
+from palm.pretrained.peft import read_adapters, write_adapters
+from palm.report.inspection import inspect_directory
+from palm.train.checkpoint import load_checkpoint, save_checkpoint, trained_weights
+from palm.train.loop import Training
+
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
+IDS = torch.randint(5, 40, (3, 9), generator=torch.Generator().manual_seed(0))
+INPUTS = {
+    "token_ids": IDS,
+    "position_ids": torch.arange(9).expand(3, 9),
+    "segment_ids": torch.zeros_like(IDS),
+    "input_mask": torch.ones_like(IDS, dtype=torch.bool),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def config(folder: Path, **settings: Any) -> dict[str, Any]:
+    """`cls` and `match` have adapters, `mlm` has none."""
+    own = {"cls.lora": {"rank": 2}, "match.lora": {"rank": 3, "targets": ["key", "ffn.inner"]}}
+    return tiny.config(folder, "cls", "match", "mlm", **{"warmup_proportion": 0.0, **own, **settings})
+
+
+def run(folder: Path, **settings: Any) -> Training:
+    return palm.Controller(config(folder, **settings), argv=[]).training()
+
+
+def losses(training: Training, count: int) -> list[list[float]]:
+    return [[part.loss.item() for part in training.next_step().parts] for _ in range(count)]
+
+
+def changed(encoder: Any, targets: list[str] = ["query", "value", "output", "outer"]) -> LowRank:  # noqa: B006
+    adapters = new_adapters(encoder, {"rank": 4, "alpha": 6, "targets": targets}, seed=1)
+    for number, up in enumerate(adapters.up):
+        torch.nn.init.normal_(up, std=0.3, generator=torch.Generator().manual_seed(number))
+    return adapters
+
+
+def library_bert(encoder: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    sizes = {name: value for name, value in tiny.BACKBONE.items() if name != "initializer_range"}
+    model = transformers.BertModel(transformers.BertConfig(**sizes, layer_norm_eps=1e-12)).eval()
+    model.load_state_dict(from_ours(encoder.state_dict(), "huggingface"))
+    return model
+
+
+def outputs(model: Any) -> list[Tensor]:
+    with torch.no_grad():
+        found = model(IDS)
+    return [found.last_hidden_state, found.pooler_output]
+
+
+def ours(encoder: Any) -> list[Tensor]:
+    with torch.no_grad():
+        found = encoder.eval()(INPUTS)
+    return [found["encoder_outputs"], found["sentence_embedding"]]
+
+
+def test_outputs_are_those_of_low_rank_terms_beside_each_layer(tmp_path: Path) -> None:
+    encoder = palm.backbone.BERT.from_config(tiny.BACKBONE)
+    adapters = changed(encoder)
+    write_adapters(adapters, encoder, tmp_path)
+    settings = json.loads((tmp_path / "adapter_config.json").read_text())
+    tensors = load_tensors(tmp_path / "adapter_model.safetensors")
+    model = library_bert(encoder)
+    assert len(settings["target_modules"]) == 8
+    for name in settings["target_modules"]:
+        down, up = (tensors[f"base_model.model.{name}.lora_{letter}.weight"] for letter in "AB")
+
+        def add(_: Any, given: Any, made: Tensor, down: Tensor = down, up: Tensor = up) -> Tensor:
+            return made + settings["lora_alpha"] / settings["r"] * (given[0] @ down.T @ up.T)
+
+        model.get_submodule(name).register_forward_hook(add)
+    torch.testing.assert_close(ours(adapters.merged_into(encoder)), outputs(model), atol=1e-5, rtol=0)
+    assert not torch.allclose(ours(encoder)[0], outputs(model)[0], atol=0.1)
+
+
+def test_peft_reads_what_palm_wrote_and_the_other_way_round(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    encoder = palm.backbone.BERT.from_config(tiny.BACKBONE)
+    adapters = changed(encoder)
+    write_adapters(adapters, encoder, tmp_path)
+    theirs = peft.PeftModel.from_pretrained(library_bert(encoder), tmp_path).eval()
+    torch.testing.assert_close(ours(adapters.merged_into(encoder)), outputs(theirs), atol=1e-5, rtol=0)
+
+    wanted = peft.LoraConfig(r=3, lora_alpha=5, target_modules=["query", "dense"], init_lora_weights=False)
+    made = peft.get_peft_model(library_bert(encoder), wanted).eval()
+    made.save_pretrained(tmp_path / "theirs")
+    read = read_adapters(encoder, tmp_path / "theirs")
+    torch.testing.assert_close(ours(read.merged_into(encoder)), outputs(made), atol=1e-5, rtol=0)
+
+
+def test_adapters_of_a_model_with_a_head_are_read_without_it(tmp_path: Path) -> None:
+    encoder = palm.backbone.BERT.from_config(tiny.BACKBONE)
+    adapters = changed(encoder)
+    write_adapters(adapters, encoder, tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    tensors = {
+        name.replace("base_model.model.", "base_model.model.bert."): value
+        for name, value in load_tensors(file).items()
+    }
+    file.unlink()
+    save_tensors(file, {**tensors, "base_model.model.classifier.weight": torch.zeros(2, 32)})
+    read = read_adapters(encoder, tmp_path).merged_into(encoder).state_dict()
+    assert all(value.equal(read[name]) for name, value in adapters.merged_into(encoder).state_dict().items())
+
+
+def test_new_adapters_change_no_bit(folder: Path) -> None:
+    own, plain = run(folder), run(folder, **{"cls.lora": None, "match.lora": None})
+    for task in own.tasks:
+        expected = plain.model.encoder(task.name).state_dict()
+        assert all(value.equal(expected[n]) for n, value in own.model.encoder(task.name).state_dict().items())
+    for (cls, *_), training in ((own.tasks, own), (plain.tasks, plain)):
+        training.step_on([(cls, cls.batches(0))])
+    assert own.tasks[0].adapters is not None
+    assert any(up.any() for up in own.tasks[0].adapters.up)
+    heads = (one.model.head("cls").state_dict() for one in (own, plain))
+    assert all(one.equal(other) for one, other in zip(*(head.values() for head in heads), strict=True))
+
+
+def test_a_frozen_encoder_stays_and_each_task_moves_its_own_adapters(folder: Path) -> None:
+    training = run(folder, freeze="backbone", backbone_learning_rate=1e-9)
+    before = {name: value.clone() for name, value in training.model.named_parameters()}
+    cls = training.tasks[0]
+    for step in range(2):  # A has a gradient where B is not 0 any more
+        training.step_on([(cls, cls.batches(step))])
+    moved = {name for name, value in training.model.named_parameters() if not value.equal(before[name])}
+    assert {name.split(".")[0] + "." + name.split(".")[1] for name in moved} == {"lora.@cls", "heads.@cls"}
+    assert {name for name in moved if "lora" in name} == {
+        f"lora.@cls.{part}.{number}" for part in ("down", "up") for number in range(4)
+    }
+    moving = sum(value.numel() for name, value in before.items() if name.startswith("lora.@cls."))
+    assert moving == 4 * (32 * 2 + 2 * 32)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tasks_per_step": "all", "freeze": "backbone", "use_ema": True, "ema_decay": 0.8},
+        {"activation_checkpointing": True, "precision": "bf16"},
+    ],
+)
+def test_a_resumed_run_repeats_an_uninterrupted_one(folder: Path, settings: dict[str, Any]) -> None:
+    whole = run(folder, **settings)
+    expected = losses(whole, 6)
+    first, second = run(folder, **settings), run(folder, **settings)
+    before = losses(first, 3)
+    save_checkpoint(first, folder / "step_3")
+    load_checkpoint(second, folder / "step_3")
+    assert before + losses(second, 3) == expected
+    weights = whole.model.state_dict()
+    assert all(value.equal(weights[name]) for name, value in second.model.state_dict().items())
+    with pytest.raises(palm.StorageError, match="lora"):
+        trained_weights(folder / "step_3")
+
+
+def test_computing_activations_again_changes_no_loss(folder: Path) -> None:
+    assert losses(run(folder, activation_checkpointing=True), 3) == losses(run(folder), 3)
+
+
+def test_a_saved_model_is_merged_and_its_small_directory_is_the_same_on_the_base(folder: Path) -> None:
+    palm.Controller(tiny.config(folder, "mlm", num_epochs=1), argv=[]).train()
+    base = folder / "base"
+    (folder / "out" / "mlm" / "infer_model").rename(base)
+    settings = {"pretrain_path": str(base), "freeze": "backbone", "num_epochs": 1, "learning_rate": 1e-2}
+    given = config(folder, overwrite=True, use_ema=True, ema_decay=0.5, **settings)
+    given["tasks"]["cls"]["dev_file"] = given["tasks"]["cls"]["train_file"]
+    controller = palm.Controller(given, argv=[])
+    result = controller.train()
+    saved = folder / "out" / "cls" / "best_model"
+    whole = palm.load_model(saved, precision="fp32")
+    small = palm.load_model(saved / "lora", precision="fp32")
+    assert all(value.equal(small.weights()[name]) for name, value in whole.weights().items())
+    scores = [line["scores"]["cls"] for line in result.history if line["event"] == "evaluation"]
+    assert controller.evaluate("cls", saved / "lora") == pytest.approx(scores[-1])
+    assert not (folder / "out" / "mlm" / "infer_model" / "lora").exists()
+    pretrained = palm.load_model(base).backbone
+    read = read_adapters(pretrained, saved / "lora").merged_into(pretrained).state_dict()
+    assert all(value.equal(read[name]) for name, value in whole.backbone.state_dict().items())
+    sizes = [
+        sum(file.stat().st_size for file in place.glob("*.safetensors")) for place in (saved, saved / "lora")
+    ]
+    assert sizes[1] < sizes[0] / 5
+    for place in (saved, saved / "lora"):
+        assert inspect_directory(place)["lora"] == {"rank": 2, "alpha": 16.0, "base": str(base), "layers": 4}
+
+    other = folder / "out" / "match" / "infer_model"
+    with pytest.raises(palm.StorageError, match=r"4 of 39"):
+        palm.load_model(other / "lora", base=saved)
+    base.rename(folder / "moved")
+    with pytest.raises(palm.StorageError, match="base"):
+        palm.load_model(other / "lora")
+    moved = palm.load_model(other / "lora", base=folder / "moved", precision="fp32").weights()
+    weights = palm.load_model(other).weights()
+    assert all(value.equal(moved[name]) for name, value in weights.items())
+
+
+def test_a_run_starts_from_adapters_of_a_directory(folder: Path) -> None:
+    encoder = palm.backbone.BERT.from_config(tiny.BACKBONE)
+    adapters = changed(encoder)
+    write_adapters(adapters, encoder, folder)
+    given = config(folder, **{"cls.lora": {"from": str(folder)}})
+    training = palm.Controller(given, argv=[]).training()
+    started = training.tasks[0].adapters
+    assert started is not None
+    for name, pair in adapters.factors().items():
+        assert all(one.equal(other) for one, other in zip(pair, started.factors()[name], strict=True))
+    losses(training, 2)
+
+
+def test_the_encoders_of_transformers_take_adapters(folder: Path) -> None:
+    pytest.importorskip("transformers")
+    file = folder / "config.json"
+    file.write_text(json.dumps({**tiny.BACKBONE, "model_type": "bert"}))
+    settings = {"backbone": "transformers", "encoder_config_path": str(file), "num_epochs": 1}
+    given = tiny.config(folder, "cls", "match", tasks_per_step="all", lora={"rank": 2}, **settings)
+    palm.Controller(given, argv=[]).train()
+    models = {task: palm.load_model(folder / "out" / task, precision="fp32") for task in ("cls", "match")}
+    weights = [model.backbone.state_dict() for model in models.values()]
+    differing = {name for name, value in weights[0].items() if not value.equal(weights[1][name])}
+    layer = "model.encoder.layer.{}.attention.self.{}.weight"
+    assert differing == {layer.format(k, part) for k in range(2) for part in ("query", "value")}
+    names = load_tensors(folder / "out" / "cls" / "infer_model" / "lora" / "adapter_model.safetensors")
+    assert "base_model.model.encoder.layer.1.attention.self.value.lora_B.weight" in names
+
+
+def test_stages_and_cut_up_parameters_are_refused_before_the_run(folder: Path) -> None:
+    stages = [{"tasks": ["cls"], "num_epochs": 1}]
+    for settings, names in (({"stages": stages}, ("lora", "cls")), ({"parallel": "fsdp"}, ("fsdp", "lora"))):
+        with pytest.raises(palm.ConfigError) as caught:
+            palm.Controller(config(folder, **settings), argv=[])
+        assert all(name in str(caught.value) for name in names)
+
+
+def test_the_weights_that_a_run_starts_from_are_those_of_layers_of_its_own(folder: Path) -> None:
+    palm.Controller(tiny.config(folder, "mlm", num_epochs=1), argv=[]).train()
+    start = {"pretrain_path": str(folder / "out" / "mlm" / "infer_model"), "random_seed": 9}
+    controller = palm.Controller(
+        tiny.config(folder, "cls", "mlm", **start, **{"cls.private_layers": 1}), argv=[]
+    )
+    controller.load_pretrain()
+    model = controller.training().model
+    shared = model.backbone.state_dict()
+    assert all(value.equal(shared[name]) for name, value in model.encoder("cls").state_dict().items())

@@ -1,0 +1,177 @@
+"""The card of a saved model: in the Hub's form, with the numbers of the run."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import EvalResult, ModelCard
+
+import palm
+from helpers import article, runs, tiny
+from helpers.saved import forge
+from palm.core.files.manifest import manifest_of, verify
+from palm.export import to_hugging_face
+from palm.predict.model_card import model_card
+from palm.report.history import read_history
+from palm.train import training_metadata
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return runs.train(tmp_path_factory.mktemp("card"), "cls", "mlm", target_tag="1,0", num_epochs=1)
+
+
+def test_the_card_is_one_that_the_hub_understands(run: Path) -> None:
+    card = ModelCard.load(run / "cls" / "infer_model" / "README.md")
+    facts = card.data.to_dict()
+    assert (facts["library_name"], facts["pipeline_tag"]) == ("palm", "text-classification")
+    assert facts["tags"] == ["palm", "bert", "cls", "multi-task"]
+    assert facts["metrics"] == ["accuracy", "f1"]
+    results: list[EvalResult] = card.data.eval_results
+    last = read_history(run).evaluations[-1].scores["cls"]
+    found = [(each.metric_type, each.metric_name, each.metric_value) for each in results]
+    assert found == [("accuracy", "accuracy", last["accuracy"]), ("f1", "macro_f1", last["macro_f1"])]
+    assert {(each.dataset_name, each.task_name) for each in results} == {("dev.tsv", "cls")}
+
+
+def test_the_card_shows_the_data_the_labels_and_the_settings(run: Path) -> None:
+    text = (run / "cls" / "infer_model" / "README.md").read_text(encoding="utf-8")
+    for name, rows in (("cls.tsv", 40), ("dev.tsv", 13)):
+        sha256 = hashlib.sha256((run.parent / name).read_bytes()).hexdigest()
+        assert f"| {name} | {rows} | `{sha256}` |" in text
+    assert "## Labels\n\n`0`, `1`, `2`, `3`\n" in text
+    assert "Trained together with `mlm`." in text
+    assert "10 of 10 planned steps of this task (1 epochs)" in text
+    settings = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    expected = {"batch_size": 4, "optimizer": "adam", "learning_rate": 0.001, "precision": "fp32"}
+    assert {name: settings[name] for name in expected} == expected
+    assert f"Versions: palm {palm.__version__}, torch " in text
+    assert str(run.parent) not in text  # where the machine has its files is nobody's business
+
+
+def test_the_card_belongs_to_the_model(run: Path) -> None:
+    folder = run / "cls" / "infer_model"
+    assert "README.md" in manifest_of(folder)
+    verify(folder)
+
+
+def test_what_the_card_says_loads_the_model(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (run / "cls" / "infer_model" / "README.md").read_text(encoding="utf-8")
+    code = text.partition("```python\n")[2].partition("```")[0]
+    (run / "cls" / "cls").symlink_to("infer_model")
+    monkeypatch.chdir(run / "cls")
+    exec(compile(code, "README.md", "exec"), {})
+    (run / "cls" / "cls").unlink()
+
+
+def test_an_export_has_the_card_for_transformers(run: Path, tmp_path: Path) -> None:
+    to_hugging_face(run / "cls" / "infer_model", tmp_path / "hf")
+    card = ModelCard.load(tmp_path / "hf" / "README.md")
+    assert card.data.library_name == "transformers"
+    assert "model = BertForSequenceClassification.from_pretrained(" in card.text
+    assert "import palm" not in card.text
+    ours = ModelCard.load(run / "cls" / "infer_model" / "README.md")
+    assert card.text.partition("## Data")[2] == ours.text.partition("## Data")[2] != ""
+
+
+def description(**more: Any) -> dict[str, Any]:
+    return {
+        "task": "t",
+        "reader": {"name": "cls", "settings": {"for_cn": True}},
+        "backbone": {"name": "ernie", "settings": {"num_hidden_layers": 3, "hidden_size": 8}},
+        "paradigm": {"name": "cls", "settings": {}},
+        **more,
+    }
+
+
+def training(**more: Any) -> dict[str, Any]:
+    return {
+        "step": 7,
+        "task_step": 7,
+        "expected_steps": 9,
+        "epochs": 1.5,
+        "tasks": {"t": 7},
+        "data": {"dev_file": {"name": "a|b.tsv", "rows": 3, "sha256": "00"}},
+        "evaluation": {"step": 7, "scores": {"pearson": None, "mse": 0.5}},
+        "settings": {"tasks": {"t": {"batch_size": 4, "head_learning_rate": None}}, "random_seed": 1},
+        "versions": {"palm": "1"},
+        **more,
+    }
+
+
+def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
+    text = model_card(description(), [])
+    assert text == (
+        "---\nlanguage: zh\nlibrary_name: palm\npipeline_tag: text-classification\n"
+        "tags:\n- palm\n- ernie\n- cls\n---\n\n"
+        "# t\n\nText classification. Encoder: ernie (3 layers, 8 hidden units).\n\n"
+        "## How to load it\n\n```python\nimport palm\n\n"
+        'model = palm.load_model("t")  # the path of this directory\nmodel.predict(["a text"])\n```\n'
+    )
+
+
+def test_a_score_that_is_not_a_number_is_not_a_result() -> None:
+    text = model_card(description(training=training()), [])
+    assert "| pearson | NaN |\n| mse | 0.5000 |" in text
+    results = ModelCard(text).data.eval_results
+    assert [(each.metric_type, each.metric_name, each.metric_value) for each in results] == [
+        ("mse", "mse", 0.5)
+    ]
+    assert "a\\|b.tsv" in text
+    assert "head_learning_rate" not in text
+
+
+def test_scores_of_an_earlier_step_are_none_of_the_model() -> None:
+    text = model_card(description(training=training(step=8)), [])
+    assert "model-index" not in text
+    assert {"7", "8"} <= set(re.findall(r"step (\d+)", text))
+
+
+def test_labels_are_shown_as_text_and_not_without_end() -> None:
+    text = model_card(description(), ["a`b\nc", *map(str, range(60))])
+    assert "`a'b c`, `0`, " in text
+    assert "`48` … and 11 more" in text
+
+
+def test_damage_of_what_the_card_is_made_of_is_damage(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    model = palm.load_model(run / "cls" / "infer_model")
+    model.save(folder, training={**training(), "tasks": {"cls": 7}, "settings": {"tasks": {"cls": {}}}})
+    forge(folder, "config.json", lambda config: {**config, "training": {"step": 1}})
+    with pytest.raises(palm.StorageError, match=r"config\.json"):
+        to_hugging_face(folder, tmp_path / "hf")
+
+
+def test_a_trainers_model_has_a_card(tmp_path: Path) -> None:
+    folder = article.write_files(tmp_path)
+    trainer = article.program(folder, num_epochs=1)
+    trainer.train(print_steps=1000)
+    trainer.save(tmp_path / "out", "predict")
+    text = (tmp_path / "out" / "slot" / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: token-classification" in text
+    assert "Trained together with `intent`." in text
+    assert "## Data" in text
+
+
+def test_a_model_is_as_large_beside_8_tasks_as_beside_4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_metadata, "MAX_TASKS", 2)
+    tiny.write_files(tmp_path)
+    found = []
+    for count in (4, 8):
+        given = tiny.config(tmp_path, "cls", num_hidden_layers=1, max_steps=count)
+        names = [f"task{k}" for k in range(count)]
+        given |= {"task_instance": names, "tasks": dict.fromkeys(names, given["tasks"]["cls"])}
+        palm.Controller(given, argv=[]).train()
+        model = tmp_path / "out" / "task3" / "infer_model"
+        found.append({name: (model / name).stat().st_size for name in ("config.json", "README.md")})
+        text = (model / "README.md").read_text(encoding="utf-8")
+        assert f"`task0`, `task1` and {count - 3} more." in text
+    few, many = found
+    assert few == many

@@ -1,0 +1,241 @@
+"""Several tasks in one step: the gradient is the sum of separate ones, and runs of them resume exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import palm
+from helpers import article, tiny
+from palm.controller.controller import Controller
+from palm.mixing import MixRatio, TaskProgress
+from palm.mixing.draws import draw_tasks, inclusion_probabilities, planned_updates
+from palm.train.checkpoint import load_checkpoint, save_checkpoint
+from palm.train.loop import Training
+from palm.train.recipe import identity
+from palm.train.train_step import sum_of_losses
+
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
+
+
+def run(folder: Path, *tasks: str, **settings: Any) -> Training:
+    return Controller(tiny.config(folder, *tasks, **settings), argv=[]).training()
+
+
+def still(folder: Path, *tasks: str, **settings: Any) -> Training:
+    """A run without dropout."""
+    with_dropout = [task for task in ("cls", "match") if task in (tasks or ("cls", "match"))]
+    dropout = {f"{task}.dropout_prob": 0.0 for task in with_dropout}
+    return run(folder, *tasks, **STILL, **dropout, **settings)
+
+
+def gradients(training: Training, *names: str) -> tuple[dict[str, Tensor], Tensor]:
+    """The gradient, and the losses, of one pass over the next batches of some tasks."""
+    tasks = [task for task in training.tasks if task.name in names]
+    drawn = [(task, task.batches(task.step)) for task in tasks]
+    training.model.train()
+    training.optimizer.zero_grad()
+    losses = sum_of_losses(training.replica, training.task_batches(drawn))
+    found = {n: p.grad.clone() for n, p in training.model.named_parameters() if p.grad is not None}
+    return found, losses
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_the_gradient_of_a_step_of_several_tasks_is_the_sum_of_separate_ones(
+    folder: Path, accumulated: int
+) -> None:
+    # Tasks of other lengths, with masked positions, with spans, of one accumulated part and of several.
+    training = still(folder, **{"cls.loss_weight": 0.5, "match.gradient_accumulation_steps": accumulated})
+    names = [task.name for task in training.tasks]
+    together, losses = gradients(training, *names)
+    expected: dict[str, Tensor] = {}
+    alone = []
+    for name in names:
+        own, loss = gradients(training, name)
+        alone.append(loss)
+        for key, value in own.items():
+            expected[key] = expected.get(key, torch.zeros_like(value)) + value
+    torch.testing.assert_close(losses, torch.cat(alone), atol=2e-6, rtol=0)
+    assert together.keys() == expected.keys()
+    for key, value in expected.items():
+        torch.testing.assert_close(together[key], value, atol=2e-6, rtol=1e-4, msg=key)
+
+
+def test_all_tasks_of_a_step_are_encoded_in_one_pass(folder: Path) -> None:
+    training, calls = still(folder, tasks_per_step="all"), []
+    encoder = training.model.backbone
+    encoder.register_forward_hook(lambda _, given, __: calls.append(given[0]["token_ids"].shape))
+    step = training.next_step()
+    assert [part.task.name for part in step.parts] == ["cls", "match", "mlm", "mrc"]
+    longest = max(batch["token_ids"].shape[1] for part in step.parts for batch in part.batches)
+    assert calls == [(16, longest)]
+    assert (training.rows, training.step) == (16, 1)
+    assert [task.step for task in training.tasks] == [1, 1, 1, 1]
+
+
+def test_one_task_a_step_is_the_default(folder: Path) -> None:
+    plain, told = run(folder), run(folder, tasks_per_step=1)
+    assert identity(plain.recipe) == identity(told.recipe)
+    called: list[Any] = []
+    plain.model.register_forward_hook(lambda _, given, loss: called.append((given[0], loss.shape)))
+    for number, (step, other) in enumerate(zip(plain.steps(), islice(told.steps(), 12), strict=False)):
+        progress = [task.progress(task.step - (task is step.task)) for task in plain.tasks]
+        assert plain.recipe.mixing.draw(1, number, progress) == plain.tasks.index(step.task)
+        assert called[number] == ([step.task.name], torch.Size([1]))
+        assert (len(step.parts), step.loss.item()) == (1, other.loss.item())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tasks_per_step": 2},
+        {"tasks_per_step": 2, "mixing": "round_robin"},
+        {"tasks_per_step": 2, "batch_size": None, "max_tokens_per_batch": 64, "precision": "bf16"},
+        {"tasks_per_step": "all", "balance": "helpers.balances.EqualNorms"},
+        {"tasks_per_step": 2, "balance": "famo"},
+        {"tasks_per_step": 2, "balance": "pcgrad", "gradient_accumulation_steps": 2},
+    ],
+)
+def test_a_resumed_run_of_several_tasks_a_step_repeats_an_uninterrupted_one(
+    folder: Path, settings: dict[str, Any]
+) -> None:
+    if settings.get("balance") == "pcgrad":
+        pytest.importorskip("torchjd")
+
+    def training() -> Training:
+        return run(folder, "cls", "match", "mlm", use_ema=True, ema_decay=0.9, **settings)
+
+    def losses(made: Training, count: int | None = None) -> list[tuple[str, float]]:
+        parts = [step.parts for step in islice(made.steps(), count)]
+        return [(part.task.name, part.loss.item()) for several in parts for part in several]
+
+    uninterrupted, first, second = training(), training(), training()
+    expected = losses(uninterrupted)
+    before = losses(first, 4)
+    save_checkpoint(first, folder / "step_4")
+    load_checkpoint(second, folder / "step_4")
+    assert second.step == 4
+    assert before + losses(second) == expected
+    ours, theirs = second.model.state_dict(), uninterrupted.model.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+def test_a_run_of_several_tasks_a_step_ends_when_its_targets_have_had_their_steps(folder: Path) -> None:
+    both = Controller(tiny.config(folder, "cls", "match", tasks_per_step="all"), argv=[])
+    result = both.train()
+    assert result.steps == {"cls": 20, "match": 20}
+    lines = [line for line in result.history if line["event"] == "step"]
+    assert [(line["step"], line["task"]) for line in lines[:2]] == [(5, "cls"), (5, "match")]
+    assert max(line["step"] for line in result.history) == 20
+    assert (folder / "out" / "match" / "infer_model").is_dir()
+
+
+# The draw
+
+
+def test_a_task_is_among_those_of_a_step_as_often_as_its_share_says() -> None:
+    weights = [5.0, 3.0, 1.0, 0.0, 1.0]
+    assert inclusion_probabilities(weights, 3) == pytest.approx([1, 1, 0.5, 0, 0.5])
+    chances = inclusion_probabilities(weights, 2)
+    assert chances == pytest.approx([1, 0.6, 0.2, 0, 0.2])
+    draws = [draw_tasks(1, step, chances) for step in range(4000)]
+    assert {len(set(drawn)) for drawn in draws} == {2}
+    counts = [sum(k in drawn for drawn in draws) / len(draws) for k in range(5)]
+    assert counts == pytest.approx([1, 0.6, 0.2, 0, 0.2], abs=0.02)
+    assert draw_tasks(1, 7, inclusion_probabilities(weights, 9)) == [0, 1, 2, 4]
+
+
+def progress(*plans: tuple[int, bool], ratios: Sequence[float] = (1.0, 1.0, 1.0, 1.0)) -> list[TaskProgress]:
+    return [
+        TaskProgress(
+            name=str(k), mix_ratio=ratio, rows=40, steps_per_epoch=10, is_target=target, expected_steps=steps
+        )
+        for k, ((steps, target), ratio) in enumerate(zip(plans, ratios, strict=False))
+    ]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize(
+    "plans",
+    [
+        [(20, True), (20, True), (20, True)],
+        [(20, True), (10, False), (3, False)],
+        [(9, True), (31, False), (7, True), (13, False)],
+        [(2, True), (5, False), (5, False)],
+    ],
+)
+def test_every_task_has_exactly_its_plan_when_the_last_planned_step_is_made(
+    plans: list[tuple[int, bool]], count: int
+) -> None:
+    for seed in range(20):
+        tasks, steps = progress(*plans), 0
+        while any(task.step < task.expected_steps for task in tasks if task.is_target):
+            drawn = MixRatio().draw_several(seed, steps, tasks, count)
+            assert 1 <= len(drawn) <= count
+            tasks = [replace(task, step=task.step + (k in drawn)) for k, task in enumerate(tasks)]
+            steps += 1
+        assert [task.step for task in tasks] == [own for own, _ in plans]
+        expected, is_target = zip(*plans, strict=True)
+        assert steps == MixRatio().planned_updates(expected, is_target, count)
+
+
+def test_a_helper_is_spread_over_the_whole_run() -> None:
+    tasks, seen = progress((100, True), (25, False)), []
+    for step in range(100):
+        drawn = MixRatio().draw_several(1, step, tasks, 2)
+        seen.append(1 in drawn)
+        tasks = [replace(task, step=task.step + (k in drawn)) for k, task in enumerate(tasks)]
+    assert 8 <= sum(seen[:50]) <= 17
+    assert sum(seen) == 25
+
+
+def test_a_strategy_draws_one_task_as_ever_and_independent_ones_by_their_weights() -> None:
+    tasks = progress((40, True), (40, True), (20, True), (0, False), ratios=(1.0, 1.0, 0.5, 0.0))
+    assert [MixRatio().draw_several(1, k, tasks, 1) for k in range(30)] == [
+        [MixRatio().draw(1, k, tasks)] for k in range(30)
+    ]
+    independent = MixRatio(mixing_draws="independent")
+    draws = [independent.draw_several(1, step, tasks, 2) for step in range(2000)]
+    counts = [sum(k in drawn for drawn in draws) / len(draws) for k in range(4)]
+    assert counts == pytest.approx([0.8, 0.8, 0.4, 0], abs=0.03)
+    assert independent.planned_updates([40, 40, 20, 0], [True] * 4, 2) == 50
+
+
+def test_the_horizon_counts_global_steps() -> None:
+    assert planned_updates([100, 50], 1) == 150
+    assert planned_updates([100, 50], 2) == 100
+    assert planned_updates([100, 100, 100], 2) == 150
+    assert planned_updates([200, 50, 51], 2) == 200
+
+
+# Mistakes
+
+
+def test_what_cannot_be_put_together_is_reported(folder: Path) -> None:
+    with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* 2.* 3"):
+        run(folder, "cls", "match", tasks_per_step=3)
+    with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* all.* 0"):
+        run(folder, "cls", "match", tasks_per_step=0)
+    with pytest.raises(palm.ConfigError, match=r"balance: DWA.*tasks_per_step"):
+        run(folder, "cls", "match", balance="dwa")
+    for removed in ({"balance": "famo", "dwa_steps": 3}, {"balance": "gradnorm"}, {"balance": "nash_mtl"}):
+        with pytest.raises(palm.ConfigError) as caught:
+            run(folder, "cls", "match", tasks_per_step=2, **removed)
+        assert list(removed)[-1] in str(caught.value)
+        assert str(list(removed.values())[-1]) in str(caught.value) or "dwa_steps" in removed
+    trainer = article.program(article.write_files(folder / "article"))
+    trainer._planned["tasks_per_step"] = "all"
+    with pytest.raises(palm.PalmError, match="get_one_batch"):
+        trainer.get_one_batch()

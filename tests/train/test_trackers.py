@@ -1,0 +1,175 @@
+"""Trackers get the curves, the settings and the results of a run, and keep them on this machine."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from helpers.watching import controller, timeless
+from palm.core.errors import ConfigError, StorageError
+from palm.train.events import Ended, Event, Started
+from palm.train.loop import Step
+from palm.train.trackers import TRACKERS, tracker_problems
+from palm.train.trackers.tracker import Tracker
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
+def curve(folder: Path, task: str, name: str) -> dict[int, float]:
+    """Step -> a number of a task's logged steps."""
+    lines = timeless(folder / "out" / "history.jsonl")
+    return {line["step"]: line[name] for line in lines if line["event"] == "step" and line["task"] == task}
+
+
+@needs("tensorboard")
+def test_tensorboard_has_the_curves_of_the_history(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    controller(tmp_path, trackers=["tensorboard"]).train()
+    found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    found.Reload()
+    for name in ("loss", "mean_loss", "grad_norm"):
+        points = {event.step: event.value for event in found.Scalars(f"cls/{name}")}
+        assert points == pytest.approx(curve(tmp_path, "cls", name), rel=1e-6)
+    lines = timeless(tmp_path / "out" / "history.jsonl")
+    accuracies = {
+        line["step"]: line["scores"]["cls"]["accuracy"] for line in lines if line["event"] == "evaluation"
+    }
+    points = {event.step: event.value for event in found.Scalars("cls/dev_accuracy")}
+    assert points == pytest.approx(accuracies, rel=1e-6)
+    texts = {
+        tag: found.Tensors(tag)[0].tensor_proto.string_val[0].decode() for tag in found.Tags()["tensors"]
+    }
+    assert "learning_rate: 0.001" in texts["configuration/text_summary"]
+    assert "| cls | accuracy | " in texts["results/text_summary"]
+
+
+@needs("tensorboard")
+def test_a_file_in_place_of_the_trackers_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "tensorboard").write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path / 'out' / 'tensorboard'}: "):
+        controller(tmp_path, trackers=["tensorboard"]).train()
+    assert (tmp_path / "out" / "tensorboard").read_text(encoding="utf-8") == "mine"
+
+
+class FullDisk(Tracker):
+    """A tracker whose disk is full after the first points."""
+
+    def start(self, event: Started) -> None:
+        pass
+
+    def log(self, points: Mapping[str, float]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def end(self, event: Ended) -> None:
+        pass
+
+
+def test_a_disk_that_is_full_for_a_tracker_is_named(tmp_path: Path) -> None:
+    tracker = FullDisk("curves", tmp_path / "out")
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path / 'out' / 'curves'}: the disk is full"):
+        controller(tmp_path).train(callbacks=[tracker])
+
+
+class Breaks:
+    """A callback that fails at a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Step) and event.number == self.step:
+            raise RuntimeError("broken")
+
+
+@needs("tensorboard")
+@needs("mlflow")
+def test_a_resumed_run_continues_with_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    trackers = ["tensorboard", "mlflow"]
+    with pytest.raises(RuntimeError, match="broken"):
+        controller(tmp_path, trackers=trackers).train(callbacks=[Breaks(27)])
+    controller(tmp_path, trackers=trackers, resume="auto").train()
+    found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    found.Reload()
+    history = curve(tmp_path, "cls", "loss")
+    points = [(event.step, event.value) for event in found.Scalars("cls/loss")]
+    assert [step for step, _ in points] == list(history)  # none twice
+    assert [value for _, value in points] == pytest.approx(list(history.values()), rel=1e-6)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("palm").experiment_id])  # type: ignore[union-attr]
+    logged = client.get_metric_history(run.info.run_id, "cls/loss")
+    assert sorted(point.step for point in logged) == list(history)  # none twice
+    assert {point.step: point.value for point in logged} == pytest.approx(history)
+    assert run.info.status == "FINISHED"
+    assert (run.data.params["learning_rate"], run.data.params["cls.n_classes"]) == ("0.001", "4")
+
+
+@needs("mlflow")
+def test_mlflow_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    controller(tmp_path, trackers=["mlflow"]).train()
+    client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("palm")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    points = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "cls/loss")}
+    assert points == pytest.approx(curve(tmp_path, "cls", "loss"))
+    assert run.info.status == "FINISHED"
+    names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert {"resolved_config.yaml", "results.md"} <= names
+
+
+@needs("trackio")
+def test_trackio_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    controller(tmp_path, trackers=["trackio"]).train()
+    import trackio
+
+    logs = trackio.SQLiteStorage.get_logs("palm", "out")
+    points = {line["step"]: line["cls/loss"] for line in logs if "cls/loss" in line}
+    assert points == pytest.approx(curve(tmp_path, "cls", "loss"))
+    assert [line["best/cls/step"] for line in logs if "best/cls/step" in line]
+
+
+@needs("trackio")
+def test_a_resumed_run_has_no_point_twice_in_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    with pytest.raises(RuntimeError, match="broken"):
+        controller(tmp_path, trackers=["trackio"]).train(callbacks=[Breaks(27)])
+    controller(tmp_path, trackers=["trackio"], resume="auto").train()
+    import trackio
+
+    logs = trackio.SQLiteStorage.get_logs("palm", "out")
+    steps = sorted(line["step"] for line in logs if "cls/loss" in line)
+    assert steps == list(curve(tmp_path, "cls", "loss"))
+
+
+def test_a_tracker_that_is_not_there_is_named_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (problem,) = tracker_problems(["tensorbord"])
+    assert "'tensorbord'" in problem
+    assert "'tensorboard'" in problem
+    assert all(name in problem for name in TRACKERS)
+    monkeypatch.setitem(TRACKERS, "no_such_package", ("", "pip install 'palm-torch[tensorboard]'"))
+    with pytest.raises(ConfigError) as error:
+        controller(tmp_path, trackers=["no_such_package"]).train()
+    (problem,) = error.value.problems
+    assert "trackers: " in problem
+    assert "'no_such_package'" in problem
+    assert problem.endswith("pip install 'palm-torch[tensorboard]'")

@@ -1,0 +1,375 @@
+"""One stream of events, to callbacks of all kinds, and none of them changes a loss."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import palm
+from helpers import tiny, watching
+from helpers.watching import controller
+from palm.core.errors import ConfigError
+from palm.core.invocation import START
+from palm.train.events import Ended, Evaluated, Event, Logged, Saved
+from palm.train.history import HISTORY_FILE, read_lines
+from palm.train.loop import Step
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def losses_of(events: list[Event]) -> list[float]:
+    return [event.loss.item() for event in events if isinstance(event, Step)]
+
+
+def test_every_observer_hears_the_same_in_the_same_order(tmp_path: Path) -> None:
+    watching.KINDS.clear()
+    heard: list[Event] = []
+    path = "helpers.watching.note_kind"
+    controller(tmp_path, callbacks=[path]).train(callbacks=[heard.append])
+    assert [type(event).__name__ for event in heard] == watching.KINDS
+    assert watching.KINDS[0] == "Started"
+    assert watching.KINDS[-1] == "Ended"
+    evaluated = next(k for k, event in enumerate(heard) if isinstance(event, Evaluated))
+    steps = [event.number for event in heard[:evaluated] if isinstance(event, Step)]
+    assert heard[evaluated].step == steps[-1]  # type: ignore[attr-defined]
+    assert {event.kind for event in heard if isinstance(event, Saved)} >= {"target", "best", "checkpoint"}
+    assert isinstance(heard[-1], Ended)
+
+
+def test_the_result_has_the_mean_loss_of_tasks_none_of_whose_steps_was_logged(tmp_path: Path) -> None:
+    logged = controller(tmp_path / "a", print_every_n_steps=1).train()
+    silent = controller(tmp_path / "b", print_every_n_steps=-1).train()
+    means = {line["task"]: line["mean_loss"] for line in logged.history if line["event"] == "step"}
+    assert silent.losses == logged.losses == pytest.approx(means, rel=1e-6)
+
+
+def test_a_step_is_written_down_before_what_follows_from_it(tmp_path: Path) -> None:
+    """A checkpoint holds the number of history lines, and a resumed run cuts off the others.
+
+    So the history comes before what evaluates and saves, what evaluates before the saver of best models, and
+    the saver of checkpoints last: only the line of the checkpoint itself lies behind it.
+    """
+    heard: list[Event] = []
+    settings = {"print_every_n_steps": 10, "eval_every_n_steps": 10, "save_every_n_steps": 10}
+    controller(tmp_path, **settings).train(callbacks=[heard.append])
+    at_ten = [event for event in heard if getattr(event, "step", getattr(event, "number", None)) == 10]
+    kinds = [event.kind if isinstance(event, Saved) else type(event).__name__ for event in at_ten]
+    assert kinds == ["Logged", "Step", "Evaluated", "best", "best_overall", "best_overall", "checkpoint"]
+    lines = read_lines(tmp_path / "out" / HISTORY_FILE)
+    state = json.loads((tmp_path / "out" / "step_10" / "state.json").read_text(encoding="utf-8"))
+    kept = state["attached"]["history"]["lines"]
+    assert [line["event"] for line in lines[:kept] if line["step"] == 10] == [
+        "step",
+        "draws",
+        "evaluation",
+        "saved",
+        "saved",
+        "saved",
+    ]
+    assert (lines[kept]["kind"], lines[kept]["path"]) == ("checkpoint", "step_10")
+
+
+def test_no_observer_changes_a_loss(tmp_path: Path) -> None:
+    bare = [step.loss.item() for step in controller(tmp_path).training().steps()]
+    heard: list[Event] = []
+    watched = controller(tmp_path, print_every_n_steps=1, progress="bar")
+    watched.train(callbacks=[heard.append])
+    assert losses_of(heard) == bare
+
+
+def test_numbers_are_fetched_for_logged_steps_only(tmp_path: Path) -> None:
+    heard: list[Event] = []
+    controller(tmp_path, print_every_n_steps=7).train(callbacks=[heard.append])
+    logged = [event for event in heard if isinstance(event, Logged)]
+    steps = {event.number: event for event in heard if isinstance(event, Step)}
+    assert [event.step for event in logged] == [number for number in steps if number % 7 == 0]
+    assert [event.loss for event in logged] == [steps[event.step].loss.item() for event in logged]
+    assert all(event.steps_per_second > 0 and event.remaining >= 0 for event in logged)
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        (
+            ["helpers.watching.nothing"],
+            "callbacks: the callback 'helpers.watching.nothing' cannot be imported",
+        ),
+        (["helpers.watching.NOT_CALLABLE"], "callbacks: helpers.watching.NOT_CALLABLE"),
+        (["helpers.watching.Killer"], "missing 1 required positional argument: 'step'"),
+    ],
+)
+def test_callbacks_that_cannot_be_had_are_named(tmp_path: Path, callbacks: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        controller(tmp_path, callbacks=callbacks).train()
+    assert message.split(": ", 1)[1] in str(error.value)
+
+
+def test_a_callback_may_have_settings(tmp_path: Path) -> None:
+    result = controller(tmp_path, callbacks={"helpers.watching.Killer": {"step": -1}}).train()
+    assert result.steps["cls"] >= 20
+
+
+def test_the_line_of_a_step_has_palms_words_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        controller(tmp_path, progress="lines").train()
+    lines = [line for line in caplog.messages if line.startswith("Global step: 3.")]
+    pattern = (
+        r"Global step: 3\. Task: \w+, step \d/10 \(epoch 0\), loss: \d\.\d{3}, speed: \d+\.\d\d steps/s, "
+        r"mean loss: \d\.\d{3}, learning rate: \d\.\d\de-\d\d, elapsed: \d:\d\d:\d\d, remaining: \d:\d\d:\d\d"
+    )
+    assert len(lines) == 1
+    assert re.fullmatch(pattern, lines[0])
+    rows = [line for line in caplog.messages if re.match(r"(cls|mrc): row \d: ", line)]
+    assert len(rows) == 6
+    assert all(
+        re.fullmatch(r"cls: row \d: \[CLS\] \w+ has a .* \. \[SEP\] \| label: \d", r)
+        for r in rows
+        if r[0] == "c"
+    )
+    answers = [
+        re.fullmatch(r"mrc: row \d: \[CLS\] .* has a \w+ (\w+) .* \| answer: (\w+)", r)
+        for r in rows
+        if r[0] == "m"
+    ]
+    assert all(match is not None and match[1] == match[2] for match in answers)
+
+
+def test_labels_have_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = watching.configuration(tmp_path, progress="lines")
+    colours = ["red", "green", "blue", "grey"]
+    lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    named = [f"{colours[int(line[0])]}{line[1:]}" for line in lines[1:]]
+    (tmp_path / "cls.tsv").write_text("\n".join([lines[0], *named]) + "\n", encoding="utf-8")
+    given["tasks"]["cls"]["label_map"] = {name: number for number, name in enumerate(colours)}
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.Controller(given, argv=[]).train()
+    rows = [line for line in caplog.messages if line.startswith("cls: row ")]
+    assert len(rows) == 3
+    for row in rows:
+        text, label = row.split(" | label: ")
+        assert label in text.split()
+
+
+def test_none_shows_no_steps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "palm"):
+        controller(tmp_path, progress="none").train()
+    assert not [line for line in caplog.messages if "loss: " in line or ": row " in line]
+    assert "cls: train finished!" in caplog.messages
+
+
+def test_a_result_is_a_table_for_terminals_and_notebooks(tmp_path: Path) -> None:
+    result = controller(tmp_path).train()
+    head, cls, mrc, last = str(result).splitlines()
+    assert head.split() == [
+        "task",
+        "steps",
+        "planned",
+        "mean",
+        "loss",
+        "best",
+        "score",
+        "at",
+        "step",
+        "saved",
+        "at",
+    ]
+    assert cls.split()[:3] == ["cls", str(result.steps["cls"]), "20"]
+    assert cls.endswith("cls/best_model")
+    assert mrc.endswith("mrc/infer_model")
+    assert last.startswith(f"{sum(result.steps.values())} steps in ")
+    assert result._repr_html_() == f"<pre>{result}</pre>"
+    assert result.paths["checkpoint"] == f"step_{sum(result.steps.values()) // 10 * 10}"
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from helpers.watching import controller
+print(sorted(controller(Path(sys.argv[1])).train().steps))
+"""
+
+
+def program(folder: Path) -> list[str]:
+    """The words of a program that trains in a folder."""
+    file = folder / "program.py"
+    file.write_text(PROGRAM, encoding="utf-8")
+    return [str(file), str(folder)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return {**kept, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", **more}
+
+
+def on_a_terminal(words: list[str], columns: int, **more: str) -> str:
+    """What a program shows on a terminal of this width."""
+    parent, child = pty.openpty()
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    run = subprocess.Popen(
+        words, cwd=ROOT, env=environment(TERM="xterm", **more), stdout=subprocess.PIPE, stderr=child
+    )
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    assert run.stdout is not None
+    answer = run.stdout.read()
+    assert (run.wait(), answer) == (0, b"['cls', 'mrc']\n"), shown.decode()
+    os.close(parent)
+    return shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "beside"),
+    [
+        (40, {}, r""),
+        (80, {"NO_COLOR": "1"}, r", lr \d\.\de[-+]\d\d, \d+ examples/s"),
+        (200, {}, r", lr \d\.\de[-+]\d\d, \d+ examples/s, \d+ tokens/s, \d+\.\d GiB"),
+    ],
+    ids=["narrow", "80", "200"],
+)
+def test_a_terminal_gets_bars(
+    tmp_path: Path, loaded_python: list[str], columns: int, more: dict[str, str], beside: str
+) -> None:
+    shown = on_a_terminal([*loaded_python, *program(tmp_path)], columns, **more)
+    last = re.sub(r"\x1b\[\d*m", "", shown[shown.rindex("100% |") :])
+    assert re.match(rf"100% \|█{{10,}}\| (\d+)/\1 \[\d\d:\d\d<00:00{beside}\]", last)
+    score = r"accuracy 0\.\d{4} \(best 0\.\d{4}\)" if columns > 40 else "acc"
+    assert re.search(r"  cls \d+/20, loss \d\.\d{3}, " + score, shown)
+    mrc = re.findall(r"  mrc (\d+)/(\d+), ", shown)  # the helper may get more steps than planned
+    assert {planned for _, planned in mrc} == {"20"}
+    assert "Global step: " not in shown
+    assert "cls: train finished!\n" in shown.replace("\r", "")
+    assert ("\x1b[32m" in shown) == (not more)
+    pieces = re.split(r"[\r\n]|\x1b\[A", re.sub(r"\x1b\[\d*m", "", shown))
+    bars = [piece for piece in pieces if "% |" in piece or re.match(r"  (cls|mrc) ", piece)]
+    assert max(map(len, bars)) <= columns
+
+
+def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path, loaded_python: list[str]) -> None:
+    words = [*loaded_python, *program(tmp_path)]
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=True
+    )
+    assert done.stdout == "['cls', 'mrc']\n"
+    assert "Global step: 3. Task: " in done.stderr
+    assert "\r" not in done.stderr
+
+
+def palm_train(python: list[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    given = watching.configuration(folder, num_epochs=1, eval_every_n_steps=-1)
+    tasks = given.pop("tasks")
+    for name, task in tasks.items():
+        (folder / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")
+    (folder / "config.yaml").write_text(json.dumps(given), encoding="utf-8")
+    words = [*python, START[-1], "train", str(folder / "config.yaml"), *options]
+    return subprocess.run(words, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
+
+
+def test_quiet_shows_only_warnings(tmp_path: Path, loaded_python: list[str]) -> None:
+    done = palm_train(loaded_python, tmp_path, "--quiet")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_verbose_shows_when_and_where_and_an_error_with_its_traceback(
+    tmp_path: Path, loaded_python: list[str]
+) -> None:
+    done = palm_train(loaded_python, tmp_path, "--verbose", "--cls.train_file", "nowhere.tsv")
+    assert done.returncode == 2
+    first, *others = done.stderr.splitlines()
+    assert re.fullmatch(r"[-\d]+ [:,\d]+ __init__:\d+: palm \d.*, Python \d.*, .*", first)
+    assert "Traceback (most recent call last):" in others
+    assert others[-1].startswith("error: ")
+
+
+HOST = """
+import logging, sys
+import palm.core.logging as ours
+ours.show_on_console()
+ours.logger.info("before")
+logging.basicConfig(stream=sys.stdout, format="host %(name)s %(message)s", level=logging.INFO)
+ours.logger.info("after")
+"""
+
+
+def test_a_program_that_configures_logging_gets_the_records() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOST],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("host palm after\n", "before\n")
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "told", "last"),
+    [
+        ({"batch_size": 4}, 2, [], []),
+        (
+            {"batch_size": 12},
+            2,
+            [],
+            ["cls: 8 of its 40 rows were not trained on in the last pass over them, number 2"],
+        ),
+        (
+            {"batch_size": 22},
+            3,
+            [
+                "cls: an epoch counts whole steps, 22 of 40 rows; to cover more, use a smaller batch or a "
+                "larger num_epochs (its 3 steps are 1.6 passes over the rows)"
+            ],
+            ["cls: 14 of its 40 rows were not trained on in the last pass over them, number 2"],
+        ),
+    ],
+)
+def test_rows_that_an_epoch_leaves_out_are_reported(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    batch: dict[str, int],
+    epochs: int,
+    told: list[str],
+    last: list[str],
+) -> None:
+    settings = tiny.config(tiny.write_files(tmp_path), "cls", **batch, num_epochs=epochs)
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.Controller(settings, argv=[]).train()
+    assert [line for line in caplog.messages if "an epoch counts" in line] == told
+    assert [line for line in caplog.messages if "not trained on" in line] == last
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="only Linux tells a process its own peak")
+def test_the_memory_of_a_run_is_not_that_of_the_program_that_started_it() -> None:
+    child = (
+        "import torch; from palm.train import throughput; print(throughput.memory_bytes(torch.device('cpu')))"
+    )
+    parent = (
+        "import subprocess, sys\n"
+        "large = b'1' * 1_000_000_000\n"
+        f"subprocess.run([sys.executable, '-c', {child!r}], check=True)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", parent], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert 50_000_000 < int(done.stdout) < 900_000_000
