@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from palm.core.component import Component, Translate, checked_phase, unused
+from palm.core.component_2x import Component2x, Translate, checked_phase, unused
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
@@ -17,7 +17,7 @@ SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
 """Features of the whole text; both are the same tensor, as in PaddlePALM."""
 
 
-class Backbone(Component, nn.Module):
+class Backbone(Component2x, nn.Module):
     """A shared encoder.
 
     Attributes:

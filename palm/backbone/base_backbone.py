@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Collection
 
 from palm.backbone import base
-from palm.core.component import Phased
+from palm.core.component_2x import Phased
 from palm.core.tensor_specs import Tensors
 
 

@@ -15,7 +15,7 @@ from palm.compat.predicting import logged_steps, predicted, results_of
 from palm.compat.shared_pass import SharedPass, versions
 from palm.compat.trainer import Trainer
 from palm.core.checks import raise_any, type_problems
-from palm.core.component import checked_phase
+from palm.core.component_2x import checked_phase
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.registry import unknown

@@ -17,7 +17,7 @@ from palm.compat.base import TrainerBase
 from palm.compat.fitting import task_of
 from palm.compat.predicting import logged_steps, predicted, prediction_batches, results_of
 from palm.core.checks import number_problems, path_problems, raise_any, type_problems
-from palm.core.component import checked_phase
+from palm.core.component_2x import checked_phase
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from palm.core.component import Component
+from palm.core.component_2x import Component2x
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry
 
 
-class Schedule(Component, ABC):
+class Schedule(Component2x, ABC):
     """A learning-rate schedule; it has no state, so a resumed run needs only the step."""
 
     not_called: ClassVar[Mapping[str, str]] = {

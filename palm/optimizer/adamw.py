@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from palm.core.component import Translate, unused
+from palm.core.component_2x import Translate, unused
 from palm.optimizer.base import OPTIMIZERS, Optimizer
 from palm.optimizer.moments import EpsilonHatRule, FusedAdamW, MomentOptimizer, flush_small_moments
 

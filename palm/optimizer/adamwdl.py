@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from palm.core.component import Translate, unused
+from palm.core.component_2x import Translate, unused
 from palm.core.errors import ConfigError
 from palm.core.registry import imported
 from palm.optimizer.base import OPTIMIZERS, LayerNames, Optimizer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from palm.core.component import Component, Translate, unused
+from palm.core.component_2x import Component2x, Translate, unused
 from palm.core.registry import Registry
 from palm.parallel.shards import full_tensor
 
@@ -20,7 +20,7 @@ LayerNames = Sequence[Sequence[str]]
 """Parameter names: those of the embeddings, then those of each layer, from the lowest."""
 
 
-class Optimizer(Component, ABC):
+class Optimizer(Component2x, ABC):
     """Settings of an optimizer; `build` creates the torch optimizer once there is a model.
 
     Attributes:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from palm.core.component import Translate, unused
+from palm.core.component_2x import Translate, unused
 from palm.core.errors import ConfigError
 from palm.optimizer.base import OPTIMIZERS, Optimizer
 from palm.optimizer.moments import Group, MomentOptimizer, MomentRule

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems
-from palm.core.component import Component, Translate, checked_phase
+from palm.core.component_2x import Component2x, Translate, checked_phase
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
 from palm.paradigm.results import Results
@@ -33,7 +33,7 @@ def head_problems(hidden_size: object, initializer_range: object, dropout_prob: 
     ]
 
 
-class Head(Component, Results, nn.Module):
+class Head(Component2x, Results, nn.Module):
     """Base class of heads; a head never sees files, tokenizers or paths.
 
     Attributes:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import count_problems, raise_any
-from palm.core.component import Translate, unused
+from palm.core.component_2x import Translate, unused
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems

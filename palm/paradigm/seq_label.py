@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from palm.core.checks import positive_problems, raise_any
-from palm.core.component import Translate
+from palm.core.component_2x import Translate
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, Judged, TokenHead, values_by_row

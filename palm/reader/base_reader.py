@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from palm.core.component import Phased
+from palm.core.component_2x import Phased
 from palm.core.errors import DataError, WiringError
 from palm.core.tensor_specs import Specs, Tensors
 from palm.reader import base

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 import torch
 
 from palm.core.checks import count_problems, path_problems, raise_any
-from palm.core.component import Component, Translate, checked_phase, unused
+from palm.core.component_2x import Component2x, Translate, checked_phase, unused
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
 from palm.core.tensor_specs import Specs, mismatches
 from palm.reader.cache import DataCache, training_rows
@@ -76,7 +76,7 @@ def _seeded(seed: int | None) -> dict[str, Any]:
     return {}
 
 
-class Methods2x(Component):
+class Methods2x(Component2x):
     """The methods of a reader for programs of PaddlePALM 2.x; the rest of the reader does not need them.
 
     Every reader, including a user's, has them, because such programs call them; only trainers read the

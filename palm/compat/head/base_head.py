@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from palm.core.component import Phased
+from palm.core.component_2x import Phased
 from palm.core.tensor_specs import Specs, Tensors, specs_of
 from palm.paradigm import base
 

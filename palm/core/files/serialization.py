@@ -85,7 +85,7 @@ def rebuild(
         component = registry.named_in_directory(saved["name"], folder, trust)
         files = path_settings(component)
         settings = {
-            name: _setting(value, folder, component.aliases.get(name, name) in files, f"{place}: {name}")
+            name: _setting(value, folder, name in files, f"{place}: {name}")
             for name, value in saved["settings"].items()
         }
         if "phase" in settings:  # a component for PaddlePALM 2.x; saved models are for prediction
