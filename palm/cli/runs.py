@@ -163,12 +163,6 @@ def _train_one(options: argparse.Namespace) -> None:
             metavar="N,...,all",
             help="compare with each of these numbers of training rows, and plot scores against rows",
         ),
-        cli.option(
-            "--screen",
-            type=int,
-            metavar="N",
-            help="first estimate the effect of each auxiliary, and compare with only the best N of them",
-        ),
         cli.repeated(
             "--tune",
             "NAME=V1,V2",
@@ -205,13 +199,6 @@ def compare_tasks(options: argparse.Namespace) -> None:
         "tune": grid_words(options.tune, "--tune"),
         "argv": options.settings,
     }
-    if options.screen is not None:
-        from palm.experiments.comparison.screen import screened
-
-        if options.rows is not None:
-            raise PalmError("--screen and --rows cannot be used together; run one after the other")
-        cli.write_line(screened(options.config, options.task_dir, keep=options.screen, **chosen))
-        return
     if options.rows is None:
         cli.write_line(compare(options.config, options.task_dir, **chosen))
         return

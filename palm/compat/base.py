@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from palm.compat.assembly import Assembly, Forward, require, seed_of
 from palm.compat.fitting import DevFiles, Metrics, set_dev_data
@@ -39,7 +39,6 @@ from palm.train.saving import PeriodicSaver, evaluation_observers, save_model
 from palm.train.stopping import StopOnSignal
 from palm.train.task import Task
 from palm.train.trackers import trackers_of
-from palm.train.transfer import TransferProbe
 
 FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
 """`save_type` -> prefix of the name of the saved directory."""
@@ -167,7 +166,6 @@ class TrainerBase(Assembly):
         progress: Progress = "auto",
         callbacks: Sequence[Observer] = (),
         trackers: Sequence[str] = (),
-        transfer_every_n_steps: int | Literal["auto"] = -1,
     ) -> TrainingResult:
         """Train until every target has had its steps.
 
@@ -179,7 +177,7 @@ class TrainerBase(Assembly):
             dev_file: data with labels to evaluate on during training; for several tasks, task -> file.
             metrics: names of metrics; for several tasks, task -> names; by default those of the heads.
             eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: settings.
-            progress, trackers, transfer_every_n_steps: settings.
+            progress, trackers: settings.
             callbacks: called with every event of the run, see `palm.train.events`.
 
         Raises:
@@ -198,12 +196,11 @@ class TrainerBase(Assembly):
             raise ConfigError("early_stopping_patience needs a dev_file")
         folder = self._save_path
         actors = evaluation_observers(evaluator, folder, {}, early_stopping_patience, early_stopping_by)
-        probes = TransferProbe.wanted(run, transfer_every_n_steps)
         # The saver comes last, so its checkpoint includes the evaluation of the same step.
         own = [] if self._saver is None else [self._saver]
         with nullcontext() if folder is None or not is_main_process() else only_run_in(folder):
             watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
-            return self._train_observed(run, [*probes, self._log_finish, *actors, *own], watch)
+            return self._train_observed(run, [self._log_finish, *actors, *own], watch)
 
     def _train_observed(self, run: Training, observers: Sequence[Observer], watch: Watch) -> TrainingResult:
         if run.step and all(task.done for task in run.tasks if task.is_target):

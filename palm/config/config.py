@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from palm.config.conversion import Mismatch, convert_value, describe_mismatch
-from palm.config.foreign import FOREIGN
+from palm.config.foreign import FOREIGN, REMOVED
 from palm.config.layers import SettingsLayer, json_ready
 from palm.config.printing import printed
 from palm.config.schema import REQUIRED, Consumer, Parameter, settings_of
@@ -320,6 +320,8 @@ class Config:
 
         `owners` are the components that accept it, `own` those of the task or the run.
         """
+        if name in REMOVED:
+            return f"{name!r} is no longer a setting; leave it out: {REMOVED[name]}"
         if name in FOREIGN:
             return f"nothing uses {name!r}; in palm it is {FOREIGN[name]}"
         if task is not None and name in self._known[None]:

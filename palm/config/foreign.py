@@ -72,4 +72,9 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
 }
 """Setting, worded as advice on what to write -> its names in other programs."""
 
+REMOVED = {
+    "transfer_every_n_steps": "palm compare shows what each auxiliary is worth, by training without it",
+}
+"""A removed setting of palm -> what to do instead."""
+
 FOREIGN = {other: ours for ours, names in _TRAINING_ARGUMENTS.items() for other in names}

@@ -52,7 +52,6 @@ from palm.train.saving import TargetSaver, checkpoint_saver, evaluation_observer
 from palm.train.stopping import StopOnSignal
 from palm.train.task import Task
 from palm.train.trackers import trackers_of
-from palm.train.transfer import TransferProbe
 from palm.train.warm_start import start_from
 
 if TYPE_CHECKING:
@@ -231,14 +230,13 @@ class Controller:
         keep = settings.keep_last_n
         targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
         saver = checkpoint_saver(training, path, settings.save_every_n_steps, keep, run_id)
-        probes = TransferProbe.wanted(training, settings.transfer_every_n_steps)
         acting = evaluation_observers(
             evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
         )
         # Only during training: before, there is nothing to save in a checkpoint.
         with directory.explaining(), stop_request() as request:
             stopping = StopOnSignal(training, request, saver, directory.resume_advice)
-            result = run_training(training, [*probes, *acting, targets, saver, stopping], watch)
+            result = run_training(training, [*acting, targets, saver, stopping], watch)
         for line in aligned(result.models(path)):
             logger.info("%s", line)
         with report_missing_ranks("at the end of training"):

@@ -40,8 +40,6 @@ class RunSettings:
         tasks_per_step: number of distinct tasks that are trained together in a step, or all.
         balance: how the tasks of one step are weighted: uncertainty, dwa, famo, pcgrad, cagrad, mgda or
             upgrad, or the dotted path of a class; by default, their losses are summed.
-        transfer_every_n_steps: steps between comparisons of the tasks' gradients, and of the effect of a step
-            on one task on the losses of the others; auto: as often as takes about 2 % of the time; -1: never.
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each by default.
         target_tag: 1 for a target task, 0 for an auxiliary one, per task; all are targets by default.
         task_reuse_tag: tasks with equal tags share one head; no heads are shared by default.
@@ -111,7 +109,6 @@ class RunSettings:
     mixing: str = field(default="mix_ratio", metadata=OF_SEVERAL)
     tasks_per_step: TasksPerStep = field(default=1, metadata=OF_SEVERAL)
     balance: str | None = field(default=None, metadata=OF_SEVERAL)
-    transfer_every_n_steps: int | Literal["auto"] = field(default=-1, metadata=OF_SEVERAL)
     mix_ratio: list[float] | None = field(default=None, metadata=PER_TASK | OF_SEVERAL)
     target_tag: list[int] | None = field(default=None, metadata=PER_TASK)
     task_reuse_tag: list[str] | None = field(default=None, metadata=PER_TASK)
@@ -187,10 +184,6 @@ def _is_count_or_never(value: int) -> bool:
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_epochs": (lambda value: 0 < value < math.inf, "above 0"),
     "max_steps": (lambda value: value >= 1, "1 or more"),
-    "transfer_every_n_steps": (
-        lambda value: value == "auto" or _is_count_or_never(value),
-        "1 or more, auto or -1",
-    ),
     **dict.fromkeys(
         [
             "print_every_n_steps",

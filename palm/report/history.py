@@ -19,7 +19,6 @@ from palm.train.events import (
     PlannedTask,
     Saved,
     StageStarted,
-    Transferred,
     Warned,
 )
 from palm.train.history import HISTORY_FILE, read_events
@@ -35,7 +34,6 @@ class History:
     steps: Sequence[Logged] = ()
     draws: Sequence[Drawn] = ()
     evaluations: Sequence[Evaluated] = ()
-    transfers: Sequence[Transferred] = ()
     stages: Sequence[StageStarted] = ()
     saved: Sequence[Saved] = ()
     warnings: Sequence[Warned] = ()
@@ -102,7 +100,6 @@ def read_history(run: str | Path) -> History:
         steps,
         of_kind(Drawn),
         of_kind(Evaluated),
-        of_kind(Transferred),
         of_kind(StageStarted),
         of_kind(Saved),
         of_kind(Warned),

@@ -30,7 +30,6 @@ from palm.report.history import History
 from palm.report.run import Run, read_run
 from palm.report.task_charts import task_charts
 from palm.train.run_names import CONFIGURATION
-from palm.train.transfer_report import influences, matrix
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -134,7 +133,6 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
     """Return the HTML of a run's page; all text from the run is escaped."""
     history = run.history
     encoder = (each.value for each in run.sections.get("global", ()) if each.name == "backbone")
-    found = influences(history.transfers)
     template = environment().get_template("page.html")
     return template.render(
         run=run,
@@ -147,8 +145,6 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         task_charts=list(task_charts([SeedGroup(run.name, [run])])),
         update_charts=list(_update_charts(history)),
         mix_chart=_mix_chart(history),
-        transfer=matrix(found),
-        cosines={frozenset((each.helper, each.target)): each for each in found if each.cosine is not None},
         pace_charts=[Chart(each.name, each.name, [Line(each)]) for each in curves.paces(history)],
         stages=[(stage.step, stage.stage) for stage in history.stages],
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),

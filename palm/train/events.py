@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 Line = dict[str, Any]
 """An event as JSON."""
 
-Pairs = Mapping[str, Mapping[str, float]]
-"""Task -> task -> a value; NaN if there is none, as for a task without a gradient."""
-
 NOT_RECORDED: Mapping[str, Any] = {"recorded": False}
 """Metadata of a field that can be derived from others and is not part of an event's line."""
 
@@ -244,24 +241,6 @@ class Evaluated(Event, recorded_as="evaluation"):
     dev_loss: Mapping[str, float] = field(default_factory=dict)
     best: Sequence[str] = ()
     seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Transferred(Event, recorded_as="transfer"):
-    """One comparison of all tasks.
-
-    Args:
-        step: the global step after which it took place.
-        cosine: cosines of the tasks' gradients of the whole encoder.
-        look_ahead: task a -> task b -> decrease of b's loss after a step on a, relative to an equally long
-            step on b itself: 1 is just as good, values below 0 are harmful.
-        took: duration in seconds.
-    """
-
-    step: int
-    cosine: Pairs
-    look_ahead: Pairs
-    took: float = 0.0
 
 
 @dataclass(frozen=True)

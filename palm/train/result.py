@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from palm.core.shown import aligned, shown_score
-from palm.train.events import Evaluated, Line, Logged, Saved, Transferred, event_of
-from palm.train.transfer_report import Influence, influences, matrix
+from palm.train.events import Evaluated, Line, Logged, Saved, event_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class TrainingResult:
         losses: task -> running mean of its training loss at the end; in a run with stages, at its last
             logged step.
         seconds: duration, including earlier parts of a resumed run.
-        transfer: effects of steps on each task on the others, if measured (`transfer_every_n_steps`).
         stages: task -> the last stage that trained it, in a run with stages.
     """
 
@@ -46,7 +44,6 @@ class TrainingResult:
     paths: Mapping[str, str]
     losses: Mapping[str, float | None]
     seconds: float
-    transfer: Sequence[Influence] = ()
     stages: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -93,7 +90,7 @@ class TrainingResult:
     def __str__(self) -> str:
         end = "; interrupted, continue with resume: auto" if self.is_interrupted else ""
         summary = f"{sum(self.steps.values())} steps in {self.seconds:.1f} s{end}"
-        return "\n".join([*aligned(self.rows()), summary, *aligned(matrix(self.transfer))])
+        return "\n".join([*aligned(self.rows()), summary])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -117,7 +114,6 @@ def result_of(
     best: dict[str, BestScores] = {}
     paths: dict[str, str] = {}
     losses: dict[str, float | None] = {}
-    comparisons: list[Transferred] = []
     for line in lines:
         event = event_of(line)
         if isinstance(event, Logged):
@@ -126,8 +122,6 @@ def result_of(
             best |= {task: BestScores(event.step, line["scores"][task]) for task in event.best}
         elif isinstance(event, Saved) and event.kind in KEYS:
             paths[KEYS[event.kind].format(event.task)] = line["path"]
-        elif isinstance(event, Transferred):
-            comparisons.append(event)
     return TrainingResult(
         history=tuple(lines),
         best=best,
@@ -136,6 +130,5 @@ def result_of(
         paths=paths,
         losses=losses,
         seconds=seconds,
-        transfer=influences(comparisons),
         stages=stages,
     )

@@ -55,7 +55,7 @@ ELSEWHERE = {"stages", "num_devices", "early_stopping_patience", "mixing_referen
 """The same with tests of their own: below, or where a plan follows dev scores."""
 
 NOT_PLANNED = {
-    *("task_instance", "balance", "transfer_every_n_steps", "task_reuse_tag", "backbone"),
+    *("task_instance", "balance", "task_reuse_tag", "backbone"),
     *("backbone_config_path", "pretrain_path", "start_from", "reset", "save_path", "optimizer"),
     *("lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "print_every_n_steps", "progress"),
     *("quiet", "verbose", "callbacks", "trackers", "keep_last_n", "best_by", "early_stopping_by", "resume"),

@@ -74,6 +74,13 @@ def test_misspelt_keys_wrong_types_and_missing_files_come_in_one_report(
     assert "--batch_sise: nothing uses 'batch_sise'; did you mean 'batch_size'?" in message
 
 
+def test_a_removed_setting_is_an_error_that_says_what_to_do(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = run.train(capsys, "--transfer_every_n_steps", "auto")
+    assert re.search(r"--transfer_every_n_steps: .*leave it out.*palm compare", message)
+
+
 def test_a_missing_column(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run.replace("match.tsv", "text_b", "text_c")
     message = run.train(capsys)

@@ -164,7 +164,7 @@ def ranges() -> Iterator[Mistake]:
             ({name: value}, f"{name} should be 1 or more", f"not {value}")
             for name in (
                 *("print_every_n_steps", "save_every_n_steps", "save_infermodel_every_n_steps"),
-                *("eval_every_n_steps", "early_stopping_patience", "transfer_every_n_steps", "keep_last_n"),
+                *("eval_every_n_steps", "early_stopping_patience", "keep_last_n"),
             )
             for value in (0, -5)
         ),

@@ -20,7 +20,6 @@ import palm
 from helpers import tiny
 from palm.backbone import layer
 from palm.controller.controller import Controller
-from palm.core.errors import ConfigError
 from palm.core.numerics import layers
 from palm.parallel import replica
 from palm.parallel.exchange import GradientExchange
@@ -28,7 +27,6 @@ from palm.parallel.group import gather_objects, is_main_process, rank, world_siz
 from palm.parallel.shards import full_tensors
 from palm.train.evaluation import Evaluator
 from palm.train.loop import Training
-from palm.train.transfer import TransferProbe
 
 TASKS = ("cls", "mlm", "mrc")
 ROWS = 41  # no multiple of any batch
@@ -136,10 +134,6 @@ def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
             own = {name: p.grad for name, p in training.model.named_parameters() if p.grad is not None}
             found["gradients"].append(full_tensors(own))
         found["kept"] = gather_objects(len(found["gradients"][0]))
-        try:
-            TransferProbe(training, 1)
-        except ConfigError as error:
-            found["refused"] = str(error)
     if is_main_process():
         torch.save({**found, "dtypes": sorted(found["dtypes"])}, path)
 
@@ -187,7 +181,7 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     controller.train()
     resume_all(folder, processes)
     seen: dict[str, Any] = {"rank": rank(), "ranks": world_size(), "counts": predict_all(controller, folder)}
-    exchanges, compared = {}, {}
+    exchanges = {}
     for name, settings in VARIANTS.items():
         if settings.get("backbone") == "transformers":
             settings["backbone_config_path"] = str(folder / "modernbert.json")
@@ -200,9 +194,6 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
             del made["dropout_prob"]  # the head has none
         training = Controller(made, argv=[]).training()
         record(folder / f"{name}.pt", training)
-        if name in ("together", "together_fsdp"):
-            found = TransferProbe(training, 1).measure()
-            compared[name] = {"cosine": found.cosine, "look_ahead": found.look_ahead}
         if name in ("ddp", "parts"):
             exchanges[name] = exchanges_of_a_step(training)
     for name in ("gathers_fp32", "gathers_bf16") if processes > 1 else ():
@@ -214,7 +205,7 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     model = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
     seen["dev_loss"] = model.evaluate_with_loss(folder / "seven.tsv")[1]
     seen["exchanged"] = exchanged() if processes > 1 else []
-    return {**seen, "exchanges": exchanges, "compared": compared, "trainer": train_by_trainer(folder)}
+    return {**seen, "exchanges": exchanges, "trainer": train_by_trainer(folder)}
 
 
 STAGES: list[dict[str, Any]] = [

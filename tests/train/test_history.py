@@ -24,7 +24,6 @@ from palm.train.events import (
     PlannedTask,
     Saved,
     StageStarted,
-    Transferred,
     Warned,
     event_of,
 )
@@ -164,7 +163,6 @@ EVENTS: list[Event] = [
     Logged(10, "a", 6, 0, 6.5, 6.25, 4e-4, 0.5, 160, 2048, 1.5, 7),
     Drawn(10, {"a": 6}),
     Evaluated(10, {"a": {"f1": 0.5}}, {"a": 2.0}, ["a"], 1.75),
-    Transferred(10, {"a": {"b": 0.5}}, {"a": {"b": 0.25}}, 0.125),
     Saved(10, "target", Path("a/infer_model"), "a"),
     Saved(10, "checkpoint", Path("/elsewhere/step_10")),
     Warned(10, "one\u2028two\x85three"),

@@ -76,7 +76,7 @@ NEITHER = {
     ),
     *("--steps", "--more", "--killed", "--seeds", "--budget", "--also", "--workers", "--keep_models"),
     *("--one_run", "--grid", "--trials", "--terminal", "--no_predict", "--tasks", "name"),
-    *("--module", "shell", "--json", "--screen"),
+    *("--module", "shell", "--json"),
 }
 
 STAGES = ["--stages", "[{max_steps: 1}]"]
@@ -93,8 +93,6 @@ CURVES = [
     "more=cls.tsv",
 ]
 
-SCREEN = [*TWO_TASKS, "--target_tag", "1,0", "--screen", "1", "--test", "cls=test.tsv"]
-
 NEEDED: dict[str, list[str]] = {
     "init": ["--tasks", "cls"],
     "export": ["--to", "hf"],
@@ -109,7 +107,6 @@ NEEDED: dict[str, list[str]] = {
         f"compare --output target/{name}": CURVES
         for name in ("curves.json", "curves.txt", "curves.html", "rows-2", "rows-2/compare.json")
     },
-    **{f"compare --output target/{name}": SCREEN for name in ("screen.json", "screen.txt", "compare")},
     "init folder target/label.yaml": ["--from", "cls.tsv"],
     "train  out/step_1": ["--save_every_n_steps", "1"],
     "train  out/cls.train.rows.json": ["--split", "{dev: 0.2}"],
@@ -152,7 +149,6 @@ INSIDE = {
     "compare": [
         *("grid.json", "compare.json", "compare.txt", ".run.lock", "runs"),
         *("curves.json", "curves.txt", "curves.html", "rows-2", "rows-2/compare.json"),
-        *("screen.json", "screen.txt", "compare"),
     ],
     "download": ["pretrain", *(f"pretrain/{ENGLISH}{end}" for end in ("", ".part", ".lock"))],
     "export": ["config.json"],
@@ -369,7 +365,6 @@ UNSEEN = {
     *(f"sweep --output target/{name}" for name in ("sweep.json", "best.yaml")),
     *(f"compare --output target/{name}" for name in ("compare.json", "compare.txt", "rows-2/compare.json")),
     *(f"compare --output target/curves.{end}" for end in ("json", "txt", "html")),
-    *(f"compare --output target/screen.{end}" for end in ("json", "txt")),
     *(f"download --output target/pretrain/{ENGLISH}{end}" for end in ("", ".part", ".lock")),
 }
 """Places that are written for a moment, or after what `work` lets fail: runs in processes, and downloads."""
