@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
@@ -133,14 +132,11 @@ class MomentRule(LightOptimizer):
 
     def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
         super().__init__(groups, settings)
-        # While a device decides which steps to skip, the host does not know yet about the last two.
-        self._counted: deque[list[Tensor]] = deque(maxlen=2)
         flush_small_moments(self)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
         """Update every parameter that has a gradient, unless `found_inf` on the device is 1."""
-        self._counted.append([])
         for group in self.param_groups:
             by_step: dict[int, list[Tensor]] = {}
             for parameter in group["params"]:
@@ -152,18 +148,11 @@ class MomentRule(LightOptimizer):
                         state["exp_avg"] = torch.zeros_like(parameter)
                         state["exp_avg_sq"] = torch.zeros_like(parameter)
                     state["step"] += 1
-                    self._counted[-1].append(state["step"])
                     by_step.setdefault(int(state["step"]), []).append(parameter)
             # The bias correction depends on a parameter's own step count, which is lower for heads that did
             # not run in every step; the kernel is called once for each count.
             for step, parameters in by_step.items():
                 self.update(group, parameters, step)
-
-    def forget(self, steps: int) -> None:
-        """Undo the counting of the last `steps` steps, at most two, which the device skipped."""
-        for _ in range(steps):
-            for count in self._counted.pop():
-                count -= 1
 
     @property
     def skip_flag(self) -> Tensor | None:

@@ -41,21 +41,21 @@ class ExponentialMovingAverage:
         self._values = [local_shard(value) for value in self.average.values()]
         self._parameters = [local_shard(parameter.detach()) for parameter in named.values()]
 
-    def update(self, refuses: Tensor | None = None) -> None:
+    def update(self, skips: Tensor | None = None) -> None:
         """Add the parameters' present values; call it after every optimizer step.
 
         Args:
-            refuses: scalar on the device, 1 if that step was refused; the averages then do not change.
+            skips: scalar on the device, 1 if that step was skipped; the averages then do not change.
         """
         self.num_updates += 1
         # With this weight the stored averages are always bias-corrected.
         weight = (1 - self.decay) / (1 - self.decay**self.num_updates)
-        if refuses is None:
+        if skips is None:
             torch._foreach_lerp_(self._values, self._parameters, weight)
             return
         # lerp with one weight for all tensors takes it from the host, and this weight is on the device.
         changes = torch._foreach_sub(self._parameters, self._values)
-        torch._foreach_mul_(changes, weight * (1 - refuses))
+        torch._foreach_mul_(changes, weight * (1 - skips))
         torch._foreach_add_(self._values, changes)
 
     @contextmanager

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.errors import TrainingError
 from palm.core.numerics.rng import generator
 from palm.core.signals import StopRequest
 from palm.core.tensor_specs import Tensors
@@ -24,7 +23,7 @@ from palm.train.device_transfer import placed
 from palm.train.ema import ExponentialMovingAverage
 from palm.train.events import Event
 from palm.train.model import MultiTaskModel
-from palm.train.nan_guard import Attempt, NanGuard, NotFinite, can_read_late
+from palm.train.nan_guard import NanGuard, decides_on_device
 from palm.train.out_of_memory import out_of_memory
 from palm.train.prefetch import Prefetcher, prefetches
 from palm.train.recipe import Recipe
@@ -113,7 +112,7 @@ class Training:
         total_steps: global steps until every target has had its expected steps, as planned at the start; with
             one task per step, the sum of all expected steps.
         stop_request: holds a signal that asks this process to stop; None if signals are not handled.
-        when_settled: called when the last step's values have been read, before others use the run's state.
+        when_settled: called when all steps are known to be finite, before others use the run's state.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class Training:
         self.stop_request: StopRequest | None = None
         self.when_settled: Callable[[], object] = lambda: None
         self._ranks_stop = False
-        self._guard = NanGuard(optimizer, late=can_read_late(recipe, optimizer))
+        self._guard = NanGuard(optimizer, decides_on_device(recipe, optimizer))
         self._prefetcher = Prefetcher(recipe.device, model.backbone) if prefetches(recipe.device) else None
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
@@ -203,29 +202,23 @@ class Training:
         rate = self._set_rates(drawn)
         self._set_modes(drawn)
         self._set_seed()
-        names = [task.name for task, _ in drawn]
-        counts = {task.name: task.step for task in self.tasks}
-        # The counters before the step, because a GPU may refuse it after the next step has been counted.
-        attempt = Attempt(names, self.step, self.rows, self.tokens, counts)
+        place = self._place(drawn)
         try:
             with report_missing_ranks(f"at global step {self.step + 1}"):
                 losses, norm = train_step(
                     self.replica,
                     self.task_batches(drawn),
                     self.optimizer,
-                    partial(self._guard.update, attempt),
+                    partial(self._guard.update, place),
                     clipping=self.recipe.optimizer,
                     balance=self.recipe.balance if len(drawn) > 1 else None,
                     draws=generator(self.recipe.seed, "balance", self.step),
                 )
-        except NotFinite as error:
-            raise self._revert(error) from None
         except torch.cuda.OutOfMemoryError as error:
-            where = f"{', '.join(map(repr, names))} at global step {self.step + 1}"
             given = [batch for _, own in drawn for batch in own]
-            raise out_of_memory(where, given, self.optimizer, error) from error
+            raise out_of_memory(place, given, self.optimizer, error) from error
         if self.ema is not None:
-            self.ema.update(self._guard.refuses)
+            self.ema.update(self._guard.skips)
         self.rows += self._counts[0]
         self.tokens += self._counts[1]
         self.step += 1
@@ -283,38 +276,26 @@ class Training:
             made.append(TaskBatches(task.name, parts, task.loss_weight))
         return made
 
+    def _place(self, drawn: Drawn) -> str:
+        """Describe a step for messages."""
+        if len(drawn) > 1:
+            return f"tasks {', '.join(task.name for task, _ in drawn)} at global step {self.step + 1}"
+        ((task, _),) = drawn
+        return f"task {task.name!r} at its step {task.step + 1} (global step {self.step + 1})"
+
+    @property
+    def skips(self) -> Tensor | None:
+        """Scalar on a GPU, 1 if the last step was skipped because a value was not finite; None on a CPU."""
+        return self._guard.skips
+
     def settle(self) -> None:
-        """Read the last step's loss and norm, if they are still pending; this waits for a GPU.
+        """Check that all steps so far were finite; this waits for a GPU.
 
         Raises:
-            TrainingError: one of them is not finite; the run is reset to the state before that step.
+            TrainingError: one of them was not; neither that step nor any later one changed anything.
         """
-        try:
-            self._guard.read()
-        except NotFinite as error:
-            raise self._revert(error) from None
+        self._guard.read()
         self.when_settled()
-
-    def _revert(self, error: NotFinite) -> TrainingError:
-        """Reset the counters to the state before a refused step, and describe the error."""
-        attempt = error.attempt
-        if self.ema is not None:
-            self.ema.num_updates -= self.step - attempt.step
-        self.step = attempt.step
-        self.rows = attempt.rows
-        self.tokens = attempt.tokens
-        for task in self.tasks:
-            task.step = attempt.task_steps[task.name]
-        first, *others = attempt.tasks
-        place = f"global step {self.step + 1}"
-        if not others:
-            error_at = f"task {first!r}: {error} at its step {attempt.task_steps[first] + 1} ({place})"
-        else:
-            error_at = f"{error} at {place}"
-        return TrainingError(
-            f"{error_at}; nothing was updated. Try a lower learning_rate, warmup_proportion above 0, or a "
-            "smaller grad_clip, and check the rows of this batch"
-        )
 
     @property
     def is_stopping(self) -> bool:

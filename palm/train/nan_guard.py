@@ -1,54 +1,28 @@
-"""A guard against updates from losses and gradients that are not finite; on a GPU it reports a step later."""
+"""A guard against updates from losses and gradients that are not finite."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from palm.core.tensor_specs import Tensors
+from palm.core.errors import TrainingError
 from palm.mixing.balance import Balance
 from palm.optimizer.moments import MomentRule
 from palm.parallel.group import world_size
-from palm.train.device_transfer import fetched
 from palm.train.recipe import Recipe
 
-
-@dataclass(frozen=True)
-class Attempt:
-    """A step, with the counters of the run before it.
-
-    Args:
-        tasks: names of the drawn tasks.
-        step: global steps.
-        rows: rows of all batches.
-        tokens: tokens of all batches.
-        task_steps: task -> its steps.
-    """
-
-    tasks: Sequence[str]
-    step: int
-    rows: int
-    tokens: int
-    task_steps: Mapping[str, int]
+MOST_UNREAD = 1000
+"""Steps after which the device's values are read even if nothing is logged."""
 
 
-class NotFinite(FloatingPointError):  # noqa: N818 - internal; the training loop turns it into an error
-    """Raised when a loss or gradient is not finite; neither that step nor any later one changed anything."""
+def decides_on_device(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
+    """Decide whether the device skips bad updates by itself, so that the host need not wait in every step.
 
-    def __init__(self, message: str, attempt: Attempt) -> None:
-        super().__init__(message)
-        self.attempt = attempt
-
-
-def can_read_late(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
-    """Decide whether the values of a step may be read after the next step has begun.
-
-    This requires a GPU (where reading waits for all queued work), an optimizer whose kernel can skip an
-    update by itself, and no balance that weights the next step by the losses of this one.
+    This requires a GPU, an optimizer whose kernel can skip an update, and no balance that weights the next
+    step by the losses of this one.
     """
     fused = isinstance(optimizer, MomentRule) or (
         isinstance(optimizer, torch.optim.AdamW) and all(group["fused"] for group in optimizer.param_groups)
@@ -59,73 +33,78 @@ def can_read_late(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
 
 
 class NanGuard:
-    """Runs the steps of an optimizer, except those whose loss or gradient is not finite.
+    """Makes the steps of an optimizer, except those whose loss or gradient is not finite.
 
     Args:
-        optimizer: if values are read late, torch's fused AdamW or a `MomentRule`.
-        late: read the values of a step after the next one is queued, so a GPU never waits for the host. Until
-            then the device decides: a step that is not finite, and all later ones, change nothing.
+        optimizer: if the device decides, torch's fused AdamW or a `MomentRule`.
+        on_device: the device skips the first bad step and all later ones, until `read` reports it. Otherwise
+            every step is checked before its update, which waits for a GPU.
 
     Attributes:
-        refuses: scalar tensor, 1 if the device refuses the last step; None if values are not read late.
+        skips: scalar tensor, 1 from the first skipped step on; None if the host decides.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, late: bool) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, on_device: bool) -> None:
         self._optimizer = optimizer
-        self._late = late
-        self.refuses: Tensor | None = None
-        self._unread: list[tuple[Attempt, Sequence[str], Callable[[], Tensors]]] = []
+        self._on_device = on_device
+        self.skips: Tensor | None = None
+        self._unread: list[tuple[str, Sequence[str], Tensor]] = []
 
-    def update(self, attempt: Attempt, values: Mapping[str, Tensor]) -> list[float] | None:
+    def update(self, place: str, values: Mapping[str, Tensor]) -> list[float] | None:
         """Make a step if all values are finite.
 
         Args:
-            attempt: the step.
-            values: name in messages -> scalar.
+            place: the tasks and numbers of the step, for the message.
+            values: name in the message -> scalar.
 
         Returns:
-            The values; None if they are read late.
+            The values; None if they have not been read.
 
         Raises:
-            NotFinite: a value of this step is not finite; with late reading, of the step before.
+            TrainingError: a value is not finite; nothing was updated by this step.
         """
         stacked = torch.stack(list(values.values())).detach()
-        if not self._late:
+        if not self._on_device:
             numbers: list[float] = stacked.tolist()  # waits for a GPU
-            _check(attempt, list(values), numbers)
+            _check(place, list(values), numbers)
             self._optimizer.step()
             return numbers
-        refuses = (~stacked.isfinite().all()).float()
-        # It stays 1: otherwise a step after a bad one would run before the host has noticed.
-        self.refuses = refuses if self.refuses is None else torch.maximum(self.refuses, refuses)
-        # The mechanism of torch's GradScaler: with 1, the kernel changes no weights, moments or counters.
-        self._optimizer.found_inf = self.refuses  # type: ignore[attr-defined]
+        if len(self._unread) >= MOST_UNREAD:
+            self.read()
+        bad = (~stacked.isfinite().all()).float()
+        # It stays 1, or a step after a bad one would be made before the host has noticed.
+        self.skips = bad if self.skips is None else torch.maximum(self.skips, bad)
+        # The mechanism of torch's GradScaler: with 1, the kernel changes no weights or moments.
+        self._optimizer.found_inf = self.skips  # type: ignore[attr-defined]
         self._optimizer.step()
         del self._optimizer.found_inf  # type: ignore[attr-defined]
-        self._unread.append((attempt, list(values), fetched({"values": stacked})))
-        self.read(keep=1)
+        self._unread.append((place, list(values), stacked))
         return None
 
-    def read(self, keep: int = 0) -> None:
-        """Read the values of all steps except the last `keep` ones.
+    def read(self) -> None:
+        """Read the values of all steps since the last call; this waits for a GPU.
 
         Raises:
-            NotFinite: a value is not finite. The guard is reset, as if that step had not been tried.
+            TrainingError: a value is not finite; neither that step nor any later one changed anything.
         """
+        unread = self._unread
+        self._unread = []
+        if not unread:
+            return
+        numbers = torch.cat([values for _, _, values in unread]).tolist()
         try:
-            while len(self._unread) > keep:
-                attempt, names, numbers = self._unread[0]
-                _check(attempt, names, numbers()["values"].tolist())
-                self._unread.pop(0)
-        except NotFinite:
-            if isinstance(self._optimizer, MomentRule):
-                self._optimizer.forget(len(self._unread))
-            self._unread.clear()
-            self.refuses = None
+            for place, names, values in unread:
+                _check(place, names, numbers[: len(values)])
+                del numbers[: len(values)]
+        except TrainingError:
+            self.skips = None
             raise
 
 
-def _check(attempt: Attempt, names: Sequence[str], numbers: Sequence[float]) -> None:
+def _check(place: str, names: Sequence[str], numbers: Sequence[float]) -> None:
     for name, value in zip(names, numbers, strict=True):
         if not math.isfinite(value):
-            raise NotFinite(f"the {name} is {value}", attempt)
+            raise TrainingError(
+                f"{place}: the {name} is {value}; nothing was updated. Try a lower learning_rate, "
+                "warmup_proportion above 0, or a smaller grad_clip, and check the rows of this batch"
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -65,7 +64,8 @@ class Meter:
         means = [total / weight for total, weight in sums]
         losses = [part.loss for part in step.parts]
         # One transfer for all values of a step, because every read waits for a GPU.
-        values = fetched({"values": torch.stack([step.grad_norm, *losses, *means])})
+        skips = step.grad_norm.new_zeros(()) if self.training.skips is None else self.training.skips
+        values = fetched({"values": torch.stack([skips, step.grad_norm, *losses, *means])})
         now = self.seconds()
         training = self.training
         since, number, rows, tokens = self._last
@@ -96,9 +96,9 @@ class Meter:
         ]
 
         def read() -> list[Logged]:
-            norm, *numbers = values()["values"].tolist()
-            if not all(map(math.isfinite, (norm, *numbers))):
-                return []  # a refused step is not logged
+            skipped, norm, *numbers = values()["values"].tolist()
+            if skipped:
+                training.settle()  # raises the error that names the first skipped step
             found = zip(unread, numbers[: len(unread)], numbers[len(unread) :], strict=True)
             return [replace(line, loss=loss, mean_loss=mean, grad_norm=norm) for line, loss, mean in found]
 

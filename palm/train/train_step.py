@@ -63,7 +63,7 @@ def train_step(
         the gradient before clipping.
 
     Raises:
-        FloatingPointError: a loss or the gradient is not finite; nothing was updated.
+        TrainingError: a loss or the gradient is not finite; nothing was updated.
     """
     optimizer.zero_grad(set_to_none=True)
     names = [each.task for each in drawn]
@@ -76,7 +76,7 @@ def train_step(
     norm = clip(replica.parameters, clipping.grad_clip, clipping.grad_clip_type)
     titles = ["loss"] if len(drawn) == 1 else [f"loss of task {name!r}" for name in names]
     values = update({**dict(zip(titles, losses, strict=True)), "gradient's norm": norm})
-    if balance is not None and values is not None:  # a balance that follows losses is never read late
+    if balance is not None and values is not None:  # always read for a balance that follows losses
         balance.observe(names, values[:-1])
     return losses, norm
 

@@ -165,7 +165,7 @@ def test_a_loss_that_is_not_a_number(run: Run, capsys: pytest.CaptureFixture[str
         "1,0,0",
     )
     first, last = message.splitlines()
-    assert re.match(r"error: task 'cls': .*loss is nan .*step 2 .*global step 2", first)
+    assert re.match(r"error: task 'cls' at its step 2 \(global step 2\): the loss is nan", first)
     assert [name in first for name in ("learning_rate", "warmup_proportion", "grad_clip")] == [True] * 3
     assert " out: " in last
     assert "step_" not in last

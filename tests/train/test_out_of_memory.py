@@ -42,7 +42,7 @@ def test_a_step_that_does_not_fit_is_described_with_what_takes_less(
 ) -> None:
     last = refused(capfd, "train", str(config))
     facts = [
-        "'cls' at global step 1",
+        "'cls' at its step 1",
         "16 rows of up to",
         "Tried to allocate 2.00 GiB",
         "optimizer state 0.0 MiB",
@@ -101,5 +101,5 @@ def test_runs_of_many_that_do_not_fit_are_described_as_one_is(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
     last = refused(capfd, words[0], str(written(tmp_path, "Hungry", "match")), *words[1:])
     assert [
-        word for word in ("at global step", "16 rows of up to", "--find_batch_size") if word not in last
+        word for word in ("(global step ", "16 rows of up to", "--find_batch_size") if word not in last
     ] == []

@@ -1,4 +1,4 @@
-"""Losses read a step late, batches made a step ahead, as on a GPU: the same steps and the same refusals."""
+"""Bad steps skipped by the device, batches made a step ahead, as on a GPU: the same steps and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palm.core.errors import TrainingError
 from palm.train import loop
 from palm.train.checkpoint import load_checkpoint, optimizer_tensors, save_checkpoint
 from palm.train.loop import Training
-from palm.train.nan_guard import Attempt, NanGuard, NotFinite
+from palm.train.nan_guard import NanGuard
 
 KINDS = [["cls"], ["cls", "mlm", "mrc"]]
 RULES: list[dict[str, Any]] = [
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(loop, "can_read_late", lambda *_: True)
+    patch.setattr(loop, "decides_on_device", lambda *_: True)
     patch.setattr(loop, "prefetches", lambda *_: True)
 
 
@@ -88,42 +88,41 @@ def test_a_run_continues_from_its_checkpoint_exactly(
     assert_equal(second, whole)
 
 
-def poisoned(training: Training, at: int) -> tuple[str, int]:
-    """Take steps, one of them with a weight that is not a number; the message, and how many were taken."""
+def poisoned(training: Training, at: int, more: int) -> str:
+    """Take steps, number `at` with a NaN weight, and return the error, `more` steps later."""
     weight = next(iter(training.model.head("cls").parameters()))
-    for number in range(1, at + 3):
-        kept = weight.detach().clone()
-        if number == at:
-            weight.data.fill_(math.nan)
-        try:
-            training.next_step()
-        except TrainingError as error:
-            return str(error), number
-        finally:
-            weight.data.copy_(kept) if number == at else None
-    raise AssertionError("nobody noticed")
+    with pytest.raises(TrainingError) as caught:  # noqa: PT012
+        for number in range(1, at + more + 1):
+            kept = weight.detach().clone()
+            if number == at:
+                weight.data.fill_(math.nan)
+            try:
+                training.next_step()
+            finally:
+                weight.data.copy_(kept) if number == at else None
+        training.settle()
+    return str(caught.value)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_bad_step_is_reported_one_step_later_and_nothing_has_moved(
+def test_nothing_moves_from_a_bad_step_on_until_it_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, rule: dict[str, Any]
 ) -> None:
     at_once = run(folder, ["cls"], **rule)
-    expected, taken = poisoned(at_once, 4)
+    expected = poisoned(at_once, 4, 0)
     as_on_a_gpu(monkeypatch)
     late = run(folder, ["cls"], **rule)
-    message, taken_late = poisoned(late, 4)
+    message = poisoned(late, 4, 2)
 
     assert message == expected
-    assert re.match(r"task 'cls': .*nan .*step 4 .*global step 4", message)
-    assert (taken, taken_late) == (4, 5)
-    assert_equal(late, at_once)
-    assert late.next_step().loss.item() == at_once.next_step().loss.item()
-    assert_equal(late, at_once)
+    assert re.match(r"task 'cls' at its step 4 \(global step 4\): .*loss is nan", message)
+    assert (at_once.step, late.step) == (3, 6)
+    ours, theirs = everything(at_once), everything(late)
+    assert [n for n in ours if not n.endswith("step") and not torch.equal(ours[n], theirs[n])] == []
 
 
-@pytest.mark.parametrize("look", ["state_dict", "averaged", "settle"])
-def test_who_saves_or_evaluates_hears_of_a_bad_step(
+@pytest.mark.parametrize("look", ["state_dict", "averaged"])
+def test_a_bad_step_is_reported_before_a_save_or_evaluation(
     folder: Path, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:
     as_on_a_gpu(monkeypatch)
@@ -131,9 +130,22 @@ def test_who_saves_or_evaluates_hears_of_a_bad_step(
     next(iter(training.model.head("cls").parameters())).data.fill_(math.nan)
     training.next_step()
 
-    with pytest.raises(TrainingError, match=r"loss is nan.*step 1 .*step 1\)"):
+    with pytest.raises(TrainingError, match=r"global step 1\): the loss is nan"):
         getattr(training, look)()
-    assert (training.step, training.rows, training.tasks[0].step) == (0, 0, 0)
+
+
+def test_a_bad_step_is_reported_when_a_step_is_logged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_on_a_gpu(monkeypatch)
+    save_path = folder / "out"
+    diverging = {"learning_rate": 1e30, "warmup_proportion": 0.0}
+    config = tiny.config(
+        folder, "cls", num_epochs=1, save_path=str(save_path), print_every_n_steps=3, **diverging
+    )
+
+    with pytest.raises(TrainingError, match=r"global step 2\): the loss is nan"):
+        Controller(config, argv=[]).train()
+    lines = map(json.loads, (save_path / "history.jsonl").read_text(encoding="utf-8").splitlines())
+    assert [line["event"] for line in lines] == ["start", "end"]
 
 
 def test_the_history_is_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,23 +165,20 @@ def test_the_history_is_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(at_once) > 12
 
 
-def test_after_a_bad_value_no_step_is_made_until_it_is_read() -> None:
+def test_the_device_skips_all_steps_after_a_bad_value_until_it_is_read() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
-    guard, moved = NanGuard(optimizer, late=True), []
+    guard, moved = NanGuard(optimizer, on_device=True), []
     for number, loss in enumerate([1.0, math.inf, 1.0]):
         weight.grad = torch.ones(3)
-        attempt = Attempt(["a"], number, 0, 0, {"a": number})
-        if number < 2:
-            assert guard.update(attempt, {"loss": torch.tensor(loss)}) is None
-            moved.append(weight[0].item())
-    with pytest.raises(NotFinite, match="the loss is inf") as caught:
-        guard.update(attempt, {"loss": torch.tensor(1.0)})
+        assert guard.update(f"step {number}", {"loss": torch.tensor(loss)}) is None
+        moved.append(weight[0].item())
+    with pytest.raises(TrainingError, match="step 1: the loss is inf"):
+        guard.read()
 
-    assert caught.value.attempt.step == 1
-    assert moved == [weight[0].item()] * 2
+    assert moved == [weight[0].item()] * 3
     assert optimizer.state[weight]["step"].item() == 1
-    guard.update(attempt, {"loss": torch.tensor(1.0)})
+    guard.update("step 3", {"loss": torch.tensor(1.0)})
     guard.read()
     assert weight[0].item() < moved[0]
     assert optimizer.state[weight]["step"].item() == 2
