@@ -59,8 +59,7 @@ def loaded_python() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def loaded_runs(loaded_python: list[str]) -> Iterator[None]:
-    """The processes of a grid and of verify-resume begin with PyTorch and palm loaded."""
+    """The processes of a grid begin with PyTorch and palm loaded."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("experiments.grid.pool", "controller.verify_resume"):
-            patch.setattr(f"palm.{module}.START", [*loaded_python, START[-1]])
+        patch.setattr("palm.experiments.grid.pool.START", [*loaded_python, START[-1]])
         yield

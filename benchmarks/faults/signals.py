@@ -23,7 +23,7 @@ from benchmarks.faults import tiny_run
 from benchmarks.faults.kills import Trials
 
 ROOT = Path(__file__).parents[2]
-LONG = ("train", "predict", "evaluate", "verify-resume")
+LONG = ("train", "predict", "evaluate")
 """Commands that go on for longer than a trial takes; the others may come to their end before the signal."""
 
 START_SECONDS = 3.0
@@ -47,7 +47,6 @@ def commands(data: Path, model: Path, work: Path) -> dict[str, list[str]]:
         "evaluate": ["evaluate", "--model", str(model), "--input", str(data / "labelled.tsv")],
         "export": ["export", str(model), "--output", str(work / "exported"), "--to", "hf", "--overwrite"],
         "convert": ["convert", str(model), "--output", str(work / "converted"), "--overwrite"],
-        "verify-resume": ["verify-resume", str(config), "--steps", "200", "--more", "200"],
         "check": ["check", str(config)],
         "report": ["report", str(work / "trained")],
         "plot": ["plot", str(work / "trained")],

@@ -56,7 +56,6 @@ from palm.report.page import comparison_page, page
 from palm.report.plot import terminal_plot
 from palm.report.run import read_run
 from palm.train.checkpoint import load_checkpoint, newest_checkpoint
-from palm.train.determinism import EnoughSteps, Recorder, read_recording
 from palm.train.history import read_lines
 from palm.train.run_directory import RunDirectory
 from palm.train.run_lock import HOLDER, _holder, only_run_in
@@ -405,7 +404,7 @@ def _graphs(folder: Path) -> Written:
 
 
 def _of_program(folder: Path, data: Path) -> Iterator[Written]:
-    """The recipe of a trainer, the recording of verify-resume, and the note about a folder's holder."""
+    """The recipe of a trainer, and the note about a folder's holder."""
     out = folder / "trainer"
     reader = palm.reader.MaskLMReader(data / "vocab.txt", 8)
     reader.load_data(data / "words.tsv", 8)
@@ -420,12 +419,6 @@ def _of_program(folder: Path, data: Path) -> Iterator[Written]:
     yield Written(
         "a trainer", out, {"report": lambda: page(read_run(out), analyses_of(read_run(out), predict=False))}
     )
-    steps = folder / "recording"
-    steps.mkdir()
-    recorder = Recorder(steps / "steps.jsonl", last=4)
-    with suppress(EnoughSteps):
-        Controller(tiny_run.settings(data, folder / "recorded"), argv=[]).train([recorder])
-    yield Written("verify-resume", steps, {"steps": lambda: read_recording(recorder.path)})
     held = folder / "held"
     with only_run_in(folder / "holder"):
         held.mkdir()

@@ -9,15 +9,15 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from pathlib import Path
 
-from palm.cli.command import COMMANDS, Command, find_components
-from palm.cli.without_torch import run_without_torch
+from palm.cli.command import COMMANDS, Command
 from palm.config.command_line import split_arguments
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError
 from palm.core.files.write_errors import REMEDIES
 from palm.core.limits import explain_limits
 from palm.core.logging import logger, set_verbosity, show_on_console
+from palm.core.registry import did_you_mean
 from palm.core.shown import printable
 from palm.core.signals import Stopped, ending_on_signals
 from palm.core.version import __version__
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # it was closed
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
     try:
-        code = _run(arguments)
+        code = _run(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
     except OSError as error:
         code = 128 + getattr(signal, "SIGPIPE", 13)
@@ -47,25 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(words: list[str]) -> int:
     show_on_console()
-    words = sys.argv[1:] if arguments is None else list(arguments)
     set_verbosity("--quiet" in words, "--verbose" in words)
     logger.debug("palm %s, Python %s, %s", __version__, platform.python_version(), platform.platform())
-    words = [word for word in words if word not in ("--quiet", "--verbose")]
-    if not words or words[0] not in COMMANDS:
-        _parser().parse_args(words)  # --help, --version, or an error: this exits
-    command = COMMANDS[words[0]]
-    if not {"-h", "--help"}.isdisjoint(words):
-        run_without_torch(command.show_help)
-        raise SystemExit(ExitCode.DONE)
-    options = _parse(command, words[1:])
+    command, options = _parse([word for word in words if word not in ("--quiet", "--verbose")])
     try:
         with ending_on_signals(), explain_limits():
-            named = getattr(options, "of", None) or getattr(options, "config", None)
-            find_components(named or "config.yaml")  # --trust names modules that `palm train` found here
-            run = partial(command.run, options)
-            run_without_torch(run) if command.only_reads else run()
+            _let_import_components(options)
+            command.run(options)
     except PalmError as error:
         if failures := sys.modules.get("palm.parallel.failures"):  # loaded if this is a rank of several
             with suppress(OSError, MemoryError):  # files or memory may be what ran out
@@ -81,6 +71,35 @@ def _run(arguments: Sequence[str] | None) -> int:
         sys.stderr.write(f"{stop}\n")
         raise
     return ExitCode.DONE
+
+
+def _let_import_components(options: argparse.Namespace) -> None:
+    """Let a configuration or `--trust` name modules in its folder or in the working directory."""
+    config = getattr(options, "of", None) or getattr(options, "config", None)
+    if config or getattr(options, "trust", ()):
+        folders = [str(Path(config or ".").absolute().parent), str(Path.cwd())]
+        # At the end: a user's file does not hide an installed module.
+        sys.path += [folder for folder in dict.fromkeys(folders) if folder not in sys.path]
+
+
+def _parse(words: list[str]) -> tuple[Command, argparse.Namespace]:
+    """Parse a command line; settings of a configuration are collected in `settings`."""
+    if not words or words[0] not in COMMANDS:
+        parser = _parser()
+        if words and not words[0].startswith("-"):
+            parser.error(f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}")
+        parser.parse_args(words)  # --help, --version, or an error: this exits
+    command = COMMANDS[words[0]]
+    if not {"-h", "--help"}.isdisjoint(words):
+        command.parser("" if command.epilog is None else command.epilog()).print_help()
+        raise SystemExit(ExitCode.DONE)
+    parser = command.parser()
+    takes_value = {name[2:]: each.nargs != 0 for each in parser._actions for name in each.option_strings}
+    flags = [name for name, takes in takes_value.items() if not takes]
+    own, settings = split_arguments(words[1:], takes_value, flags)
+    if settings and not command.takes_settings:
+        parser.error(f"unrecognized arguments: {' '.join(settings)}")
+    return command, parser.parse_args(own, argparse.Namespace(settings=settings))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,14 +121,3 @@ def _parser() -> argparse.ArgumentParser:
     for command in COMMANDS.values():
         commands.add_parser(command.name, help=command.help)
     return parser
-
-
-def _parse(command: Command, words: Sequence[str]) -> argparse.Namespace:
-    """Parse a command's arguments; settings of a configuration are collected in `settings`."""
-    parser = command.parser()
-    takes_value = {name[2:]: each.nargs != 0 for each in parser._actions for name in each.option_strings}
-    flags = [name for name, takes in takes_value.items() if not takes]
-    commands, settings = split_arguments(words, takes_value, flags)
-    if settings and not command.takes_settings:
-        parser.error(f"unrecognized arguments: {' '.join(settings)}")
-    return parser.parse_args(commands, argparse.Namespace(settings=settings))

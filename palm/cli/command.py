@@ -1,7 +1,7 @@
 """Commands of `palm` as values: a name, help, options, and the function that runs it.
 
-A function imports what it needs when it runs, because `palm --help` and the commands that need no torch must
-not wait for torch.
+A function imports what it needs when it runs, because `palm --help`, `init`, `diff` and others need no torch,
+whose import takes a second.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from operator import methodcaller
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from palm.core.errors import PalmError
 from palm.core.shown import printable
 
 Run = Callable[[argparse.Namespace], None]
+
+Epilog = Callable[[], str]
 
 Option = Callable[[argparse.ArgumentParser], object]
 """Adds an argument to a parser."""
@@ -65,22 +64,16 @@ class Command:
         run: called with the parsed arguments, and the settings of a configuration in `settings`; its
             docstring is the description.
         options: its arguments.
-        epilog: returns the end of its `--help`.
         takes_settings: whether settings of a configuration may follow.
-        only_reads: whether it only reads declarations and records, which does not need torch.
+        epilog: returns the end of its `--help`.
     """
 
     name: str
     help: str
     run: Run
     options: Sequence[Option]
-    epilog: Callable[[], str] | None = None
     takes_settings: bool = False
-    only_reads: bool = False
-
-    def show_help(self) -> None:
-        """Print the help of the command."""
-        self.parser("" if self.epilog is None else self.epilog()).print_help()
+    epilog: Epilog | None = None
 
     def parser(self, epilog: str = "") -> argparse.ArgumentParser:
         """Return a parser of its arguments."""
@@ -108,12 +101,16 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(
-    name: str, help: str, options: Sequence[Option], **more: bool | Callable[[], str]
+    name: str,
+    help: str,
+    options: Sequence[Option],
+    takes_settings: bool = False,
+    epilog: Epilog | None = None,
 ) -> Callable[[Run], Run]:
     """Return a decorator that registers a function as a command; arguments as for `Command`."""
 
     def register(run: Run) -> Run:
-        COMMANDS[name] = Command(name, help, run, options, **more)  # type: ignore[arg-type]
+        COMMANDS[name] = Command(name, help, run, options, takes_settings, epilog)
         return run
 
     return register
@@ -159,47 +156,6 @@ GRID = (
 
 
 # ---- Shared by the commands ----
-
-
-class _ComponentFinder(MetaPathFinder):
-    """Finds the user's modules, for palm's registries and for each other, after all other finders.
-
-    Libraries import optional packages by name (triton, dill); a user's file of that name is not found for
-    them, not even if their environment is below the user's folder.
-    """
-
-    def __init__(self) -> None:
-        self.folders: list[str] = []
-        self._importers = {"palm.core.registry", "palm.cli.starter.catalogue"}
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        """Find a top-level module in one of the folders."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
-            frame = frame.f_back
-        importer = str(frame.f_globals.get("__name__"))
-        if path is not None or self._importers.isdisjoint({importer, importer.partition(".")[0]}):
-            return None
-        if (spec := PathFinder.find_spec(fullname, self.folders)) is not None:
-            self._importers.add(fullname)
-        return spec
-
-
-_FINDER = _ComponentFinder()
-
-
-def find_components(config: str) -> None:
-    """Let a configuration name classes from modules in its folder or in the working directory."""
-    for folder in (Path(config).absolute().parent, Path.cwd()):
-        if str(folder) not in _FINDER.folders:
-            _FINDER.folders.append(str(folder))
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.append(_FINDER)
 
 
 def write_line(text: object) -> None:

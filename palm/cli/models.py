@@ -7,41 +7,54 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palm.cli import command as cli
-from palm.cli.without_torch import need_torch
 from palm.core.errors import PalmError
 
 if TYPE_CHECKING:
     from palm.controller.controller import Controller
+    from palm.predict.inference import InferenceModel
 
 
-def _names_model(options: argparse.Namespace, caller: str, *needed: str) -> bool:
+def _names_model(options: argparse.Namespace, *needed: str) -> bool:
     """Return True if the options name a saved model, False if they name a configuration.
 
     Raises:
         PalmError: options of both are mixed, or required ones are missing.
     """
     if options.config is not None:
-        if options.model is not None:
-            raise PalmError("--model cannot be used with CONFIG; use --inference_model_dir for another model")
-        own = ("input", "trust", "engine")
-        if given := [name for name in own if getattr(options, name) not in (None, [], "torch")]:
-            what = f"--{', --'.join(given)} can only be used with --model"
-            raise PalmError(f"{what}; a configuration names files and components itself")
+        own: dict[str, Any] = {"model": None, "input": None, "trust": [], "engine": "torch"}
+        if given := [f"--{name}" for name, default in own.items() if getattr(options, name) != default]:
+            raise PalmError(
+                f"CONFIG cannot be used with {', '.join(given)}; a configuration names files and components "
+                "itself, and --inference_model_dir names another model"
+            )
         return False
     missing = [f"--{name}" for name in needed if getattr(options, name) is None]
     unknown = [*options.settings, *(f"--task={task}" for task in options.task)]
-    if wrong := ", ".join(unknown or missing):
-        alternative = f"--{', --'.join(needed[:-1])} and --{needed[-1]}"
-        came = f"{'unknown' if unknown else 'missing'}: {wrong}"
-        raise PalmError(f"{caller} needs CONFIG, or {alternative}; {came}")
+    if missing or unknown:
+        came = f"unknown: {', '.join(unknown)}" if unknown else f"missing: {', '.join(missing)}"
+        raise PalmError(f"expected CONFIG, or --{', --'.join(needed)}; {came}")
     return True
 
 
-def _load_model(options: argparse.Namespace) -> Any:
+def _load_model(options: argparse.Namespace) -> InferenceModel:
+    """Load the saved model onto the device of this process, which is one of several under `torchrun`."""
+    from palm.core.numerics.device import device_of
+    from palm.parallel.group import join
     from palm.predict.loading import load_model
 
+    device = device_of(use_gpu=options.engine == "torch")
+    join(device)
     precision = options.precision or "auto"
-    return load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)
+    model = load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)
+    return model.to(device)
+
+
+def _numbers(text: str) -> list[float]:
+    """Parse numbers that are separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers such as 0.5,0.5, not {text!r}") from None
 
 
 def _open_controller(options: argparse.Namespace) -> Controller:
@@ -78,15 +91,8 @@ def predict(options: argparse.Namespace) -> None:
     """Predict the pred_file of tasks of a configuration (by default, of every target that has one); or,
     without a configuration, predict a file with a saved model: --model DIR --input FILE --output DIR.
     """
-    if _names_model(options, "palm predict", "model", "input", "output"):
-        from palm.core.numerics.device import device_of
-        from palm.parallel.group import join
-
-        device = device_of(use_gpu=options.engine == "torch")
-        join(device)
-        model = _load_model(options)
-        model.to(device)
-        model.predict_file(options.input, options.output, resume=options.resume)
+    if _names_model(options, "model", "input", "output"):
+        _load_model(options).predict_file(options.input, options.output, resume=options.resume)
         return
     controller = _open_controller(options)
     for task in _chosen(options, controller, "pred_file"):
@@ -111,17 +117,19 @@ def evaluate(options: argparse.Namespace) -> None:
     model on a file with labels (--model DIR --input FILE). The last line of the output is JSON: the scores,
     by task if there is a configuration.
     """
+    from palm.parallel.group import is_main_process
     from palm.train.evaluation import json_ready
 
     scores: Any
-    if _names_model(options, "palm evaluate", "model", "input"):
+    if _names_model(options, "model", "input"):
         scores = json_ready(_load_model(options).evaluate(options.input, options.metric, options.output))
     else:
         controller = _open_controller(options)
         tasks = _chosen(options, controller, "dev_file")
         place = options.inference_model_dir
         scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
-    cli.write_line(cli.json_text(scores, indent=None))
+    if is_main_process():
+        cli.write_line(cli.json_text(scores, indent=None))
 
 
 @cli.command(
@@ -142,13 +150,13 @@ def export(options: argparse.Namespace) -> None:
     """
     from palm.export import to_hugging_face, to_onnx
 
-    common: dict[str, Any] = {"trust": options.trust, "overwrite": options.overwrite}
-    if options.to == "hf":
-        if options.all_heads:
-            raise PalmError("--all_heads can only be used with --to onnx")
+    common = {"trust": options.trust, "overwrite": options.overwrite}
+    if options.to == "onnx":
+        to_onnx(options.source, options.output, all_heads=options.all_heads, **common)
+    elif options.all_heads:
+        raise PalmError("--all_heads can only be used with --to onnx")
+    else:
         to_hugging_face(options.source, options.output, **common)
-        return
-    to_onnx(options.source, options.output, all_heads=options.all_heads, **common)
 
 
 @cli.command(
@@ -178,7 +186,6 @@ def convert_encoder(options: argparse.Namespace) -> None:
         cli.option("-d", "--download", metavar="NAME", action="append", default=[], help="the same"),
         cli.output("`pretrain/NAME`: a folder (default: the working directory)", default=Path()),
     ],
-    only_reads=True,
 )
 def download_models(options: argparse.Namespace) -> None:
     """Download pretrained models to OUT/pretrain/NAME. If the connection breaks, the finished part is kept:
@@ -192,8 +199,6 @@ def download_models(options: argparse.Namespace) -> None:
     if options.list or not names:
         for line in listed("pretrain"):
             cli.write_line(line)
-    if names:
-        need_torch()
     try:
         for name in names:
             download("pretrain", name, options.output)
@@ -205,7 +210,6 @@ def download_models(options: argparse.Namespace) -> None:
     "inspect",
     "show what a directory contains",
     [cli.option("directory", metavar="DIR", help="the directory"), cli.JSON],
-    only_reads=True,
 )
 def inspect(options: argparse.Namespace) -> None:
     """Show what a directory contains: a saved model, a checkpoint, a run, an export, or pretrained weights of
@@ -225,7 +229,7 @@ def inspect(options: argparse.Namespace) -> None:
     [
         cli.option("models", metavar="MODEL", nargs="+", help="a saved model, or a checkpoint of a run"),
         cli.output("it: a new folder", required=True),
-        cli.option("--weights", help="the weight of each model, separated by commas (default: equal)"),
+        cli.option("--weights", type=_numbers, help="of each model, separated by commas (default: equal)"),
         cli.option("--task", help="the task to merge, if checkpoints have several"),
         cli.OVERWRITE,
         cli.TRUST,
@@ -237,16 +241,10 @@ def merge_models(options: argparse.Namespace) -> None:
     """
     from palm.export.merge import merge
 
-    weights = None
-    if options.weights is not None:
-        try:
-            weights = [float(part) for part in options.weights.split(",")]
-        except ValueError:
-            raise PalmError(f"--weights should be numbers such as 0.5,0.5, not {options.weights!r}") from None
     merge(
         options.models,
         options.output,
-        weights,
+        options.weights,
         task=options.task,
         trust=options.trust,
         overwrite=options.overwrite,

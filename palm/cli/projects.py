@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from palm.cli import command as cli
-from palm.cli.without_torch import need_torch
 from palm.core.errors import ConfigError, PalmError
 
 DEFAULT_TASKS = "cls, seq_label, mlm"
@@ -33,7 +32,6 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
             help="how much to train (default: normal with --pretrain, fixed settings without)",
         ),
     ],
-    only_reads=True,
 )
 def init(options: argparse.Namespace) -> None:
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
@@ -76,7 +74,6 @@ def init(options: argparse.Namespace) -> None:
         cli.option("--config", help="also list components of modules that this configuration names"),
         cli.TASK_DIR,
     ],
-    only_reads=True,
 )
 def ls(options: argparse.Namespace) -> None:
     """List readers, heads, backbones, metrics, mixing strategies, optimizers, schedules and balancing
@@ -88,8 +85,6 @@ def ls(options: argparse.Namespace) -> None:
     from palm.controller.components import REGISTRIES
 
     modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, REGISTRIES)))
-    if modules:
-        need_torch()
     found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
     if options.name in (None, *REGISTRIES):
         cli.write_line(listing(found))

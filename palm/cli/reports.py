@@ -72,7 +72,6 @@ def report(options: argparse.Namespace) -> None:
         cli.option("second", metavar="RUN", help="the folder of another run"),
         cli.JSON,
     ],
-    only_reads=True,
 )
 def diff(options: argparse.Namespace) -> None:
     """Show the differences between two runs: settings, with the file and line that set them, data, versions,

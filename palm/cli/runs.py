@@ -1,9 +1,8 @@
-"""Commands that plan or train runs of a configuration: check, train, verify-resume, compare, sweep."""
+"""Commands that plan or train runs of a configuration: check, train, compare, sweep."""
 
 from __future__ import annotations
 
 import argparse
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,52 +75,6 @@ def train(options: argparse.Namespace) -> None:
     from palm.controller.controller import Controller
 
     Controller(options.config, options.task_dir, argv=options.settings).train()
-
-
-@cli.command(
-    "verify-resume",
-    "test that a killed run resumes exactly",
-    [
-        *cli.CONFIG,
-        cli.option("--steps", type=int, default=20, metavar="N", help="steps before the kill"),
-        cli.option("--more", type=int, default=20, metavar="M", help="steps after it"),
-        # The command calls itself with these to train one of its runs.
-        cli.option("--record", type=cli.path, help=argparse.SUPPRESS),
-        cli.flag("--killed", argparse.SUPPRESS),
-    ],
-    takes_settings=True,
-)
-def verify_resume(options: argparse.Namespace) -> None:
-    """Train N + M steps; then train N steps, kill the process, train M more from its checkpoint, and compare
-    batches, losses and weights bit by bit. Everything is written to a temporary folder. The exit code is 0 if
-    nothing differs; otherwise it is 1, and the first difference is shown.
-    """
-    from palm.core.checks import count_problems, raise_any
-
-    raise_any(count_problems(steps=options.steps, more=options.more))
-    if options.record is not None:
-        _record(options)
-        return
-    from palm.controller.verify_resume import check_resume
-
-    words = [options.config, "--task_dir", options.task_dir, *options.settings]
-    result = check_resume(words, options.steps, options.more)
-    cli.write_line(result)
-    if result.difference is not None:
-        raise SystemExit(ExitCode.FOUND)
-
-
-def _record(options: argparse.Namespace) -> None:
-    """Train one of the runs that are compared."""
-    from palm.controller.controller import Controller
-    from palm.train.determinism import EnoughSteps, Recorder
-
-    killed_after = options.steps if options.killed else None
-    # First, because it starts a process for each of several devices, and only one of them records.
-    controller = Controller(options.config, options.task_dir, argv=options.settings)
-    recorder = Recorder(options.record, options.steps + options.more, killed_after)
-    with suppress(EnoughSteps):
-        controller.train([recorder])
 
 
 def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:

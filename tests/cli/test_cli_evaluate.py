@@ -49,7 +49,7 @@ def test_a_saved_model_is_scored_without_a_configuration(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "m"], "palm evaluate needs CONFIG, or --model and --input; missing: --input"),
+        (["--model", "m"], "missing: --input"),
         (["{config}", "--task", "match"], "task 'match' needs a dev_file; it has none"),
         (["{config}", "--task", "mlm"], "no task is called 'mlm'; known: cls, match"),
     ],

@@ -30,7 +30,6 @@ from palm.parallel import group
 from palm.parallel.group import is_launched, split_among_ranks
 from palm.parallel.launch import launch
 from palm.train.checkpoint import newest_checkpoint, save_checkpoint
-from palm.train.determinism import read_recording
 
 ROOT = Path(__file__).resolve().parents[2]
 HELPERS = ROOT / "tests" / "helpers"
@@ -379,16 +378,6 @@ def read(stream: IO[bytes], last: bytes) -> bytes:
         if said.endswith(CLOSED):
             break
     return said
-
-
-def test_one_of_two_processes_records_a_run_for_verify_resume(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    settings = tiny.config(tmp_path, "cls", num_devices=2, device="cpu")
-    (tmp_path / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
-    words = ["verify-resume", str(tmp_path / "config.yaml"), "--record", str(tmp_path / "record.jsonl")]
-    done = subprocess.run([*START, *words, "--steps", "2", "--more", "1"], capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert list(read_recording(tmp_path / "record.jsonl")) == [1, 2, 3]
 
 
 def test_an_earlier_run_in_the_folder_is_told_without_a_traceback(tmp_path: Path) -> None:

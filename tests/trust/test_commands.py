@@ -100,7 +100,6 @@ NEEDED: dict[str, list[str]] = {
     "evaluate": ["--model", "run/cls/infer_model", "--input", "cls.tsv"],
     "sweep": ["--grid", "learning_rate=0.1"],
     "download": [ENGLISH],
-    "verify-resume": ["--steps", "1", "--more", "1"],
     "check": ["--no_measure"],
     "train --output": ["--dry_run", "--no_measure"],
     **{
@@ -130,7 +129,6 @@ OWN_PLACES = {
             *("stages", "cls/best_model", "cls.train.rows.json", "bad_rows.jsonl"),
         )
     ],
-    "verify-resume": [],
     "report": ["run/report.html", "run/report_data.json"],
     "plot": ["run/curves.html"],
 }
@@ -251,7 +249,7 @@ def test_every_argument_of_a_command_is_known_to_read_or_to_write() -> None:
 
 def test_every_command_that_writes_somewhere_of_its_own_is_named() -> None:
     reading = {"evaluate", "inspect", "diff", "ls", "completion"}
-    assert {*(door.command for door in doors()), "verify-resume"} | reading == set(COMMANDS)
+    assert {door.command for door in doors()} | reading == set(COMMANDS)
 
 
 @pytest.fixture(scope="module")
@@ -433,7 +431,7 @@ def older(folder: Path) -> None:
 
 def replacing() -> list[Door]:
     """The commands with an output that succeed without starting processes."""
-    starting = ("sweep", "compare", "verify-resume", "download")
+    starting = ("sweep", "compare", "download")
     told = (Door(door.command, door.option, "") for door in doors() if door.option)
     return [door for door in dict.fromkeys(told) if door.command not in starting]
 

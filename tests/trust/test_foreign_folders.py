@@ -30,7 +30,6 @@ from palm.reader.tables.selection import Selection, data_checksum
 from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot
-from palm.train.determinism import read_recording
 from palm.train.events import Saved
 from palm.train.run_directory import RunDirectory
 from palm.train.run_names import FOLDERS
@@ -202,13 +201,6 @@ def test_names_of_a_foreign_folder_do_not_control_the_terminal(
 def test_log_lines_do_not_control_the_terminal() -> None:
     record = logging.LogRecord("palm", logging.INFO, "", 0, "%s: saved", (HOSTILE,), None)
     assert _Console().format(record) == "\\x1b[31m\\x9b32m\\u202e: saved"
-
-
-@pytest.mark.parametrize("text", [b'{"step": 1', b"[]", b'{"task": "cls"}', b"\xff"])
-def test_a_damaged_recording_is_an_error_of_palm(tmp_path: Path, text: bytes) -> None:
-    (tmp_path / "0.jsonl").write_bytes(text)
-    with pytest.raises(StorageError, match=r"0\.jsonl"):
-        read_recording(tmp_path / "0.jsonl")
 
 
 def linked(run: Path, name: str) -> None:

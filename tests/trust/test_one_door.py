@@ -33,7 +33,6 @@ MODULES = {
 }
 
 REASONS = {
-    ("controller/verify_resume.py", "TemporaryDirectory"): "a new folder of the system's",
     ("cli/__init__.py", "open"): "the system's null device, for output that nobody takes",
     ("core/component.py", "copyfile"): "into a new folder of palm's, for core/files, which it cannot import",
     ("check/measuring.py", "TemporaryDirectory"): "a new folder of the system's",

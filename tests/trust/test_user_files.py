@@ -244,44 +244,6 @@ def test_no_python_takes_modules_of_the_working_directory(tmp_path: Path, python
     assert not (tmp_path / "ran").exists()
 
 
-def test_modules_beside_a_configuration_are_for_those_that_it_names(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("import beside\nclass Mine: pass\n", encoding="utf-8")
-    (tmp_path / "beside.py").write_text("", encoding="utf-8")
-    program = (
-        "from palm.cli.command import find_components; from palm.core.registry import imported\n"
-        f"find_components({str(tmp_path / 'config.yaml')!r})\n"
-        "try: import beside\n"
-        "except ImportError: print(imported('head', 'mine.Mine').__name__)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd="/", capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "Mine\n", done.stderr
-
-
-def test_libraries_below_the_working_directory_do_not_import_its_modules(tmp_path: Path) -> None:
-    """A virtual environment often lies in the folder of a project."""
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "library.py").write_text(
-        "try: import triton\nexcept ImportError: print('absent')\n", encoding="utf-8"
-    )
-    (tmp_path / "triton.py").write_text("print('ran')\n", encoding="utf-8")
-    program = (
-        "from palm.cli.command import find_components\n"
-        f"find_components({str(tmp_path / 'config.yaml')!r}); import library\n"
-    )
-    libraries = {"PYTHONPATH": str(tmp_path / "lib")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd="/",
-        env={**os.environ, **libraries},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "absent\n", done.stderr
-
-
 WRITING: dict[str, Callable[[Path], object]] = {
     "a text": lambda file: write_text(file, "new"),
     "a history": lambda file: write_lines(file, []),
