@@ -31,7 +31,7 @@ from palm.predict.inference import InferenceModel
 from palm.pretrained import from_ours, read_weights
 from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
 from palm.reader.text.labels import Labels
-from palm.reader.text.subwords import load_tokenizer
+from palm.reader.text.tokenizer import load_tokenizer
 from palm.train.checkpoint import newest_checkpoint, save_checkpoint
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -13,7 +13,7 @@ from palm.export.tokenizer_files import save_tokenizer
 from palm.pretrained import ModelDirectory, Report, read_directory
 from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
-from palm.reader.text.subwords import load_tokenizer
+from palm.reader.text.tokenizer import load_tokenizer
 
 
 def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> Report:

@@ -12,7 +12,7 @@ from palm.backbone import Backbone
 from palm.core.errors import PalmError
 from palm.core.files.fs import write_json, write_text
 from palm.reader import Reader
-from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
+from palm.reader.text.tokenizer import Tokenizer
 from palm.reader.words import WordReader
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -64,7 +64,7 @@ def save_tokenizer(
         **roles,
     }
     write_json(folder / "tokenizer_config.json", config)
-    if isinstance(tokenizer, WordPieceTokenizer):
+    if tokenizer.is_wordpiece:
         _save_vocabulary(tokenizer, folder / "vocab.txt")
 
 

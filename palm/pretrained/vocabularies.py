@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from palm.core.files.untrusted import read_bytes, read_json, wrap_read_errors
-from palm.reader.text.tokenizer import MAX_VOCABULARY, load_vocabulary
+from palm.reader.text.tokenizer import load_tokenizer
+from palm.reader.text.vocabulary import MAX_VOCABULARY
 
-VOCABULARIES = ("vocab.txt", "vocab.json", "tokenizer.json")
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 """Possible files of a vocabulary; the first one that exists is used. `vocab.json` needs `merges.txt`."""
 
 
@@ -20,16 +21,16 @@ def find_vocabulary(folder: Path) -> Path | None:
 
 
 def vocabulary_differences(ours: Path, theirs: Path | None) -> Iterator[str]:
-    """Compare a reader's vocabulary with that of the weights, if both are lists of tokens.
+    """Compare a reader's vocabulary with that of the weights.
 
     Args:
         ours: the reader's vocabulary.
         theirs: the vocabulary with which the weights were trained; None if unknown.
     """
-    if theirs is None or theirs.suffix == ".json" or ours.suffix == ".json":
+    if theirs is None:
         return
-    known = load_vocabulary(theirs)
-    other = [token for token, number in load_vocabulary(ours).items() if known.get(token) != number]
+    known = load_tokenizer(theirs).ids
+    other = [token for token, number in load_tokenizer(ours).ids.items() if known.get(token) != number]
     if other:
         yield (
             f"{len(other)} tokens of {ours} have different ids in {theirs}, the vocabulary of the weights "

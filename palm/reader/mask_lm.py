@@ -107,7 +107,7 @@ class MaskLMReader(TextReader):
         """The predicted words of all rows in sequence, as `{"index": 0, "word_id": 17}`."""
         predicted = (word["predicted"] for record in records for word in record["words"])
         for index, word in enumerate(predicted):
-            yield {"index": index, "word_id": self.tokenizer.id_of(word)}
+            yield {"index": index, "word_id": self.tokenizer.ids[word]}
 
 
 def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:

@@ -23,7 +23,7 @@ from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import ignore, raw_rows, read_table
 from palm.reader.tables.record import TableRow
 from palm.reader.text.bad_rows import BadRows, OnBadRow
-from palm.reader.text.subwords import load_tokenizer
+from palm.reader.text.tokenizer import load_tokenizer
 
 
 class TokenizingReader(Reader):
@@ -109,7 +109,7 @@ class TokenizingReader(Reader):
 
     def write_file(self, setting: str, target: Path) -> None:
         if setting == "vocab_path" and self.companions:
-            write_text(target, self.tokenizer.to_library().to_str(pretty=True))
+            write_text(target, self.tokenizer.to_json())
         else:
             super().write_file(setting, target)
 

@@ -256,7 +256,7 @@ def _parameters(sizes: Mapping[str, Size]) -> Facts:
 def _vocabulary(file: Path | None, do_lower_case: bool) -> Facts | None:
     if file is None:
         return None
-    from palm.reader.text.subwords import load_tokenizer
+    from palm.reader.text.tokenizer import load_tokenizer
 
     return {
         "file": file.name,

@@ -29,8 +29,7 @@ from palm.reader import (
     SequenceLabelReader,
 )
 from palm.reader.groups import GroupReader
-from palm.reader.text.subwords import JsonTokenizer, load_tokenizer
-from palm.reader.text.tokenizer import Tokenizer
+from palm.reader.text.tokenizer import Tokenizer, load_tokenizer
 
 CORPUS = [
     "the red door is open",
@@ -83,7 +82,11 @@ def around(made: tokenizers.Tokenizer, special: list[str], single: str, pair: st
     return made
 
 
-BERT_LIKE = (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
+BERT_LIKE = (
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    "[CLS] $A [SEP]",
+    "[CLS] $A [SEP] $B:1 [SEP]:1",
+)
 GEMMA_LIKE = (["<pad>", "<unk>", "<bos>", "<eos>", "<mask>"], "<bos> $A <eos>", "<bos> $A <eos> $B:1 <eos>:1")
 LLAMA_LIKE = (
     ["<|pad|>", "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"],
@@ -200,7 +203,7 @@ def test_masked_words_are_hidden_by_the_models_own_mask_token(written: Path) -> 
 def test_a_vocabulary_without_a_mask_token_serves_all_but_masked_words(tmp_path: Path) -> None:
     special, single, pair = ["<pad>", "<unk>", "<bos>", "<eos>"], "<bos> $A <eos>", "<bos> $A <eos> $B <eos>"
     sentence_pieces(special, single, pair).save(str(tmp_path / "tokenizer.json"))
-    tokenizer = JsonTokenizer(tmp_path / "tokenizer.json")
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
     assert tokenizer.cls_id == 2
     with pytest.raises(DataError) as caught:
         _ = tokenizer.mask_id

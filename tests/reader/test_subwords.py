@@ -22,8 +22,7 @@ from palm.core.errors import ConfigError, DataError, StorageError
 from palm.core.numerics.rng import generator
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
 from palm.reader.cache import key_of
-from palm.reader.text.subwords import load_tokenizer
-from palm.reader.text.tokenizer import Tokenizer, WordPieceTokenizer
+from palm.reader.text.tokenizer import Tokenizer, load_tokenizer
 
 TEXTS = [
     "Anna owns the old boat.",
@@ -119,7 +118,7 @@ def test_a_wordpiece_json_cuts_as_its_text_file_does(tmp_path: Path, lowercase: 
     vocab = write_vocabulary(tmp_path)
     texts = ["The old BOAT, near Anna's door!", "what is 中国?", "[CLS] red [SEP]"]
     ours = load_tokenizer(write_wordpiece_json(tmp_path, vocab, lowercase))
-    assert ours.encode(texts) == WordPieceTokenizer(vocab, do_lower_case=lowercase).encode(texts)
+    assert ours.encode(texts) == load_tokenizer(vocab, do_lower_case=lowercase).encode(texts)
     assert ours.separators == 1
 
 

@@ -16,7 +16,9 @@ from tokenizers import BertWordPieceTokenizer
 from helpers.reader_files import SPECIAL, write_text, write_vocabulary
 from helpers.shared import RECORDED_0, needs_shared
 from palm.core.errors import DataError
-from palm.reader.text.tokenizer import SPECIAL_TOKENS, WordPieceTokenizer, load_vocabulary
+from palm.reader import ClassifyReader, MatchReader
+from palm.reader.text.tokenizer import Tokenizer, load_tokenizer
+from palm.reader.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
 
 RECORDED = RECORDED_0 / "tokenization"
 
@@ -30,8 +32,8 @@ def vocab_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def letters(tmp_path_factory: pytest.TempPathFactory) -> WordPieceTokenizer:
-    return WordPieceTokenizer(write_vocabulary(tmp_path_factory.mktemp("vocab")), do_lower_case=True)
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(write_vocabulary(tmp_path_factory.mktemp("vocab")), do_lower_case=True)
 
 
 @needs_shared
@@ -40,7 +42,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> WordPieceTokenizer:
 def test_tokens_equal_the_recorded_ones(kind: str, do_lower_case: bool) -> None:
     recorded = json.loads((RECORDED / "tokenization_py3.11.json").read_text(encoding="utf-8"))
     results = recorded["results"][f"{kind}_tokenizer/do_lower_case={do_lower_case}"]
-    tokenizer = WordPieceTokenizer(RECORDED / recorded["vocab"], do_lower_case)
+    tokenizer = load_tokenizer(RECORDED / recorded["vocab"], do_lower_case)
 
     ids = tokenizer.encode(recorded["texts"])
 
@@ -74,7 +76,7 @@ def test_white_space_of_any_kind_around_an_id_does_not_count(tmp_path: Path) -> 
 
 
 def test_special_tokens_inside_a_text_are_text(vocab_path: Path) -> None:
-    tokenizer = WordPieceTokenizer(vocab_path, do_lower_case=True)
+    tokenizer = load_tokenizer(vocab_path, do_lower_case=True)
 
     [ids] = tokenizer.encode(["the [SEP] boat[MASK]"])
 
@@ -86,7 +88,7 @@ def test_special_tokens_inside_a_text_are_text(vocab_path: Path) -> None:
 
 def test_offsets_are_characters_of_the_original_text(vocab_path: Path) -> None:
     text = "  The\x07 ÉTÉ, 中国😀 boat\u200bs"
-    [pieces] = WordPieceTokenizer(vocab_path, do_lower_case=True).encode_with_offsets([text])
+    [pieces] = load_tokenizer(vocab_path, do_lower_case=True).encode_with_offsets([text])
 
     spans = [text[start:end] for start, end in zip(pieces.starts, pieces.ends, strict=True)]
 
@@ -94,7 +96,7 @@ def test_offsets_are_characters_of_the_original_text(vocab_path: Path) -> None:
 
 
 @given(st.text(max_size=60))
-def test_offsets_of_any_text_point_at_what_the_token_says(letters: WordPieceTokenizer, text: str) -> None:
+def test_offsets_of_any_text_point_at_what_the_token_says(letters: Tokenizer, text: str) -> None:
     [pieces] = letters.encode_with_offsets([text])
 
     assert pieces.ids.tolist() == letters.encode([text])[0]
@@ -107,8 +109,8 @@ def test_offsets_of_any_text_point_at_what_the_token_says(letters: WordPieceToke
 
 
 @given(st.text(alphabet="ΣσΑα.,' \u0301\u00ad1b", max_size=12))
-def test_a_final_sigma_is_lowered_as_python_lowers_it(letters: WordPieceTokenizer, text: str) -> None:
-    normalized = letters._pipeline.normalizer.normalize_str(text)
+def test_a_final_sigma_is_lowered_as_python_lowers_it(letters: Tokenizer, text: str) -> None:
+    normalized = letters._library.normalizer.normalize_str(text)
 
     assert normalized.count("ς") == text.lower().count("ς")
 
@@ -117,12 +119,12 @@ def test_plain_text_is_cut_as_the_tokenizers_library_itself_cuts_it(vocab_path: 
     texts = ["The old BOAT, near Anna's door!", "what is 中国的首都?", "red-green(boat) naïve café"]
     reference = BertWordPieceTokenizer(str(vocab_path), lowercase=True)
 
-    ids = WordPieceTokenizer(vocab_path, do_lower_case=True).encode(texts)
+    ids = load_tokenizer(vocab_path, do_lower_case=True).encode(texts)
 
     assert ids == [reference.encode(text, add_special_tokens=False).ids for text in texts]
 
 
-def test_half_a_surrogate_pair_is_an_unknown_character(letters: WordPieceTokenizer) -> None:
+def test_half_a_surrogate_pair_is_an_unknown_character(letters: Tokenizer) -> None:
     [pieces] = letters.encode_with_offsets(["a \ud83d b"])
 
     assert letters.tokens(pieces.ids) == ["a", "b"]
@@ -131,7 +133,7 @@ def test_half_a_surrogate_pair_is_an_unknown_character(letters: WordPieceTokeniz
 
 def test_the_size_of_a_vocabulary_is_its_largest_id_and_one(tmp_path: Path) -> None:
     lines = [f"{token}\t{number}" for number, token in enumerate(SPECIAL)] + ["boat\t90", "door\t40"]
-    tokenizer = WordPieceTokenizer(write_text(tmp_path, "vocab.txt", "\n".join(lines) + "\n"))
+    tokenizer = load_tokenizer(write_text(tmp_path, "vocab.txt", "\n".join(lines) + "\n"))
 
     assert tokenizer.vocab_size == 91
     assert tokenizer.encode(["boat door"]) == [[90, 40]]
@@ -153,29 +155,29 @@ def test_the_size_of_a_vocabulary_is_its_largest_id_and_one(tmp_path: Path) -> N
 def test_a_broken_vocabulary_names_the_line(tmp_path: Path, lines: list[str], message: str) -> None:
     path = write_text(tmp_path, "vocab.txt", "\n".join(SPECIAL + lines))
     with pytest.raises(DataError, match=message):
-        WordPieceTokenizer(path)
+        load_tokenizer(path)
 
 
 def test_missing_special_tokens_are_named_together(tmp_path: Path) -> None:
     path = write_text(tmp_path, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\nboat\n")
     with pytest.raises(DataError, match=r"vocab.txt: .*\[SEP\], \[MASK\]"):
-        WordPieceTokenizer(path)
+        load_tokenizer(path)
 
 
 def test_a_vocabulary_that_is_not_text_or_not_there_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"[PAD]\n\xff\xfe")
     with pytest.raises(DataError, match=r"binary: cannot read.*UTF-8"):
-        WordPieceTokenizer(tmp_path / "binary")
+        load_tokenizer(tmp_path / "binary")
     with pytest.raises(DataError, match="nowhere: cannot read"):
-        WordPieceTokenizer(tmp_path / "nowhere")
+        load_tokenizer(tmp_path / "nowhere")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_process_tokenizes_without_a_warning_or_a_hang(vocab_path: Path) -> None:
     program = f"""
 import multiprocessing
-from palm.reader.text.tokenizer import WordPieceTokenizer
-tokenizer = WordPieceTokenizer({str(vocab_path)!r})
+from palm.reader.text.tokenizer import load_tokenizer
+tokenizer = load_tokenizer({str(vocab_path)!r})
 texts = ["the old boat"] * 1000
 here = tokenizer.encode(texts)
 with multiprocessing.get_context("fork").Pool(1) as pool:
@@ -187,3 +189,53 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
         env=environment, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# ---- what lies beside a vocabulary ----
+
+
+def test_accents_and_chinese_words_stay_whole_where_the_settings_beside_the_vocabulary_say_so(
+    tmp_path: Path,
+) -> None:
+    words = [*SPECIAL_TOKENS, "müsste", "musste", "東京", "東", "京"]
+    vocab = write_text(tmp_path, "vocab.txt", "\n".join(words))
+    plain = load_tokenizer(vocab, do_lower_case=True)
+    assert plain.tokens(plain.encode(["Müsste 東京"])[0]) == ["musste", "東", "京"]
+    assert plain.companions == ()
+
+    settings = {"strip_accents": False, "tokenize_chinese_chars": False}
+    write_text(tmp_path, "tokenizer_config.json", json.dumps(settings))
+    reader = ClassifyReader(vocab, 20, do_lower_case=True)
+    reader.write_file("vocab_path", tmp_path / "saved.txt")
+    for tokenizer in (reader.tokenizer, load_tokenizer(tmp_path / "saved.txt", do_lower_case=True)):
+        assert tokenizer.tokens(tokenizer.encode(["Müsste 東京"])[0]) == ["müsste", "東京"]
+
+
+def test_words_of_a_morphological_analyser_are_refused(tmp_path: Path) -> None:
+    vocab = write_vocabulary(tmp_path)
+    write_text(tmp_path, "tokenizer_config.json", json.dumps({"word_tokenizer_type": "mecab"}))
+    with pytest.raises(DataError) as caught:
+        load_tokenizer(vocab)
+    assert "tokenizer_config.json" in str(caught.value)
+    assert "mecab" in str(caught.value)
+
+
+def test_added_tokens_are_not_split(tmp_path: Path) -> None:
+    vocab = write_text(tmp_path, "vocab.txt", "\n".join([*SPECIAL_TOKENS, "paris", "e"]))
+    write_text(tmp_path, "added_tokens.json", json.dumps({"[E1]": 7}))
+    tokenizer = load_tokenizer(vocab, do_lower_case=True)
+    (ids,) = tokenizer.encode(["[E1] Paris [SEP]"])
+    assert ids[:2] == [7, 5]
+    assert tokenizer.sep_id not in ids
+    assert tokenizer.vocab_size == 8
+
+
+def test_padding_and_truncation_that_a_file_stores_change_no_row(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path)
+    made = BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
+    made.enable_padding(length=128)
+    made.enable_truncation(8)
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert tokenizer.between == [tokenizer.sep_id]
+    assert MatchReader(tmp_path / "tokenizer.json", 5).tokenizer is tokenizer

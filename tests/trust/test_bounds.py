@@ -32,7 +32,7 @@ from palm.pretrained.formats import zips
 from palm.reader.tables.reading import raw_rows
 from palm.reader.tables.selection import SUFFIX, Selection, data_checksum
 from palm.reader.text.labels import Labels
-from palm.reader.text.subwords import load_tokenizer
+from palm.reader.text.tokenizer import load_tokenizer
 
 
 @contextmanager
