@@ -14,6 +14,7 @@ from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
 from palm.core.numerics.malloc import keep_freed_memory
+from palm.core.numerics.precision import choice
 from palm.core.threads import waiting
 from palm.optimizer import Optimizer, ParameterGroups
 from palm.parallel.group import broadcast
@@ -21,7 +22,6 @@ from palm.parallel.replica import Replica
 from palm.train.ema import ExponentialMovingAverage
 from palm.train.loop import Training
 from palm.train.model import PRIVATE, MultiTaskModel
-from palm.train.pass_timing import chosen_precision
 from palm.train.planning import step_problems
 from palm.train.recipe import Recipe
 from palm.train.task import Task
@@ -47,7 +47,7 @@ def start(recipe: Recipe) -> Training:
     if recipe.device.type == "cpu":
         keep_freed_memory()
         logger.info("CPU threads: %d; while they wait: %s.", torch.get_num_threads(), waiting())
-    chosen = broadcast(partial(chosen_precision, recipe, model))
+    chosen = broadcast(partial(choice, recipe.precision, recipe.device))
     recipe = replace(recipe, chosen=chosen)
     model.precision = chosen.precision
     logger.info("Computing in %s on %s (%s).", chosen.precision, recipe.device.type, chosen.reason)

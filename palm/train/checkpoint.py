@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from palm.core.files.serialization import describe, file_settings, rebuild
 from palm.core.files.tensors import load_into, load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.core.numerics.precision import Choice, Precision
 from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.parallel.group import is_main_process
@@ -32,7 +31,7 @@ from palm.reader import READERS
 from palm.train.finite import check_finite
 from palm.train.loop import Training
 from palm.train.model import LORA, PRIVATE
-from palm.train.recipe import Recipe, identity
+from palm.train.recipe import identity
 from palm.train.run_names import CHECKPOINT_FORMAT, STATE
 from palm.train.training_metadata import data_of
 
@@ -121,7 +120,6 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     """
     state, steps_per_saved = _state_of(training, folder)
     # All checks are above this line, so a run that is refused has not been changed.
-    _restore_precision(training, state["run"]["precision"])
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
     own = training.model.state_dict()
@@ -147,8 +145,6 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         verify(folder, ("ema.safetensors",))
     state = _of_this_version(read_object(folder / STATE), folder)
     now = identity(training.recipe)
-    if _may_differ(training.recipe):
-        now |= {"precision": saved} if (saved := state["run"].get("precision")) in get_args(Precision) else {}
     with wrap_read_errors(folder / STATE):
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _already_past_end(training, state, steps_per_saved)
@@ -156,19 +152,6 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
         lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
         raise StorageError(f"{lines}\nRestore these settings to resume it, or {NEW_RUN}")
     return state, steps_per_saved
-
-
-def _may_differ(recipe: Recipe) -> bool:
-    """Check whether the precision was chosen by timing, which may vary on the same machine."""
-    # FSDP shards are built for one precision and cannot follow the checkpoint's.
-    return recipe.chosen is not None and recipe.chosen.is_timed and recipe.parallel == "ddp"
-
-
-def _restore_precision(training: Training, saved: Precision) -> None:
-    if training.model.precision != saved:
-        logger.info("Computing in %s, as before the checkpoint.", saved)
-        training.model.precision = saved
-        training.recipe = replace(training.recipe, chosen=Choice(saved, "as before the checkpoint"))
 
 
 def _verified(folder: Path) -> Collection[str]:
