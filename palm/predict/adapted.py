@@ -12,8 +12,7 @@ from palm.backbone.low_rank import LowRank
 from palm.core.errors import StorageError
 from palm.core.files.tensors import load_into, tensor_digests, weights_under
 from palm.core.tensor_specs import Tensors
-from palm.downloader import pretrained_directory
-from palm.pretrained import load_pretrain
+from palm.pretrained import load_pretrain, pretrained_directory
 from palm.pretrained.loading import may_lack
 from palm.pretrained.peft import read_adapters, write_adapters
 
