@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from statistics import median
 
@@ -16,14 +15,14 @@ import torch
 from palm.check.planning import RunPlan
 from palm.check.saving import Saving
 from palm.parallel.group import exhaust
-from palm.train.evaluation import count_examples, model_of
+from palm.train.evaluation import load_dev_data, model_of
 from palm.train.loop import Training
 from palm.train.saving import save_model
 from palm.train.task import Task
 from palm.train.throughput import memory_bytes
 
-EVALUATED = 2048
-"""Number of dev examples to predict for the time of an evaluation."""
+EVALUATED = 2
+"""Number of chunks of dev examples to predict for the time of an evaluation."""
 
 SETTLING = 10.0
 """Seconds of consecutive steps of the run after the selected ones."""
@@ -161,12 +160,13 @@ def _evaluation(training: Training, task: Task) -> float:
     """Estimate the seconds to predict a task's dev data from its first examples; 0 if it has none."""
     if task.dev_file is None:
         return 0.0
-    model = model_of(training, task)
-    found = list(islice(task.reader.read_true(task.dev_file), EVALUATED))
+    dev = load_dev_data(task)
+    chunks = dev.chunks[:EVALUATED]
     began = time.perf_counter()
-    exhaust(model.steps(found, losses={}))
+    exhaust(model_of(training, task).predictions(chunks, with_gold=True, losses={}))
     _wait(training)
-    return (time.perf_counter() - began) * count_examples(task) / max(1, len(found))
+    found = sum(len(chunk.examples) for chunk in chunks)
+    return (time.perf_counter() - began) * dev.num_examples / max(1, found)
 
 
 def _seconds_per_byte(training: Training) -> float:

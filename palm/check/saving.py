@@ -14,9 +14,9 @@ from palm.check.problems import Problem
 from palm.controller.settings import RunSettings
 from palm.core.differences import shortened
 from palm.core.files.atomic_dir import foreign_files
-from palm.predict.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.history import HISTORY_FILE
 from palm.train.loop import Training
+from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.run_directory import RunDirectory
 from palm.train.run_names import CONFIGURATION, RECORD
 

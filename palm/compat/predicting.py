@@ -23,6 +23,7 @@ from palm.reader import Predictions, Reader, Record
 from palm.reader.chunks import encoded_chunks
 from palm.train.device_transfer import Place, placed
 from palm.train.model import outputs_of
+from palm.train.task_model import encoded
 
 CHUNK_BATCHES = 32
 """Number of prediction batches whose texts are in memory at a time."""
@@ -55,9 +56,9 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
     since = time.perf_counter()
     batches = 0
     examples = model.reader.read(model.reader.loaded.path, with_targets=False)
-    for records in model.steps(examples, together=True):
-        yield records
-        if records:
+    for predictions in model.steps(encoded(model.reader, examples), together=True):
+        yield [each.record for each in predictions]
+        if predictions:
             continue
         batches += 1
         if every > 0 and batches % every == 0:

@@ -26,12 +26,12 @@ from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
 from palm.core.shown import aligned, shown_score
 from palm.core.signals import stop_request
+from palm.downloader.hub import pretrained_directory
 from palm.lr_sched import schedule_of_run
 from palm.parallel.failures import report_missing_ranks
 from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
 from palm.predict.inference import InferenceModel
-from palm.predict.model_card import label_names
-from palm.pretrained import find_vocabulary, load_pretrain, pretrained_directory, vocabulary_differences
+from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
 from palm.reader import Predictions
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import sources_of
@@ -42,6 +42,7 @@ from palm.train.evaluation import Evaluator
 from palm.train.events import Observer
 from palm.train.fit import Watch, run_training
 from palm.train.loop import Training
+from palm.train.model_card import label_names
 from palm.train.recipe import Recipe, identity
 from palm.train.result import TrainingResult
 from palm.train.run_directory import RunDirectory, RunStart

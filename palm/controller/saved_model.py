@@ -14,8 +14,8 @@ from palm.core.logging import logger
 from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import best_note, load_model
-from palm.predict.model_paths import BEST, DESCRIPTION, LAST, chosen_model, describe_missing_model
 from palm.reader import READERS
+from palm.train.model_paths import BEST, DESCRIPTION, LAST, chosen_model, describe_missing_model
 
 
 def saved_model(plan: Plan, task: TaskPlan, given: Path | None) -> InferenceModel:

@@ -11,10 +11,10 @@ from palm.core.files.fs import write_json
 from palm.core.version import __version__
 from palm.paradigm import HEADS, SequenceLabel
 from palm.predict.inference import InferenceModel
-from palm.predict.model_card import label_names
-from palm.predict.model_paths import EXPORT, EXPORT_FORMAT
 from palm.pretrained.heads import PROBLEM_TYPES
 from palm.reader import READERS
+from palm.train.model_card import label_names
+from palm.train.model_paths import EXPORT, EXPORT_FORMAT
 
 VERSION = 1
 

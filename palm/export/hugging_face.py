@@ -24,12 +24,12 @@ from palm.export.sources import saved_model
 from palm.export.tokenizer_files import load_tokenizer, save_reader
 from palm.paradigm import Embedding
 from palm.predict.inference import InferenceModel
-from palm.predict.model_card import CARD, label_names, model_card
-from palm.predict.model_paths import DESCRIPTION
 from palm.pretrained import from_ours
 from palm.pretrained.families import Family, config_of, family_of
 from palm.pretrained.heads import HeadLayout, layout_of_head, renamed
 from palm.pretrained.library import ABOVE, save_library_model
+from palm.train.model_card import CARD, label_names, model_card
+from palm.train.model_paths import DESCRIPTION
 
 
 def to_hugging_face(

@@ -24,8 +24,8 @@ from palm.export.sources import tasks_of_run
 from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model
-from palm.predict.model_paths import chosen_model
 from palm.reader import READERS
+from palm.train.model_paths import chosen_model
 from palm.train.recipe import named
 from palm.train.run_names import STATE
 

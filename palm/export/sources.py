@@ -8,9 +8,9 @@ from pathlib import Path
 from palm.core.errors import PalmError, StorageError
 from palm.export.tokenizer_files import load_tokenizer
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_model
-from palm.predict.model_paths import LAST
-from palm.train.checkpoint import models_in, newest_checkpoint
+from palm.predict.loading import load_model, models_in
+from palm.train.checkpoint import newest_checkpoint
+from palm.train.model_paths import LAST
 from palm.train.run_names import STATE
 
 

@@ -12,17 +12,22 @@ from palm.core.checks import choice_problems, count_problems, path_problems, rai
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.manifest import check_version, verify
 from palm.core.files.serialization import rebuild
-from palm.core.files.tensors import load_into, load_tensors, weights_under
+from palm.core.files.tensors import load_into, load_tensors, tensor_digests, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.logging import logger
+from palm.core.tensor_specs import Tensors
+from palm.downloader import pretrained_directory
 from palm.paradigm import HEADS, Head
-from palm.predict.adapted import with_base
 from palm.predict.inference import InferenceModel
-from palm.predict.model_paths import DESCRIPTION, FORMAT, VERSION, WEIGHTS, chosen_model
 from palm.predict.onnx.computing import OnnxEngine
+from palm.pretrained import load_pretrain
+from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
 from palm.reader.cache import DataCache
+from palm.train.checkpoint import trained_weights
+from palm.train.model_paths import DESCRIPTION, FORMAT, VERSION, WEIGHTS, chosen_model
+from palm.train.run_names import STATE
 
 
 @explain_limits()
@@ -85,7 +90,7 @@ def _model_in(
         whole = None if saved_base else own["backbone"]
         backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=whole)
         if saved_base:
-            backbone = with_base(backbone, weights, saved_base, folder, base)
+            backbone = _with_base(backbone, weights, saved_base, folder, base)
         model = InferenceModel(
             str(description["task"]),
             rebuild(READERS, description["reader"], folder, trust=trust, overrides=reader),
@@ -139,3 +144,56 @@ def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
     weights = load_tensors(folder / WEIGHTS)
     load_into(backbone, weights_under("backbone", weights), folder)
     load_into(head, weights_under("paradigm", weights), folder)
+
+
+def _with_base(
+    backbone: Backbone, weights: Tensors, saved: Mapping[str, Any], folder: Path, base: str | Path | None
+) -> Backbone:
+    """Return the encoder of a directory that `Adapted` wrote, with its adapters merged.
+
+    Args:
+        backbone: an encoder built from the directory's description.
+        weights: the weights in the directory.
+        saved: the result of `facts` in the directory.
+        folder: the directory.
+        base: overrides the location of the base in `saved`.
+
+    Raises:
+        StorageError: the base is not found, or has other weights.
+    """
+    # A base is downloaded only if the caller names it.
+    place = base or saved["path"] or ""
+    if base is None and not Path(place).is_dir():
+        raise StorageError(
+            f"{folder} has only adapters and a head, and their base {place!r} is not a directory here; pass "
+            "base=, a directory or owner/name"
+        )
+    load_pretrain(backbone, pretrained_directory(place))
+    load_into(backbone, {**backbone.state_dict(), **weights_under("backbone", weights)}, folder)
+    digests = tensor_digests(backbone.state_dict())
+    if other := [name for name in digests if digests[name] != saved["digests"].get(name)]:
+        raise StorageError(
+            f"{place} is not the base of {folder}: {len(other)} of {len(digests)} tensors differ, starting "
+            f"with {other[0]}; pass the weights that the run started from as base="
+        )
+    return read_adapters(backbone, folder).merged_into(backbone)
+
+
+def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
+    """Load the models of all tasks in a checkpoint, in float32; `trust` is that of `palm.load_model`.
+
+    Raises:
+        StorageError: damaged, of another version of palm, or its tasks have layers of their own.
+    """
+    weights = trained_weights(folder)
+    with wrap_read_errors(folder / STATE):
+        components = read_object(folder / STATE)["components"]
+        backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
+        load_into(backbone, weights.backbone, folder)
+        models = []
+        for task, parts in components["tasks"].items():
+            head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
+            reader = rebuild(READERS, parts["reader"], folder, trust=trust)
+            models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
+            load_into(head, weights.heads[task], folder)
+        return models

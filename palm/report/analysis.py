@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypedDict
@@ -24,9 +23,7 @@ from palm.core.numerics.device import device_of
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_model
-from palm.predict.model_paths import DESCRIPTION
-from palm.reader.chunks import encoded_chunks
+from palm.predict.loading import load_model, models_in
 from palm.reader.inspection import named_texts
 from palm.reader.tables.files import files_of, is_data, missing_reason
 from palm.reader.tables.selection import SUFFIX, chosen_of, data_checksum, is_remote, is_selection, table_of
@@ -35,8 +32,9 @@ from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.data import DataFile, statistics
 from palm.report.losses import example_losses, record_loss
 from palm.report.run import Model, Run
-from palm.train.checkpoint import models_in
+from palm.train.model_paths import DESCRIPTION
 from palm.train.run_names import STATE
+from palm.train.task_model import encoded
 
 ANALYSIS_FILE = "report_data.json"
 ANALYSIS_VERSION = 4
@@ -319,17 +317,17 @@ def _judged_rows(
 ) -> Iterator[Row]:
     """Predict a file and yield its examples; update `counts`, and append to `pairs` and `windows`."""
     reader = model.reader
-    for chunk, rows in encoded_chunks(reader, reader.read_true(path), with_targets=False):
-        records = chain.from_iterable(model.steps(chunk, losses={}, first=len(windows)))
-        windows += np.bincount(rows["example"].values, minlength=len(chunk)).tolist()
-        losses = example_losses(model, chunk)
-        for example, record, truth, loss in zip(chunk, records, reader.truths(chunk), losses, strict=True):
-            pairs.append((record, truth))
+    for chunk in encoded(reader, reader.read_true(path)):
+        windows += np.bincount(chunk.rows["example"].values, minlength=len(chunk.examples)).tolist()
+        losses = example_losses(model, chunk.examples)
+        for each, loss in zip(model.predictions([chunk], with_gold=True), losses, strict=True):
+            assert each.gold is not None
+            pairs.append((each.record, each.gold))
             yield Row(
-                str(getattr(example, "place", "")),
-                _texts(example),
-                *counts.judge(example, record, truth),
-                record_loss(record) if loss is None else loss,
+                str(getattr(each.example, "place", "")),
+                _texts(each.example),
+                *counts.judge(each.example, each.record, each.gold),
+                record_loss(each.record) if loss is None else loss,
             )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from palm.core.files.manifest import verified_object
 from palm.core.files.records import read_record
 from palm.core.shown import aligned, shown_score, shown_value
-from palm.predict.model_paths import DESCRIPTION
 from palm.report.run import Run, Value, read_run
+from palm.train.model_paths import DESCRIPTION
 from palm.train.run_names import RECORD, RunRecord
 
 FOLDER = "save_path"

@@ -17,7 +17,7 @@ from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
-from palm.predict import model_paths
+from palm.train import model_paths
 from palm.train.events import Ended
 from palm.train.history import HISTORY_FILE, read_lines
 from palm.train.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE

@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 
 from palm.core.errors import DataError
-from palm.core.numerics.precision import resolved
-from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
 from palm.predict.inference import InferenceModel
 from palm.reader import Record, Rows
 from palm.reader.chunks import chunks_of
 from palm.reader.text.squad import SquadQuestion, answerable
-from palm.train.model import outputs_of
 
 
 def example_losses(model: InferenceModel, examples: Sequence[Any]) -> list[float | None]:
@@ -65,18 +62,11 @@ def record_loss(record: Record) -> float | None:
 
 @torch.inference_mode()
 def _row_losses(model: InferenceModel, rows: Rows, indices: Sequence[int]) -> list[float]:
-    device = next(model.backbone.parameters()).device
-    batch = model.reader.collate(
-        rows, indices, lambda k: generator(0, "mask", model.task, "predict", 0, indices[k])
-    )
-    batch = {name: value.to(device) for name, value in batch.items()}
-    model.backbone.eval()
-    model.head.eval()
-    outputs = outputs_of(model.backbone, model.head, batch, resolved(model.precision, device))
+    batch = model.batch(rows, indices)
+    outputs = model.outputs(batch)
+    targets = {name: batch[name].to(model.device) for name in model.head.targets_attr}
     losses = [
-        model.head.loss(
-            _row(outputs, model.head.outputs_attr, row), _row(batch, model.head.targets_attr, row)
-        )
+        model.head.loss(_row(outputs, model.head.outputs_attr, row), _row(targets, targets, row))
         for row in range(len(indices))
     ]
     values: list[float] = torch.stack(losses).float().tolist()

@@ -16,8 +16,8 @@ from palm.core.files.manifest import is_sealed, verified_object
 from palm.core.files.records import check_plain, read_record
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.limits import explain_limits
-from palm.predict.model_paths import DESCRIPTION, models_of
 from palm.report.history import History, read_history
+from palm.train.model_paths import DESCRIPTION, models_of
 from palm.train.run_names import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
 
 

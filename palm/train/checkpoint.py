@@ -17,20 +17,19 @@ from palm.core.errors import StorageError
 from palm.core.files.atomic_dir import move_foreign_aside, new_directory
 from palm.core.files.fs import numbered, write_json
 from palm.core.files.manifest import check_version, verified_object, verify
-from palm.core.files.serialization import describe, file_settings, rebuild
-from palm.core.files.tensors import load_into, load_tensors, save_tensors, weights_under
+from palm.core.files.serialization import describe, file_settings
+from palm.core.files.tensors import load_tensors, save_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.parallel.group import is_main_process
 from palm.parallel.shards import full_tensors, shard_like
-from palm.predict.inference import InferenceModel
-from palm.predict.model_paths import DESCRIPTION, WEIGHTS
 from palm.reader import READERS
 from palm.train.finite import check_finite
 from palm.train.loop import Training
 from palm.train.model import LORA, PRIVATE
+from palm.train.model_paths import DESCRIPTION, WEIGHTS
 from palm.train.recipe import identity
 from palm.train.run_names import CHECKPOINT_FORMAT, STATE
 from palm.train.training_metadata import data_of
@@ -91,7 +90,7 @@ def _write(
             "run_id": run_id,
             "heads": training.model.head_places,
             "components": _components(training, part),
-            "data": {task.name: data_of(task) for task in training.tasks},
+            "data": {task.name: data_of(training, task) for task in training.tasks},
             **training.state_dict(),
         }
         write_json(part / STATE, state)
@@ -251,26 +250,6 @@ def trained_weights(folder: Path) -> TrainedWeights:
             for task, parts in state["components"]["tasks"].items()
         }
         return TrainedWeights(weights_under("backbone", weights), heads, readers)
-
-
-def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
-    """Load the models of all tasks in a checkpoint, in float32; `trust` is that of `palm.load_model`.
-
-    Raises:
-        StorageError: damaged, of another version of palm, or its tasks have layers of their own.
-    """
-    weights = trained_weights(folder)
-    with wrap_read_errors(folder / STATE):
-        components = read_object(folder / STATE)["components"]
-        backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
-        load_into(backbone, weights.backbone, folder)
-        models = []
-        for task, parts in components["tasks"].items():
-            head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
-            reader = rebuild(READERS, parts["reader"], folder, trust=trust)
-            models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
-            load_into(head, weights.heads[task], folder)
-        return models
 
 
 def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:

@@ -10,12 +10,14 @@ from typing import Any
 from palm.core.logging import logger
 from palm.core.shown import shown_score
 from palm.metrics import metrics_of
-from palm.predict.adapted import Adapted
-from palm.predict.inference import InferenceModel
+from palm.parallel.group import exhaust, gather_objects
+from palm.reader.tables.selection import data_checksum
 from palm.reader.text.bad_rows import BadRows
+from palm.train.adapted import Adapted
 from palm.train.events import Completed, Evaluated, Event, event_of
 from palm.train.loop import Step, Training
 from palm.train.task import Task
+from palm.train.task_model import Chunk, Losses, TaskModel, encoded, mean_loss
 
 Scores = Mapping[str, float]
 """Values of a task's metrics by name, those of its first metric first."""
@@ -39,7 +41,7 @@ class Best:
     waited: int = 0
 
     def update(self, score: float, step: int) -> None:
-        """Compare with the next evaluation, which replaces the best only if it is better."""
+        """Compare with the next evaluation, which replaces the best only if it is better; NaN never is."""
         if score > self.score:
             self.score = score
             self.step = step
@@ -61,6 +63,7 @@ class Evaluator:
 
     Attributes:
         evaluations: all evaluations so far.
+        dev: task -> its dev data, read and tokenized once.
         best: task -> its best evaluation.
         overall: the best evaluation of the whole run, by `best_by`.
         means: global step and mean normalized score (by `best_by`) of every evaluation.
@@ -87,9 +90,10 @@ class Evaluator:
         self.best = {task.name: Best() for task in self.tasks}
         self.overall = Best()
         self.means: list[tuple[int, float]] = []
+        self.dev = {task.name: load_dev_data(task) for task in self.tasks}
         training.attach("evaluator", self)
         for task in self.tasks:
-            logger.info("%s: %d dev examples", task.name, count_examples(task))
+            logger.info("%s: %d dev examples", task.name, self.dev[task.name].num_examples)
 
     @classmethod
     def of(
@@ -117,17 +121,18 @@ class Evaluator:
         # With FSDP this device has only parts of the weights; apart() gathers them.
         with self.training.averaged(), self.training.replica.apart():
             for task in self.tasks:
-                assert task.dev_file is not None
+                losses: Losses = {}
+                chunks = self.dev[task.name].chunks
                 model = model_of(self.training, task)
-                found = model.evaluate_with_loss(task.dev_file, task.metric_names, tune=True)
-                scores[task.name], loss = found
-                if loss is not None:
+                scores[task.name] = model.score(chunks, task.metric_names, losses=losses, tune=True)
+                if (loss := mean_loss(gather_objects(losses))) is not None:
                     dev_loss[task.name] = loss
         self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
-        best = [name for name, found in self.best.items() if found.step == evaluation.step]
+        best = [name for name, found in self.best.items() if found.waited == 0]
         evaluation = replace(evaluation, best=best)
         for task in self.tasks:
-            self.training.record_score(task, normalized_score(task, scores[task.name]))
+            score = normalized_score(task, scores[task.name])
+            self.training.record_score(task, 0.0 if math.isnan(score) else score)
             shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores[task.name].items())
             mark = " (best)" if task.name in best else ""
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, shown, mark)
@@ -162,10 +167,10 @@ def json_ready(scores: Scores) -> JsonScores:
     return {name: None if math.isnan(value) else value for name, value in scores.items()}
 
 
-def model_of(training: Training, task: Task) -> InferenceModel:
+def model_of(training: Training, task: Task) -> TaskModel:
     """Return the model of a task in its current state; it shares the run's weights."""
     model = training.model
-    made = InferenceModel(
+    made = TaskModel(
         task.name,
         task.reader,
         model.encoder(task.name),
@@ -178,29 +183,45 @@ def model_of(training: Training, task: Task) -> InferenceModel:
     return made
 
 
-def count_examples(task: Task) -> int:
-    """Count the examples of a task's dev data by reading all of them.
+@dataclass(frozen=True)
+class DevData:
+    """A task's dev data as it was when the run began.
+
+    Args:
+        chunks: its examples and their rows, with and without targets.
+        num_examples: number of its examples.
+        sha256: checksum of the file.
+    """
+
+    chunks: Sequence[Chunk]
+    num_examples: int
+    sha256: str
+
+
+def load_dev_data(task: Task) -> DevData:
+    """Read, check and tokenize a task's dev data.
 
     Raises:
         DataError: examples that cannot be used, with file and line, unless `on_bad_row` permits them.
     """
     assert task.dev_file is not None
-    bad = task.reader.bad_rows = BadRows(task.dev_file, task.reader.on_bad_row)
+    sha256 = data_checksum(task.dev_file)
+    reader = task.reader
+    bad = reader.bad_rows = BadRows(task.dev_file, reader.on_bad_row)
     try:
-        count = sum(1 for _ in task.reader.truths(task.reader.read_true(task.dev_file)))
+        examples = list(reader.read_true(task.dev_file))
+        exhaust(reader.truths(examples))  # labels may be missing
     finally:
-        task.reader.bad_rows = None
-    bad.finish(task.reader.warn_once)
+        reader.bad_rows = None
+    bad.finish(reader.warn_once)
     task.bad_dev_rows = bad.records, bad.count
-    return count
+    return DevData(list(encoded(reader, examples, with_targets=True)), len(examples), sha256)
 
 
 def normalized_score(task: Task, scores: Scores) -> float:
-    """Normalize a task's first metric: 1 is best, and NaN becomes 0."""
+    """Normalize a task's first metric: 1 is best, and NaN stays NaN."""
     metric = metrics_of(task.metric_names[:1])[0]
-    score = metric.normalized_score(scores.get(metric.main, math.nan))
-    # Comparisons with NaN are false, so it would never be replaced as the best.
-    return 0.0 if math.isnan(score) else score
+    return metric.normalized_score(scores.get(metric.main, math.nan))
 
 
 class EarlyStopping:

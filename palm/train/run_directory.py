@@ -20,10 +20,10 @@ from palm.core.files.records import read_record
 from palm.core.files.untrusted import read_json, wrap_read_errors
 from palm.core.invocation import command_of_program
 from palm.core.logging import logger
-from palm.predict.model_paths import BEST, BEST_OF_RUN, LAST, models_of
 from palm.train import run_names as names
 from palm.train.checkpoint import differences, newest_checkpoint, on_devices_of
 from palm.train.history import HISTORY_FILE
+from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, models_of
 
 MOST_FOLDERS = 3
 """Maximum number of folders that a message names."""

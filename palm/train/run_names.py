@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from palm.predict.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.history import HISTORY_FILE
+from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.run_lock import HOLDER
 
 RECORD = "run.json"

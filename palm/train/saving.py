@@ -11,12 +11,12 @@ from palm.core.files.atomic_dir import link_equal_weights, move_foreign_aside, r
 from palm.core.files.fs import numbered
 from palm.core.logging import logger
 from palm.parallel.group import is_main_process
-from palm.predict.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.checkpoint import save_checkpoint
 from palm.train.evaluation import EarlyStopping, Evaluator, model_of
 from palm.train.events import Completed, Evaluated, Event, Observer, Saved
 from palm.train.finite import check_finite
 from palm.train.loop import Step, Training
+from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.task import Task
 from palm.train.training_metadata import training_facts
 

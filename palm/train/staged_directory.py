@@ -17,9 +17,9 @@ from palm.core.files.manifest import is_sealed
 from palm.core.files.records import read_record
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
-from palm.predict.model_paths import BEST, LAST
 from palm.train.events import Drawn, Ended, Line, Planned, Saved, StageStarted
 from palm.train.history import HISTORY_FILE, read_lines, write_lines
+from palm.train.model_paths import BEST, LAST
 from palm.train.result import TrainingResult, result_of
 from palm.train.run_directory import RunDirectory, RunStart
 from palm.train.run_names import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD

@@ -165,8 +165,7 @@ class Task:
             TrainingError: too few rows for one step.
         """
         assert self.train_file is not None
-        files = [self.train_file, *([] if self.dev_file is None else [self.dev_file])]
-        self._files = {file: file_facts(file) for file in files}
+        self._files = {self.train_file: file_facts(self.train_file)}
         if self.print_first_n > 0:
             self._log_first_rows(self.train_file)
         if rows is None:
@@ -181,13 +180,13 @@ class Task:
         self.stopped_at = None
 
     def warn_of_changed_files(self) -> None:
-        """Warn if the training or dev file has changed since training began or the last warning."""
+        """Warn if the training file has changed since training began or the last warning."""
         for file, before in self._files.items():
             if (now := file_facts(file)) != before:
                 self._files[file] = now
                 logger.warning(
-                    "%s: changed during training; the SHA-256 in saved models is that of the new file, and "
-                    "scores from before and after the change are not comparable",
+                    "%s: changed during training, which continues with the rows read before; the SHA-256 in "
+                    "saved models is that of the new file",
                     file,
                 )
 

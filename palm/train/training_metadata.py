@@ -13,7 +13,7 @@ from palm.core.version import __version__
 from palm.parallel.group import is_main_process
 from palm.reader.tables.files import file_facts
 from palm.reader.tables.selection import data_checksum
-from palm.train.evaluation import Evaluator, count_examples, json_ready
+from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
 from palm.train.recipe import identity
 from palm.train.task import Task
@@ -45,7 +45,7 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
         "epochs": round(task.step / task.steps_per_epoch, 2),
         "num_tasks": len(training.tasks),
         "tasks": {each.name: each.step for each in (*training.tasks[:MAX_TASKS], task)},
-        "data": data_of(task),
+        "data": data_of(training, task),
         "evaluation": _evaluation(training, task),
         "best": best,
         "settings": {**settings, "tasks": {task.name: settings["tasks"][task.name]}},
@@ -53,20 +53,27 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
     }
 
 
-def data_of(task: Task) -> dict[str, Any]:
-    """Describe a task's training and dev data: file name, number of rows and SHA-256."""
+def data_of(training: Training, task: Task) -> dict[str, Any]:
+    """Describe a task's training data, and its dev data if the run evaluates it: name, rows and SHA-256."""
     assert task.stream is not None
     data: dict[str, Any] = {}
     if task.train_file is not None:
         data["train_file"] = {"rows": len(task.stream.rows), **_file(task.train_file)}
-    if task.dev_file is not None:
-        data["dev_file"] = {"rows": count_examples(task), **_file(task.dev_file)}
+    evaluator = _evaluator(training)
+    if task.dev_file is not None and evaluator is not None:
+        dev = evaluator.dev[task.name]
+        data["dev_file"] = {"rows": dev.num_examples, "name": task.dev_file.name, "sha256": dev.sha256}
     return data
 
 
-def _evaluation(training: Training, task: Task) -> dict[str, Any] | None:
+def _evaluator(training: Training) -> Evaluator | None:
     evaluator = training.attached("evaluator")
-    if not isinstance(evaluator, Evaluator) or not evaluator.evaluations:
+    return evaluator if isinstance(evaluator, Evaluator) else None
+
+
+def _evaluation(training: Training, task: Task) -> dict[str, Any] | None:
+    evaluator = _evaluator(training)
+    if evaluator is None or not evaluator.evaluations:
         return None
     last = evaluator.evaluations[-1]
     if task.name not in last.scores:

@@ -14,10 +14,10 @@ from palm.core.files.tensors import load_into, load_tensors, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.paradigm import Head
-from palm.predict.model_paths import DESCRIPTION, WEIGHTS, chosen_model
 from palm.pretrained import vocabulary_differences
 from palm.reader.text.labels import Labels, moved_labels
 from palm.train.checkpoint import TrainedWeights, trained_weights
+from palm.train.model_paths import DESCRIPTION, WEIGHTS, chosen_model
 from palm.train.run_names import STATE
 from palm.train.task import Task
 

@@ -27,6 +27,7 @@ from palm.parallel.group import gather_objects, is_main_process, rank, world_siz
 from palm.parallel.shards import full_tensors
 from palm.train.evaluation import Evaluator
 from palm.train.loop import Training
+from palm.train.task_model import Losses, encoded, mean_loss
 
 TASKS = ("cls", "mlm", "mrc")
 ROWS = 41  # no multiple of any batch
@@ -203,7 +204,10 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     Controller(config(folder, "staged", processes, stages=STAGES), argv=[]).train()
     # Three batches, of which two ranks have two each.
     model = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
-    seen["dev_loss"] = model.evaluate_with_loss(folder / "seven.tsv")[1]
+    losses: Losses = {}
+    chunks = encoded(model.reader, model.reader.read_true(folder / "seven.tsv"), with_targets=True)
+    model.score(chunks, model.head.metrics, losses=losses)
+    seen["dev_loss"] = mean_loss(gather_objects(losses))
     seen["exchanged"] = exchanged() if processes > 1 else []
     return {**seen, "exchanges": exchanges, "trainer": train_by_trainer(folder)}
 

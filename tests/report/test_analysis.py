@@ -15,6 +15,7 @@ from helpers import runs, tiny
 from helpers.saved import forge
 from palm.core.numerics.rng import generator
 from palm.predict.inference import InferenceModel
+from palm.predict.loading import models_in
 from palm.reader.seq_label import TaggedExample
 from palm.report.analysis import Analysis, analyse, analyses_of
 from palm.report.counting import (
@@ -32,7 +33,6 @@ from palm.report.data import statistics
 from palm.report.losses import example_losses, has_row_losses
 from palm.report.page import _task
 from palm.report.run import Model, read_run
-from palm.train.checkpoint import models_in
 from palm.train.model import outputs_of
 
 WIDTH = tiny.BACKBONE["hidden_size"]

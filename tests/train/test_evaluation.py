@@ -20,9 +20,11 @@ from helpers import tiny
 from palm.core.errors import ConfigError
 from palm.core.files.tensors import load_tensors
 from palm.core.numerics.rng import generator
+from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
+from palm.train.events import Event
 from palm.train.history import HISTORY_FILE, read_lines
-from palm.train.loop import Training
+from palm.train.loop import Step, Training
 from palm.train.model import outputs_of
 
 
@@ -330,3 +332,58 @@ def test_questions_without_an_answer_score_as_their_prediction_files_do(folder: 
     assert {name: scores[name] for name in parts} == {name: by_file[name] for name in parts}
     # Among answers that are not empty there is no less to choose from than among those that were given.
     assert scores["best_f1"] >= by_file["best_f1"] >= scores["f1"] - 1e-9
+
+
+def test_dev_data_is_read_and_tokenized_once_in_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode, read = palm.reader.ClassifyReader.encode, palm.reader.ClassifyReader.read_true
+    calls: list[object] = []
+    dev = folder / "dev.tsv"
+    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    dev.write_text("\n".join(lines[:8]) + "\n", encoding="utf-8")
+
+    def encoded(self: Any, examples: Any, with_targets: bool) -> Any:
+        calls.extend([with_targets] if len(examples) == 7 else [])
+        return encode(self, examples, with_targets)
+
+    def read_true(self: Any, path: Path) -> Any:
+        calls.append(path)
+        return read(self, path)
+
+    monkeypatch.setattr(palm.reader.ClassifyReader, "encode", encoded)
+    monkeypatch.setattr(palm.reader.ClassifyReader, "read_true", read_true)
+    config = tiny.config(folder, "cls", num_epochs=1, eval_every_n_steps=2, save_every_n_steps=3)
+    config["tasks"]["cls"]["dev_file"] = str(dev)
+    palm.Controller(config, argv=[]).train()
+    assert len(history(folder)) == 5
+    assert calls == [dev, False, True]
+
+
+def test_a_bad_row_that_is_added_to_dev_data_does_not_end_the_run(folder: Path) -> None:
+    dev = folder / "dev.tsv"
+    shutil.copy(folder / "cls.tsv", dev)
+
+    def add(event: Event) -> None:
+        if isinstance(event, Step) and event.number == 3:
+            dev.write_text(f"{dev.read_text(encoding='utf-8')}red\ta red door\n", encoding="utf-8")
+
+    config = tiny.config(folder, "cls", num_epochs=1, eval_every_n_steps=5, save_every_n_steps=4)
+    config["tasks"]["cls"]["dev_file"] = str(dev)
+    palm.Controller(config, argv=[]).train([add])
+    assert len(history(folder)) == 2
+    saved = json.loads((folder / "out" / "cls" / "best_model" / "config.json").read_text(encoding="utf-8"))
+    recorded = saved["training"]["data"]["dev_file"]
+    assert recorded["rows"] == 40
+    assert recorded["sha256"] == saved["training"]["data"]["train_file"]["sha256"]
+
+
+def test_an_evaluation_without_a_number_is_never_the_best(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = iter([math.nan, 0.25, math.nan, 0.125])
+    monkeypatch.setattr(METRICS["accuracy"], "compute", lambda _: {"accuracy": next(values)})
+    training = palm.Controller(with_dev(folder, "cls"), argv=[]).training()
+    evaluator = palm.Evaluator(training)
+    best = [evaluator.evaluate().best for _ in range(4)]
+    assert best == [[], ["cls"], [], []]
+    assert (evaluator.best["cls"].score, evaluator.best["cls"].waited) == (0.25, 2)
+    assert training.tasks[0].scores == [0.0, 0.25, 0.0, 0.125]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.predict.inference import even_batches
 from palm.predict.loading import load_model
+from palm.train.task_model import even_batches
 
 
 def test_rows_of_one_length_make_batches_of_the_size_asked_for() -> None:

@@ -16,9 +16,9 @@ from helpers import article, runs, tiny
 from helpers.saved import forge
 from palm.core.files.manifest import manifest_of, verify
 from palm.export import to_hugging_face
-from palm.predict.model_card import model_card
 from palm.report.history import read_history
 from palm.train import training_metadata
+from palm.train.model_card import model_card
 
 
 @pytest.fixture(scope="module")

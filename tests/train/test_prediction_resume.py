@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,10 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.core.files.fs import WRITTEN, write_text
-from palm.predict import inference
 from palm.predict.inference import InferenceModel
 from palm.predict.prediction_resume import PREDICTION_LOCK, PREDICTION_LOG, PredictionLog
 from palm.reader.tables.selection import data_checksum
+from palm.train import task_model
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def test_a_stopped_prediction_continues_byte_by_byte(
     caplog: pytest.LogCaptureFixture,
     task: str,
 ) -> None:
-    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 8)
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 8)
     data = trained / {"cls": "cls.tsv", "mrc": "mrc.json", "mlm": "mlm.tsv"}[task]
     model = palm.load_model(trained / "out" / task / "infer_model")
     model.predict_file(data, tmp_path / "whole")
@@ -79,10 +78,8 @@ def test_a_stopped_prediction_continues_byte_by_byte(
 def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path) -> None:
     folder = trained / "out" / "cls" / "infer_model"
     model = palm.load_model(folder)
-    log = PredictionLog(
-        tmp_path, lambda: {**model._about(data_checksum(trained / "cls.tsv", "blake2b")), "model": "another"}
-    )
-    log.append([{}])
+    about = {**model._about(data_checksum(trained / "cls.tsv", "blake2b")), "model": "another"}
+    list(PredictionLog(tmp_path, lambda: about, size=1).completed(iter([{}])))
     with pytest.raises(StorageError) as caught:
         model.predict_file(trained / "cls.tsv", tmp_path, resume=True)
     assert " model;" in str(caught.value)
@@ -100,7 +97,7 @@ def test_without_a_stopped_prediction_it_begins_at_the_beginning(trained: Path, 
 def test_data_that_must_be_mended_leave_nothing_to_continue(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 8)
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 8)
     model = palm.load_model(trained / "out" / "cls" / "infer_model")
     stop_after(model, 8, DataError)
     with pytest.raises(DataError):
@@ -112,7 +109,7 @@ def test_a_second_prediction_into_one_folder_is_refused_while_the_first_lasts(
     trained: Path, tmp_path: Path
 ) -> None:
     model = palm.load_model(trained / "out" / "cls" / "infer_model")
-    with PredictionLog(tmp_path / "new", dict):
+    with PredictionLog(tmp_path / "new", dict, size=8):
         with pytest.raises(StorageError) as caught:
             model.predict_file(trained / "cls.tsv", tmp_path / "new")
         assert str(tmp_path / "new") in str(caught.value)
@@ -121,34 +118,11 @@ def test_a_second_prediction_into_one_folder_is_refused_while_the_first_lasts(
     assert list(contents(tmp_path / "new")) == ["predictions.json"]
 
 
-def test_of_a_journal_with_a_flipped_bit_only_whole_lines_are_taken_over(tmp_path: Path) -> None:
-    chunks = [[{"label": k}, {"label": k + 1}] for k in range(3)]
-    with suppress(KeyboardInterrupt), PredictionLog(tmp_path, dict) as log:
-        for chunk in chunks:
-            log.append(chunk)
-        raise KeyboardInterrupt
-    journal = tmp_path / PREDICTION_LOG
-    whole = journal.read_bytes()
-    for number in range(0, 8 * len(whole), 7):
-        damaged = bytearray(whole)
-        damaged[number // 8] ^= 1 << number % 8
-        journal.write_bytes(damaged)
-        again = PredictionLog(tmp_path, dict)
-        if number // 8 <= whole.index(b"\n"):  # palm wrote another first line
-            with pytest.raises(StorageError):
-                again.resume()
-            continue
-        again.resume()
-        found = list(again.chunks())
-        assert found == chunks[: len(found)]
-        assert len(found) < len(chunks) or number // 8 == len(whole) - 1, number
-
-
 def test_a_file_that_was_replaced_meanwhile_cannot_continue_it(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its digest is that of the file that is read, not of one that is put in its place later."""
-    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 8)
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 8)
     data = tmp_path / "data.tsv"
     shutil.copy(trained / "cls.tsv", data)
     model = palm.load_model(trained / "out" / "cls" / "infer_model")
@@ -173,7 +147,7 @@ def test_a_file_that_was_replaced_meanwhile_cannot_continue_it(
 def test_the_log_of_another_prediction_stays_or_is_said_to_be_replaced(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(inference, "CHUNK_EXAMPLES", 8)
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 8)
     folder = trained / "out" / "cls" / "infer_model"
     stopped = palm.load_model(folder)
     stop_after(stopped, 14, KeyboardInterrupt)

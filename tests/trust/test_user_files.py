@@ -532,19 +532,15 @@ def test_an_input_under_another_name_is_an_input(tmp_path: Path, mine: Path) -> 
 def test_a_file_that_changes_during_training_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tiny.write_files(tmp_path)
-    dev = tmp_path / "dev.tsv"
-    shutil.copy(tmp_path / "cls.tsv", dev)
-    tasks = {"cls": {**tiny.config(tmp_path, "cls")["tasks"]["cls"], "dev_file": str(dev)}}
-    settings = tiny.config(tmp_path, "cls", eval_every_n_steps=5, eval_every_epoch=False, tasks=tasks)
+    data = tiny.write_files(tmp_path) / "cls.tsv"
 
     def change(event: object) -> None:
         if isinstance(event, Step) and event.number == 7:
-            dev.write_text("label\ttext_a\n1\tthe dog\n", encoding="utf-8")
+            data.write_text("label\ttext_a\n1\tthe dog\n", encoding="utf-8")
 
-    Controller(settings, argv=[]).train([change])
+    Controller(tiny.config(tmp_path, "cls"), argv=[]).train([change])
     told = [record.args for record in caplog.records if "changed during training" in record.msg]
-    assert told == [(dev,)]
+    assert told == [(data,)]
 
 
 def test_a_stage_with_a_note_of_the_user_is_not_taken_for_one_of_the_new_run(tmp_path: Path) -> None:

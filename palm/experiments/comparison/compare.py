@@ -23,7 +23,7 @@ from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result
 from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, folder_of
 from palm.experiments.search.space import grid_points, space_of
-from palm.predict.model_paths import BEST
+from palm.train.model_paths import BEST
 from palm.train.run_lock import only_run_in
 
 COMPARE_JSON = "compare.json"

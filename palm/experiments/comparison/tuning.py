@@ -10,7 +10,7 @@ from palm.core.errors import PalmError
 from palm.experiments.comparison.setup import Setup, dev_file_of
 from palm.experiments.comparison.variants import Length, Variant
 from palm.experiments.grid.folder import GridRun, Result, best_of
-from palm.predict.model_paths import BEST
+from palm.train.model_paths import BEST
 
 UPDATES = "updates"
 """The only setting of a point that is not a setting of a run: a factor of the updates of each way."""

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import chain, tee
 from pathlib import Path
 
 from palm.controller.controller import Controller
@@ -36,9 +35,10 @@ from palm.experiments.grid.folder import (
 from palm.metrics import metrics_of, scores_of
 from palm.parallel.group import broadcast, is_launched, is_main_process
 from palm.predict.loading import load_model
-from palm.predict.model_paths import BEST, LAST
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.events import Event, Started
+from palm.train.model_paths import BEST, LAST
+from palm.train.task_model import encoded
 
 
 class _Listener:
@@ -122,10 +122,8 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     model.to(device_of(settings.get("use_gpu", True), settings.get("device", "auto")))
     chosen = next(each for each in controller.plan.tasks if each.name == task).task.get("metrics")
     names: Sequence[str] = chosen or model.head.metrics
-    # The model reads rows in chunks; `tee` keeps them until their truths have been read, too.
-    seen, known = tee(model.reader.read_true(Path(job["test"][task])))
-    records = chain.from_iterable(model.steps(seen, losses={}))
-    pairs = list(zip(records, model.reader.truths(known), strict=True))
+    chunks = encoded(model.reader, model.reader.read_true(Path(job["test"][task])))
+    pairs = [(each.record, each.gold or {}) for each in model.predictions(chunks, with_gold=True)]
     if is_main_process():
         make_folder(folder / ROWS)
         lines = (

@@ -22,6 +22,7 @@ from palm.core.files.door import remove
 from palm.core.files.tensors import tensor_digests
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
+from palm.core.version import __version__
 from palm.paradigm import Head
 from palm.predict.onnx.graph import Graph, batch_specs, random_batch
 from palm.predict.onnx.writing import (
@@ -34,8 +35,6 @@ from palm.predict.onnx.writing import (
 from palm.reader import Reader
 
 FILE = "model.onnx"
-
-PACKAGE = Path(__file__).parents[3]
 
 PRECISIONS = {"auto": "fp32", "fp32": "fp32", "int8": "int8"}
 """Value of `precision` -> the precision of the computation."""
@@ -124,20 +123,19 @@ def key_of_graph(graph: Graph, precision: str) -> str:
         "components": [f"{type(part).__module__}.{type(part).__qualname__}" for part in parts],
         "settings": [part.settings for part in parts],
         "precision": precision,
-        "code": [checksum(file, "blake2b") for file in sorted(_sources(parts))],
-        "versions": [importlib.metadata.version(name) for name in ("torch", *NEEDED)],
+        "code": sorted(checksum(file, "blake2b") for file in _own_files(parts)),
+        "versions": [__version__, *(importlib.metadata.version(name) for name in ("torch", *NEEDED))],
     }
     return hashlib.blake2b(json.dumps(about, default=str).encode(), digest_size=16).hexdigest()
 
 
-def _sources(parts: Iterable[object]) -> set[Path]:
-    """Return the source files of these components and of the code that exports them."""
-    folders = ("backbone", "paradigm", "core", "predict/onnx")
-    files = {file for name in folders for file in (PACKAGE / name).rglob("*.py")}
-    # The code of a user's class is elsewhere.
-    for part in parts:
-        with suppress(OSError, TypeError):
-            files |= {Path(inspect.getfile(kind)) for kind in type(part).__mro__[:-1]}
+def _own_files(parts: Iterable[object]) -> set[Path]:
+    """Return the source files of classes that no version covers: those of the user's program."""
+    files = set()
+    for kind in {kind for part in parts for kind in type(part).__mro__}:
+        if kind.__module__.partition(".")[0] not in ("palm", "torch", "abc", "builtins"):
+            with suppress(OSError, TypeError):  # a class of a notebook has no file
+                files.add(Path(inspect.getfile(kind)))
     return files
 
 

@@ -1,0 +1,389 @@
+"""A task's reader, encoder and head as one model, with the only loop that predicts and scores rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat, tee
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from palm.backbone import BACKBONES, Backbone
+from palm.core.checks import path_problems, raise_any
+from palm.core.errors import PalmError
+from palm.core.files.atomic_dir import new_directory
+from palm.core.files.fs import write_json, write_text
+from palm.core.files.serialization import describe
+from palm.core.files.tensors import save_tensors
+from palm.core.numerics.precision import checked, resolved
+from palm.core.numerics.rng import generator
+from palm.core.numerics.weight_cache import WeightCache
+from palm.core.tensor_specs import Tensors
+from palm.core.version import __version__
+from palm.metrics import metrics_of, scores_of
+from palm.paradigm import HEADS, Head
+from palm.parallel.failures import report_missing_ranks
+from palm.parallel.group import broadcast, exhaust, gather_objects, is_main_process, split_among_ranks
+from palm.parallel.shards import full_tensors
+from palm.reader import READERS, Reader, Record, Rows
+from palm.reader.chunks import chunks_of
+from palm.reader.rows.rows import Ints
+from palm.train.adapted import Adapted
+from palm.train.device_transfer import Place, fetched, placed
+from palm.train.model import outputs_of, restored_modes
+from palm.train.model_card import CARD, example_input, label_names, model_card
+from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION, WEIGHTS
+from palm.train.task import PREDICTION_ROWS
+
+CHUNK_EXAMPLES = 1024
+"""Number of examples in memory during prediction; rows are sorted by length within such a chunk."""
+
+Losses = dict[tuple[int, int], tuple[float, int]]
+"""(first example of the chunk, first row of the batch) -> the batch's mean loss and its number of terms."""
+
+Write = Callable[[Iterator[Mapping[str, Any]], Iterator[Any]], object]
+"""Consumes the records of a scored file, and its examples, in order."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive examples of a file, with their rows.
+
+    Args:
+        first: index of the first example in the file.
+        examples: the examples, as the reader reads them.
+        rows: their rows, without targets.
+        labelled: the same rows with targets; None if they are not needed, or if training has other rows.
+    """
+
+    first: int
+    examples: Sequence[Any]
+    rows: Rows
+    labelled: Rows | None = None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An example, the record that is predicted for it, and its gold values if they were asked for."""
+
+    example: Any
+    record: Record
+    gold: Record | None
+
+
+def encoded(
+    reader: Reader, examples: Iterable[Any], first: int = 0, with_targets: bool = False
+) -> Iterator[Chunk]:
+    """Encode examples in chunks, lazily.
+
+    Args:
+        reader: the reader of the examples.
+        examples: those of `Reader.read`, or of `Reader.read_true` to score them.
+        first: index in the file of the first one.
+        with_targets: encode each chunk with targets, too, for its loss.
+    """
+    for chunk in chunks_of(examples, CHUNK_EXAMPLES):
+        rows = reader.encode(chunk, with_targets=False)
+        yield Chunk(first, chunk, rows, _labelled(reader, chunk, rows) if with_targets else None)
+        first += len(chunk)
+
+
+def _labelled(reader: Reader, examples: Sequence[Any], rows: Rows) -> Rows | None:
+    """Encode the same rows with targets; None if training has other rows, or cannot use one."""
+    try:
+        labelled = reader.encode(examples, with_targets=True)
+    except (PalmError, AttributeError):  # read_true may return other examples than read
+        return None
+    for name in ("example", "token_ids"):
+        if name not in labelled or not np.array_equal(labelled[name].values, rows[name].values):
+            return None
+    # With the same arrays, the tokens are in memory once.
+    return Rows({**labelled.columns, **{name: rows[name] for name in ("example", "token_ids")}})
+
+
+class TaskModel:
+    """Reader, encoder and head of one task, ready to predict and to be saved.
+
+    Args:
+        task: the task's name.
+        reader: turns text into batches and decoded outputs into records.
+        backbone: the trained encoder.
+        head: the trained head.
+        batch_size: average number of rows per prediction step; steps have similar numbers of tokens.
+        precision: 'fp32', 'bf16', or 'auto' for the faster of both on the device.
+
+    Attributes:
+        adapted: the adapters that are merged into its encoder, saved separately as well; None if none.
+        place: moves its batches to the device.
+
+    Raises:
+        ConfigError: an unknown `precision`.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        reader: Reader,
+        backbone: Backbone,
+        head: Head,
+        *,
+        batch_size: int = PREDICTION_ROWS,
+        precision: str = "auto",
+    ) -> None:
+        self.task = task
+        self.reader = reader
+        self.backbone = backbone
+        self.head = head
+        self.batch_size = batch_size
+        self.precision = checked(precision)
+        head.adapt(backbone.head_layers)
+        self._weight_cache = WeightCache()
+        self.place: Place = placed
+        self.adapted: Adapted | None = None
+
+    def __repr__(self) -> str:
+        parts = ", ".join(type(part).__name__ for part in (self.reader, self.backbone, self.head))
+        return f"{type(self).__name__}({self.task!r}, {parts})"
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its weights."""
+        return next(self.backbone.parameters()).device
+
+    def weights(self) -> Tensors:
+        """Return all weights as they are saved; names begin with `backbone.` or `paradigm.`."""
+        return {**self.backbone.state_dict(prefix="backbone."), **self.head.state_dict(prefix="paradigm.")}
+
+    def predictions(
+        self,
+        chunks: Iterable[Chunk],
+        *,
+        with_gold: bool = False,
+        losses: Losses | None = None,
+        together: bool = False,
+    ) -> Iterator[Prediction]:
+        """Predict chunks of examples; yield one prediction per example, in order.
+
+        Args:
+            chunks: see `encoded`.
+            with_gold: also yield the gold values of the examples, which are those of `Reader.read_true`;
+                records then also have the head's `eval_outputs`.
+            losses: filled with the loss of every batch whose rows have targets.
+            together: divide the batches among all ranks, which must all call this with the same examples;
+                only rank 0 gets predictions. The batches are the same as in a single process.
+        """
+        return chain.from_iterable(self.steps(chunks, with_gold, losses, together))
+
+    def steps(
+        self,
+        chunks: Iterable[Chunk],
+        with_gold: bool = False,
+        losses: Losses | None = None,
+        together: bool = False,
+    ) -> Iterator[list[Prediction]]:
+        """Predict step by step: yield [] after each batch, and a chunk's predictions after its last one.
+
+        The arguments are those of `predictions`.
+        """
+        for chunk in chunks:
+            # Sorted by length only within the chunk, so memory is bounded and records are in order.
+            batches = even_batches(chunk.rows.lengths, self.batch_size)
+            decoded: dict[int, Record] = {}
+            # A batch is read after the next one is queued, so a GPU does not wait for the host.
+            unread: list[Callable[[], None]] = []
+            for indices in split_among_ranks(batches) if together else batches:
+                unread.append(self._compute(chunk, indices, with_gold, decoded, losses))
+                if len(unread) > 1:
+                    unread.pop(0)()
+                yield []
+            for read in unread:
+                read()
+            # Only rank 0 gets the parts of all ranks.
+            parts = gather_objects(decoded) if together else [decoded]
+            whole = {row: value for part in parts for row, value in part.items()}
+            yield self._predictions_of(chunk, whole, with_gold) if parts else []
+
+    def _predictions_of(
+        self, chunk: Chunk, decoded: Mapping[int, Record], with_gold: bool
+    ) -> list[Prediction]:
+        in_order = [decoded[row] for row in range(len(chunk.rows))]
+        records = self.reader.records(chunk.examples, chunk.rows, in_order, chunk.first)
+        gold = self.reader.truths(chunk.examples) if with_gold else repeat(None, len(chunk.examples))
+        return [Prediction(*each) for each in zip(chunk.examples, records, gold, strict=True)]
+
+    @torch.inference_mode()
+    def _compute(
+        self,
+        chunk: Chunk,
+        indices: Sequence[int],
+        is_scored: bool,
+        decoded: dict[int, Record],
+        losses: Losses | None,
+    ) -> Callable[[], None]:
+        """Compute a batch; return a function that waits for it and fills `decoded` and `losses`."""
+        batch = self.batch(chunk.rows, indices, chunk.first)
+        outputs = self.outputs(batch)
+        # Started before the loss, so a GPU copies the outputs while it computes the loss.
+        computed = fetched(outputs)
+        has_loss = losses is not None and chunk.labelled is not None
+        targets = self.batch(chunk.labelled, indices, chunk.first) if has_loss and chunk.labelled else {}
+        terms = self.head.num_terms(targets) if targets else 0  # 0 if no row has a masked word
+        on_device = self.place(targets, self.device, self.backbone) if terms else {}
+        loss = self.head.loss(outputs, on_device) if terms else torch.zeros(())
+        computed_loss = fetched({"loss": loss})
+
+        @torch.inference_mode()
+        def read() -> None:
+            values = self.head.decode(computed())
+            if is_scored:
+                for value, extra in zip(values, self.head.eval_outputs(computed(), batch), strict=False):
+                    value.update(extra)
+            if losses is not None and terms:
+                losses[chunk.first, indices[0]] = (float(computed_loss()["loss"]), terms)
+            decoded.update(zip(indices, values, strict=True))
+
+        return read
+
+    def batch(self, rows: Rows, indices: Sequence[int], first: int = 0) -> Tensors:
+        """Collate some rows; their masks depend on the chunk's first example and on the row."""
+
+        def draw(k: int) -> np.random.Generator:
+            # A function of the row's position, as in training, so a resumed prediction masks the same words.
+            return generator(0, "mask", self.task, "predict", first, indices[k])
+
+        return self.reader.collate(rows, indices, draw)
+
+    def outputs(self, batch: Tensors) -> Tensors:
+        """Compute the head's outputs for a batch on the host."""
+        device = self.device
+        batch = self.place(batch, device, self.backbone)
+        for module in (self.backbone, self.head):
+            if module.training:  # `eval` visits all parts, which takes 1 ms
+                module.eval()
+        with self._weight_cache.active():
+            return outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
+
+    def score(
+        self,
+        chunks: Iterable[Chunk],
+        metrics: Sequence[str],
+        *,
+        losses: Losses | None = None,
+        tune: bool = False,
+        write: Write | None = None,
+    ) -> dict[str, float]:
+        """Score the predictions of examples with labels; all ranks must call this, and divide the work.
+
+        Args:
+            chunks: of examples of `Reader.read_true`.
+            metrics: names of metrics.
+            losses: as for `predictions`.
+            tune: first fit the head to the examples (see `Head.tune`).
+            write: takes the scored records and their examples, on rank 0.
+        """
+        with (
+            restored_modes(self.backbone, self.head),
+            report_missing_ranks(f"while evaluating {self.task!r}"),
+        ):
+            predictions = self.predictions(chunks, with_gold=True, losses=losses, together=True)
+
+            def scored() -> dict[str, float]:
+                seen, known = tee(predictions) if write is not None else (predictions, iter(()))
+                pairs = ((each.record, each.gold or {}) for each in seen)
+                fitted = self.head.tune(pairs) if tune else pairs
+                if write is None:
+                    return scores_of(metrics_of(metrics), fitted)
+                examples = (each.example for each in known)
+                return scores_of(metrics_of(metrics), fitted, lambda records: write(records, examples))
+
+            scores = broadcast(scored, lambda: exhaust(predictions))
+            for fitted in self.head.buffers() if tune else ():
+                fitted.copy_(broadcast(fitted.cpu))
+            return scores
+
+    def save(
+        self,
+        folder: str | Path,
+        run: dict[str, Any] | None = None,
+        training: dict[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
+
+        Args:
+            folder: a new folder, written atomically. All ranks must call this; rank 0 writes.
+            run: the configuration of the run that trained the model, stored for the record.
+            training: the training data and scores (see `palm.train.training_metadata`), also stored.
+            overwrite: replace an existing folder if palm wrote it and it contains nothing else.
+
+        Raises:
+            StorageError: the folder exists or cannot be written; nothing is left half-written.
+        """
+        raise_any(path_problems(folder=folder))
+        # All ranks take part in gathering sharded weights, so the others return only after it.
+        weights = full_tensors(self.weights())
+        if not is_main_process():
+            return
+        record = {"run": run or {}, "training": training or {}}
+        with new_directory(Path(folder), overwrite) as part:
+            self._write(part, weights, record)
+            if self.adapted is not None:
+                with new_directory(part / ADAPTERS) as small:
+                    self.adapted.write(small)
+                    self._write(small, self.adapted.extras(weights), {**record, **self.adapted.facts()})
+
+    def _write(self, part: Path, weights: Tensors, record: Mapping[str, Any]) -> None:
+        save_tensors(part / WEIGHTS, weights)
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "palm_version": __version__,
+            "task": self.task,
+            "batch_size": self.batch_size,
+            "reader": describe(READERS, self.reader, part),
+            "backbone": describe(BACKBONES, self.backbone, part),
+            "paradigm": describe(HEADS, self.head, part),
+            **record,
+        }
+        write_json(part / DESCRIPTION, description)
+        example = example_input(self.reader, HEADS.name_of(type(self.head)))
+        write_text(part / CARD, model_card(description, label_names(self.reader, self.head), example))
+
+
+def mean_loss(parts: Iterable[Losses]) -> float | None:
+    """Average the losses of batches over their terms; None if there are none."""
+    # If batches do not divide evenly, several ranks compute the last one, which counts once.
+    losses = {place: value for part in parts for place, value in part.items()}.values()
+    terms = sum(count for _, count in losses)
+    return math.fsum(loss * count for loss, count in losses) / terms if terms else None
+
+
+def even_batches(lengths: Ints, batch_size: int) -> list[list[int]]:
+    """Divide rows, sorted by length, into batches with about the same number of tokens.
+
+    A step then needs memory for average rows instead of the longest ones, and on a GPU short rows do not make
+    small matrix products. On a CPU, where padding is not computed, the time is the same as with equal numbers
+    of rows.
+
+    Args:
+        lengths: tokens of every row, int64[rows].
+        batch_size: average number of rows per batch.
+
+    Returns:
+        No more batches than there would be with `batch_size` rows each.
+    """
+    # Stable, so equal lengths have the same order on every platform.
+    order = np.argsort(lengths, kind="stable")
+    if 0 < len(order) <= batch_size:
+        return [order.tolist()]
+    tokens = np.maximum(lengths[order], 1)
+    ends = np.cumsum(tokens)
+    count = math.ceil(len(order) / batch_size)
+    # A row belongs to the batch that contains the middle of its tokens.
+    numbers = (2 * ends - tokens) * count // (2 * ends[-1:])
+    return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(numbers)) + 1) if len(part)]
