@@ -25,7 +25,7 @@ from samples import Sample
 
 import palm
 from palm.check import check
-from palm.check.page import write_findings
+from palm.check.page import write_page
 from palm.cli.starter.project import write_project
 from palm.config import read_config
 from palm.controller.controller import Controller
@@ -211,8 +211,7 @@ def _run(folder: Path, data: Path) -> Written:
     shutil.copytree(out, folder / "other")
     palm.write_report(out)
     palm.plot(out)
-    for name in ("check.html", "check.json"):
-        write_findings(check(folder / "run.yaml", measure=False), out / name)
+    write_page(check(folder / "run.yaml", measure=False), out / "check.html")
 
     newest = newest_checkpoint(out)
 
@@ -431,7 +430,7 @@ def _project(folder: Path) -> Written:
     write_project(out, {"cls": "cls"})
     for name in ("README.md", "run.sh"):
         (out / name).unlink()  # for people alone
-    return Written("init", out, {"check": lambda: check(out / "config.yaml", measure=False).as_json()})
+    return Written("init", out, {"check": lambda: check(out / "config.yaml", measure=False).problems})
 
 
 def _grid_config(folder: Path, data: Path, name: str) -> Path:

@@ -1,9 +1,8 @@
-"""Dry run: data, wiring, plan and cost of a run, and the files that it would write."""
+"""Dry run: data, wiring, plan and cost of a run."""
 
 from __future__ import annotations
 
 from palm.check.checking import check
-from palm.check.problems import Problem
-from palm.check.result import Check
+from palm.check.result import Check, Problem
 
 __all__ = ["Check", "Problem", "check"]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import gc
-import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from palm.backbone import BACKBONES
-from palm.check.data import TaskData, data_of
+from palm.check.data import Files, TaskData, data_of
 from palm.check.measuring import measured
 from palm.check.planning import RunPlan, plan_of
-from palm.check.problems import Problem
-from palm.check.result import Check, Computing, Wiring
-from palm.check.saving import saving_of, saving_problems
+from palm.check.result import SEVERITIES, Check, Problem, Section
 from palm.controller.controller import Controller
 from palm.controller.plan import TaskPlan, place_of
 from palm.controller.settings import RunSettings
@@ -30,13 +28,16 @@ from palm.core.logging import only_collected
 from palm.core.numerics.device import device_of
 from palm.paradigm import HEADS
 from palm.parallel.launch import count_devices
-from palm.reader import READERS
+from palm.reader import READERS, Reader
 from palm.train.loop import Training
 from palm.train.run_directory import RunDirectory
 from palm.train.task import Task
 
 MUCH_PADDING = 0.3
 """Fraction of padding from which there is a note, if the encoder computes padding."""
+
+CODES: dict[type[PalmError], str] = {DataError: "data", ResourceError: "memory"}
+"""The code of an error that would stop the run; `run` for others."""
 
 
 def check(
@@ -48,7 +49,7 @@ def check(
     measure: bool = True,
     find_batch_size: bool = False,
 ) -> Check:
-    """Check the data, wiring, plan and cost of a run, and the files that it would write.
+    """Check the data, wiring, plan and cost of a run.
 
     Encoded training rows are written to the data cache, for use by the run, and nothing else. A few steps are
     trained on a model that is then discarded.
@@ -75,34 +76,46 @@ def check(
             problems = [Problem("error", "configuration", "", line) for line in lines]
             return Check(name, problems, seconds=time.perf_counter() - began)
         # Before the data is checked, because memory for that is not part of the run.
-        parts, of_run = _check_run(controller, devices, measure)
+        found = _check_run(name, controller, devices, measure)
         smaller: list[str] = []
-        while find_batch_size and _is_too_large(of_run) and (smaller := _halve_batches(controller)):
+        while find_batch_size and _is_too_large(found) and (smaller := _halve_batches(controller)):
             gc.collect()  # frees the model of the previous attempt
             torch.cuda.empty_cache()
             controller = Controller(config, task_dir, argv=[*words, *smaller], tasks=tasks)
-            parts, of_run = _check_run(controller, devices, measure=True)
-        if smaller and not _is_too_large(of_run):
+            found = _check_run(name, controller, devices, measure=True)
+        problems = list(found.problems)
+        if smaller and not _is_too_large(found):
             finding = "the fullest batches do not fit into the memory of the device; smaller ones do"
-            of_run.append(Problem("error", "memory", "", finding, f"set {' '.join(smaller)}"))
-        plans = [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]
-        data = [data_of(plan) for plan in plans]
-    problems = _merge_problems(data, of_run, warned, plans)
-    return Check(name, problems, data, **parts, seconds=time.perf_counter() - began)
+            problems.append(Problem("error", "memory", "", finding, f"set {' '.join(smaller)}"))
+        files = list(_files(controller))
+        data = [data_of(task, reader, own) for task, reader, own in files]
+    problems = _merge_problems(data, problems, warned, [path for *_, own in files for path in own.values()])
+    return replace(found, problems=problems, data=data, seconds=time.perf_counter() - began)
+
+
+def _files(controller: Controller) -> Iterator[tuple[str, Reader | PalmError, Files]]:
+    """Yield the name, the reader and the data files of each task."""
+    for plan in [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]:
+        reader: Reader | PalmError
+        try:
+            reader = plan.reader[0](**plan.reader[1])
+        except PalmError as error:
+            reader = error
+        yield plan.name, reader, {role: plan.task.get(f"{role}_file") for role in ("train", "dev", "pred")}
 
 
 def _merge_problems(
-    data: Sequence[TaskData], of_run: Sequence[Problem], warned: Sequence[str], plans: Sequence[TaskPlan]
+    data: Sequence[TaskData], of_run: Sequence[Problem], warned: Sequence[str], files: Sequence[Path | None]
 ) -> list[Problem]:
-    """Merge the problems of data and run with logged warnings, each once."""
+    """Merge the problems of data and run with logged warnings, each once, the worst first."""
     problems = [problem for task in data for problem in task.problems]
     # The run stops at the first task with unusable data; here, all are reported.
     codes = {problem.code for problem in problems if problem.severity == "error"}
     problems += [problem for problem in of_run if problem.code not in codes]
-    files = tuple(f"{plan.task.get('train_file')}: " for plan in plans)  # already among the data's problems
-    rest = (line for line in dict.fromkeys(warned) if not line.startswith(files))
+    known = tuple(f"{file}: " for file in files)  # already among the data's problems
+    rest = (line for line in dict.fromkeys(warned) if not line.startswith(known))
     problems += [Problem("warning", "warning", "", line) for line in rest]
-    return problems
+    return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
 def _num_devices(
@@ -115,41 +128,39 @@ def _num_devices(
     return count_devices(device, settings.get("num_devices", "auto"))
 
 
-def _check_run(controller: Controller, devices: int, measure: bool) -> tuple[dict[str, Any], list[Problem]]:
-    """Build and plan the run, check its folder, perhaps measure it; return fields of `Check` and problems."""
+def _check_run(name: str, controller: Controller, devices: int, measure: bool) -> Check:
+    """Build and plan the run, check its folder, and perhaps measure it."""
     settings = RunSettings(**controller.plan.settings)
-    parts: dict[str, Any] = {}
-    problems: list[Problem] = []
+    found = Check(name, [])
     try:
         training = controller.training(devices)
-        stages = steps_of(controller.stages, devices, place_of(controller.config, "stages"))
         plan = plan_of(training)
-        targets = [task.name for task in training.tasks if task.is_target]
-        names = [task.name for task in training.tasks]
-        directory = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
-        saving = saving_of(training, plan, settings, directory, controller.plan.chosen)
-        problems += [*_plan_problems(plan, settings), *saving_problems(saving, directory)]
-        if stages:
+        found = Check(
+            name,
+            [*_plan_problems(plan, settings), *_folder_problems(training, settings)],
+            wiring=_wiring(training, devices),
+            plan=plan,
+        )
+        if stages := steps_of(controller.stages, devices, place_of(controller.config, "stages")):
             steps = (
                 f"{stage}: {', '.join(f'{task} {count}' for task, count in own.expected_steps.items())}"
                 for stage, own in stages.items()
             )
             remedy = "the rest of this check is about the settings outside of stages, as a single run"
-            problems.append(Problem("note", "stages", "", f"steps: {'; '.join(steps)}", remedy))
-        parts |= {"plan": plan, "wiring": list(_wiring(training)), "saving": saving}
-        parts["computing"] = _computing(training, settings, devices)
+            note = Problem("note", "stages", "", f"steps: {'; '.join(steps)}", remedy)
+            found = replace(found, problems=[*found.problems, note])
         if measure:
-            every = settings.eval_every_n_steps
             with explain_limits():
-                parts["cost"] = measured(training, plan, saving, every, settings.eval_every_epoch)
+                cost = measured(training, plan, settings.eval_every_n_steps, settings.eval_every_epoch)
+            found = replace(found, cost=cost)
     except PalmError as error:
-        code = {DataError: "data", ResourceError: "memory"}.get(type(error), "run")
-        problems.append(Problem("error", code, "", str(error)))
-    return parts, problems
+        problem = Problem("error", CODES.get(type(error), "run"), "", str(error))
+        found = replace(found, problems=[*found.problems, problem])
+    return found
 
 
-def _is_too_large(problems: Sequence[Problem]) -> bool:
-    return any(problem.code == "memory" for problem in problems)
+def _is_too_large(found: Check) -> bool:
+    return any(problem.code == "memory" for problem in found.problems)
 
 
 def _halve_batches(controller: Controller) -> list[str]:
@@ -165,49 +176,35 @@ def _halve_batches(controller: Controller) -> list[str]:
     return words
 
 
-def _computing(training: Training, settings: RunSettings, devices: int) -> Computing:
-    device = training.recipe.device
-    parameters = list(training.model.parameters())
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        why = "a GPU is visible"
-    else:
-        name = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
-        why = "no GPU is visible" if settings.use_gpu else "use_gpu is off"
-        why = "device: cpu" if settings.device == "cpu" else why
-    chosen = training.recipe.chosen
-    return Computing(
-        device=name,
-        why=why,
-        devices=devices,
-        precision=training.model.precision,
-        why_precision=f"auto: {chosen.reason}"
-        if chosen is not None and settings.precision == "auto"
-        else f"precision: {settings.precision}",
-        parameters=sum(each.numel() for each in parameters),
-        trained=sum(each.numel() for each in parameters if each.requires_grad),
-    )
-
-
-def _wiring(training: Training) -> Iterator[Wiring]:
+def _wiring(training: Training, devices: int) -> Section:
+    """Describe the components of each task, the device and the size of the model."""
+    table = [("task", "reader", "encoder", "head", "reads", "shares its head with")]
     for task in training.tasks:
-        yield Wiring(
-            task=task.name,
-            reader=READERS.name_of(type(task.reader)),
-            backbone=BACKBONES.name_of(type(training.model.backbone)) + _describe_adapters(task),
-            paradigm=HEADS.name_of(type(task.head)),
-            reads={name: str(spec) for name, spec in task.head.inputs_attr.items()},
-            targets={name: str(spec) for name, spec in task.head.targets_attr.items()},
-            shares_head_with=[t.name for t in training.tasks if t is not task and t.head is task.head],
-            metrics=list(task.metric_names) if task.dev_file is not None else [],
-        )
+        reads = ", ".join(f"{name} {spec}" for name, spec in task.head.inputs_attr.items())
+        sharing = [t.name for t in training.tasks if t is not task and t.head is task.head]
+        encoder = BACKBONES.name_of(type(training.model.backbone)) + (" with lora" if task.adapters else "")
+        names = READERS.name_of(type(task.reader)), encoder, HEADS.name_of(type(task.head))
+        table.append((task.name, *names, reads, ", ".join(sharing)))
+    device = training.recipe.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    sizes = [(each.numel(), each.requires_grad) for each in training.model.parameters()]
+    trained = sum(size for size, is_trained in sizes if is_trained)
+    line = (
+        f"{devices} × {name}, {training.model.precision}, {sum(size for size, _ in sizes):,} parameters, "
+        f"{trained:,} of them trained"
+    )
+    return Section("Wiring", table, [line])
 
 
-def _describe_adapters(task: Task) -> str:
-    if task.adapters is None:
-        return ""
-    count = sum(each.numel() for each in task.adapters.parameters())
-    return f" with lora on {len(task.adapters.names)} layers ({count:,} parameters)"
+def _folder_problems(training: Training, settings: RunSettings) -> Iterator[Problem]:
+    """Yield the reason why the run may not write to its folder."""
+    targets = [task.name for task in training.tasks if task.is_target]
+    names = [task.name for task in training.tasks]
+    folder = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
+    if (refused := folder.refusal()) is not None:
+        yield Problem("error", "save_path", "", refused)
+    elif folder.path.exists() and not folder.path.is_dir():
+        yield Problem("error", "save_path", "", f"{folder.path} is a file", "give another save_path")
 
 
 def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:
@@ -216,12 +213,11 @@ def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:
         if task.epochs < 1:
             seen = f"{100 * task.epochs:.0f} % of its {task.rows} rows are seen"
             yield Problem("note", "coverage", task.task, seen, "raise num_epochs or its mix_ratio for more")
-        if not plan.packs and task.batches.padding > MUCH_PADDING:
-            finding = f"{100 * task.batches.padding:.0f} % of the positions in its batches are padding"
+        if not plan.packs and task.padding > MUCH_PADDING:
+            finding = f"{100 * task.padding:.0f} % of the positions in its batches are padding"
             remedy = "the encoder computes padding: use one of palm's encoders, or lower max_seq_len"
             yield Problem("note", "padding", task.task, finding, remedy)
     if settings.early_stopping_patience > 0:
         yield Problem("note", "early_stopping", "", "the run may stop before its last step (early stopping)")
-    if plan.total_drawn is None:
-        finding = "draws depend on dev scores, or are many: the steps of auxiliary tasks are expected values"
-        yield Problem("note", "draws", "", finding)
+    if not plan.is_exact:
+        yield Problem("note", "draws", "", "draws depend on dev scores: steps are expected values")

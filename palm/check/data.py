@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias
 
 from palm.check.digests import Matches, contradictory, relabelled, repeated, shared
 from palm.check.files import FileCheck, FileReading
-from palm.check.problems import Problem
-from palm.controller.plan import TaskPlan
+from palm.check.result import Problem, Severity
 from palm.core.differences import shortened
 from palm.core.errors import PalmError
 from palm.reader import Reader
@@ -34,6 +33,10 @@ OUTSIDE = "O"
 """The label of words outside of all entities, which always dominates."""
 
 
+Files: TypeAlias = Mapping[Role, Path | None]
+"""The files of a task."""
+
+
 @dataclass(frozen=True)
 class Leak:
     """Examples of another file that are also in the training file.
@@ -49,17 +52,20 @@ class Leak:
     normalised: int
 
 
-def data_of(plan: TaskPlan) -> TaskData:
-    """Read all files of a task once, and compare them."""
-    task = TaskData(plan.name)
-    try:
-        reader = plan.reader[0](**plan.reader[1])
-    except PalmError as error:
-        task.add("error", "reader", str(error))
+def data_of(name: str, reader: Reader | PalmError, files: Files) -> TaskData:
+    """Read all files of a task once, and compare them.
+
+    Args:
+        name: the task's name.
+        reader: its reader, or the error that there was instead.
+        files: its files; those that do not exist are reported elsewhere.
+    """
+    task = TaskData(name)
+    if isinstance(reader, PalmError):
+        task.add("error", "reader", str(reader))
         return task
     readings: dict[Role, FileReading] = {}
-    for role in get_args(Role):
-        path = plan.task.get(f"{role}_file")
+    for role, path in files.items():
         if path is not None and is_data(path):
             task.read(reader, path, role, readings)
     if "train" in readings:
@@ -88,7 +94,7 @@ class TaskData:
     problems: list[Problem] = field(default_factory=list)
 
     def add(
-        self, severity: Any, code: str, message: str, remedy: str = "", examples: Iterable[str] = ()
+        self, severity: Severity, code: str, message: str, remedy: str = "", examples: Iterable[str] = ()
     ) -> None:
         """Add a finding."""
         self.problems.append(Problem(severity, code, self.task, message, remedy, tuple(examples)))
@@ -120,7 +126,7 @@ class TaskData:
         same = repeated(digests.exact, MOST_EXAMPLES)
         nearly = repeated(digests.normalised, 0)
         clash = contradictory(digests, MOST_EXAMPLES)
-        self.files.append(reading.check(same.count, nearly.count, clash.count))
+        self.files.append(reading.check(same.count, clash.count))
         pairs = reading.examples_at({number for pair in (*same.pairs, *clash.pairs) for number in pair})
         name = reading.path.name
         total = max(1, len(digests))
@@ -128,7 +134,7 @@ class TaskData:
             finding = f"{name}: {_part(same.count, total)} rows repeat an earlier one{_more(same, nearly)}"
             remedy = "remove them, or they count twice"
             remedy += " in every score" if reading.role != "train" else ""
-            severity = "warning" if same.count >= MANY * total else "note"
+            severity: Severity = "warning" if same.count >= MANY * total else "note"
             self.add(severity, "duplicates", finding, remedy, _lines_of(same, pairs, pairs))
         if clash.count:
             part = _part(clash.count, total)

@@ -28,7 +28,6 @@ from palm.reader.inspection import (
 )
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
-from palm.reader.tables.files import data_size
 from palm.reader.tables.record import cut
 from palm.reader.tables.selection import is_selection, read_selection, table_of
 from palm.reader.text.bad_rows import BadRows
@@ -39,57 +38,45 @@ FIRST_ROWS = 3
 MOST_UNKNOWN_TEXTS = 500
 """Number of texts in which unknown words are located: tokenizing with offsets is slower."""
 
-MOST_WORDS = 10
-
 
 @dataclass(frozen=True)
 class FileCheck:
-    """Statistics of a file; JSON-ready.
+    """Statistics of a file.
 
     Args:
         role: its role in the run: `train`, `dev` or `pred`.
         path: the file.
         chosen_by: settings that chose some of its rows; empty if all are used.
-        bytes: its size.
         examples: number of examples.
         rows: number of rows for the model: more than examples if long texts are split into windows.
         repeated: examples with the texts of an earlier one.
-        nearly_repeated: the same apart from letter case, punctuation and spaces.
         contradictory: examples with the same text as another one and a different label.
         labels: labels and their counts, the most frequent first, up to 200.
         num_labels: number of distinct labels.
         label_range: minimum, mean and maximum of numeric labels.
-        unanswered: questions without an answer.
         tokens: tokens per row: shortest, mean, median, 95th and 99th percentile, longest.
         histogram: ranges of tokens, and the number of rows in each.
         truncated: unit that is too long (`rows`, `questions`) -> how many are truncated.
         unknown: number of tokens that are not in the vocabulary.
         unknown_share: their fraction of all tokens.
-        rows_with_unknown: rows that contain one.
-        unknown_words: the most frequent unknown words in the first 500 texts that have any.
         first_rows: the first rows as the model sees them.
     """
 
     role: Role
     path: str
     chosen_by: Mapping[str, Any]
-    bytes: int
     examples: int
     rows: int
     repeated: int
-    nearly_repeated: int
     contradictory: int
     labels: Sequence[tuple[str, int]]
     num_labels: int
     label_range: Sequence[float]
-    unanswered: int
     tokens: Mapping[str, float]
     histogram: Sequence[tuple[str, int]]
     truncated: Mapping[str, int]
     unknown: int
     unknown_share: float
-    rows_with_unknown: int
-    unknown_words: Sequence[tuple[str, int]]
     first_rows: Sequence[str]
 
 
@@ -116,7 +103,6 @@ class FileReading:
         self.facts = TextFacts()
         self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
         self.counts = FileStatistics(reader)
-        self.rows_with_unknown = 0
         self.unknown_texts = 0
         self.first_rows: list[str] = []
         self.unknown_words: Counter[str] = Counter()
@@ -163,14 +149,13 @@ class FileReading:
             self.first_rows.append(f"{place_of(chunk[number])} {text}")
 
     def _count_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
-        """Count rows with unknown tokens, and the unknown words in the first texts that have any."""
+        """Count the unknown words in the first texts that have any."""
         tokenizer = self._tokenizer
         column = rows["token_ids"]
         if tokenizer is None or column.offsets is None or not len(rows):
             return
         places = np.flatnonzero(column.values == tokenizer.unk_id)
         found = np.unique(np.searchsorted(column.offsets, places, side="right") - 1)
-        self.rows_with_unknown += len(found)
         wanted = np.unique(rows["example"].values[found])[: MOST_UNKNOWN_TEXTS - self.unknown_texts]
         self.unknown_texts += len(wanted)
         texts = [text for number in wanted.tolist() for text in texts_of(chunk[number])]
@@ -179,7 +164,7 @@ class FileReading:
             for place in np.flatnonzero(subwords.ids == tokenizer.unk_id).tolist():
                 self.unknown_words[text[subwords.starts[place] : subwords.ends[place]]] += 1
 
-    def check(self, repeated: int, nearly_repeated: int, contradictory: int) -> FileCheck:
+    def check(self, repeated: int, contradictory: int) -> FileCheck:
         """Return the statistics; for the arguments see `FileCheck`."""
         counts = self.counts
         least, total, largest = counts.values or (0.0, 0.0, 0.0)
@@ -187,18 +172,13 @@ class FileReading:
             role=self.role,
             path=str(table_of(self.path)),
             chosen_by=read_selection(self.path).settings if is_selection(self.path) else {},
-            bytes=data_size(table_of(self.path)),
             repeated=repeated,
-            nearly_repeated=nearly_repeated,
             contradictory=contradictory,
             num_labels=len(counts.labels),
             label_range=[least, total / counts.examples, largest] if counts.values else [],
-            unanswered=counts.unanswered,
             truncated={what: count for what, (count, _, _) in self.facts.cut.items()},
             unknown=self.facts.unknown,
             unknown_share=self.facts.unknown / max(1, self.facts.tokens),
-            rows_with_unknown=self.rows_with_unknown,
-            unknown_words=self.unknown_words.most_common(MOST_WORDS),
             first_rows=self.first_rows,
             **counts.summary(),
         )

@@ -1,69 +1,65 @@
-"""The result of a check as one value, for text, JSON or a page."""
+"""The result of a check as values."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-from palm.check.data import TaskData
-from palm.check.measuring import Cost
-from palm.check.planning import RunPlan
-from palm.check.problems import SEVERITIES, Problem
-from palm.check.saving import Saving
-from palm.core.version import __version__
+if TYPE_CHECKING:
+    from palm.check.data import TaskData
+    from palm.check.measuring import Cost
+    from palm.check.planning import RunPlan
 
-VERSION = 1
-"""Version of the JSON format."""
+Severity = Literal["error", "warning", "note"]
+"""error: the run would stop, or could not start. warning: it would run, but results would be misleading or
+rows wasted. note: good to know."""
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
 @dataclass(frozen=True)
-class Wiring:
-    """The components of a task, and the tensors that connect them.
+class Problem:
+    """One finding.
 
     Args:
-        task: the task's name.
-        reader: registered name of its reader.
-        backbone: registered name of the shared encoder.
-        paradigm: registered name of its head.
-        reads: tensors that the head reads -> their specs.
-        targets: tensors that its loss compares with -> their specs.
-        shares_head_with: tasks with the same head.
-        metrics: its metrics; empty if it is not evaluated.
+        severity: how bad it is.
+        code: its kind in one word, stable between versions: `leak`, `truncation` ...
+        task: the task; empty for the whole run.
+        message: place and problem, with numbers.
+        remedy: what to do.
+        examples: a few affected rows.
     """
 
+    severity: Severity
+    code: str
     task: str
-    reader: str
-    backbone: str
-    paradigm: str
-    reads: Mapping[str, str]
-    targets: Mapping[str, str]
-    shares_head_with: Sequence[str]
-    metrics: Sequence[str]
+    message: str
+    remedy: str = ""
+    examples: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        whose = f"{self.task}: " if self.task else ""
+        text = f"{self.severity:7}  {whose}{self.message}"
+        if self.remedy:
+            text += f"\n         -> {self.remedy}"
+        return "".join([text, *(f"\n            {line}" for line in self.examples)])
 
 
 @dataclass(frozen=True)
-class Computing:
-    """The device and the precision of a run, with the reasons for them.
+class Section:
+    """A part of a check in words, for text and page.
 
     Args:
-        device: name of the device.
-        why: the reason for the device.
-        devices: number of devices.
-        precision: fp32 or bf16.
-        why_precision: the reason for the precision.
-        parameters: number of parameters of encoder and heads.
-        trained: number of those that are not frozen.
+        title: its heading.
+        table: a table, whose first row is its head; empty for none.
+        lines: lines below the table.
     """
 
-    device: str
-    why: str
-    devices: int
-    precision: str
-    why_precision: str
-    parameters: int
-    trained: int
+    title: str
+    table: Sequence[Sequence[str]] = ()
+    lines: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -74,38 +70,26 @@ class Check:
         name: the configuration.
         problems: all findings, the worst first.
         data: the data of each task.
-        wiring: the components of each task; empty if the configuration has errors.
-        computing: device and precision; None if the configuration has errors, like plan, cost and saving.
+        wiring: the components of each task, and the device; None if the configuration has errors, like plan
+            and cost.
         plan: the steps of the run.
         cost: its time and memory; also None if they were not measured.
-        saving: the files that it writes.
         seconds: duration of the check.
     """
 
     name: str
     problems: Sequence[Problem]
     data: Sequence[TaskData] = ()
-    wiring: Sequence[Wiring] = ()
-    computing: Computing | None = None
+    wiring: Section | None = None
     plan: RunPlan | None = None
     cost: Cost | None = None
-    saving: Saving | None = None
     seconds: float = 0.0
-    counts: Mapping[str, int] = field(init=False)
 
-    def __post_init__(self) -> None:
-        found = [problem.severity for problem in self.problems]
-        worst_first = sorted(self.problems, key=lambda problem: SEVERITIES.index(problem.severity))
-        object.__setattr__(self, "problems", worst_first)
-        object.__setattr__(self, "counts", {severity: found.count(severity) for severity in SEVERITIES})
+    @property
+    def counts(self) -> Counter[Severity]:
+        """The number of problems of each severity."""
+        return Counter(problem.severity for problem in self.problems)
 
     def is_fine(self, strict: bool = False) -> bool:
         """Check that there are no errors; with `strict`, no warnings either."""
         return not (self.counts["error"] or (strict and self.counts["warning"]))
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the check, JSON-ready."""
-        found = {"format": "palm-check", "version": VERSION, "palm": __version__, **dataclasses.asdict(self)}
-        for task in found["data"]:
-            del task["problems"]  # also among those of the whole run
-        return found

@@ -10,8 +10,7 @@ from palm.cli import command as cli
 from palm.core.errors import ExitCode, PalmError
 
 CHECK_OPTIONS = (
-    cli.JSON,
-    cli.output("the findings: a .json or .html file; may be repeated", action="append", default=[]),
+    cli.output("the findings: a .html file"),
     cli.flag("--strict", "exit with code 1 for warnings, too"),
     cli.flag("--no_measure", "do not measure time and memory"),
     cli.flag("--find_batch_size", "if batches do not fit into memory, halve them until they do"),
@@ -26,16 +25,16 @@ CHECK_OPTIONS = (
     takes_settings=True,
 )
 def check_run(options: argparse.Namespace) -> None:
-    """Check a run before it starts: its data, its wiring, its steps, time and memory, and where it would
-    write. Nothing is trained, and nothing is written to save_path. The exit code is 0 if no problem is found,
-    1 for an error (with --strict, also for a warning), and 2 if the command line is wrong.
+    """Check a run before it starts: its data, its wiring, its steps, time and memory, and its folder. Nothing
+    is trained, and nothing is written to save_path. The exit code is 0 if no problem is found, 1 for an error
+    (with --strict, also for a warning), and 2 if the command line is wrong.
     """
     from palm.check import check
-    from palm.check.page import write_findings
+    from palm.check.page import write_page
     from palm.check.text import text_of_check
 
-    if wrong := [str(file) for file in options.output if file.suffix not in (".json", ".html")]:
-        raise PalmError(f"--output should be a .json or .html file, not {', '.join(map(repr, wrong))}")
+    if options.output is not None and options.output.suffix != ".html":
+        raise PalmError(f"--output should be a .html file, not {str(options.output)!r}")
     findings = check(
         options.config,
         options.task_dir,
@@ -43,9 +42,9 @@ def check_run(options: argparse.Namespace) -> None:
         measure=not options.no_measure,
         find_batch_size=options.find_batch_size,
     )
-    cli.write_line(cli.json_text(findings.as_json()) if options.json else text_of_check(findings))
-    for file in options.output:
-        write_findings(findings, file)
+    cli.write_line(text_of_check(findings))
+    if options.output is not None:
+        write_page(findings, options.output)
     if not findings.is_fine(options.strict):
         raise SystemExit(ExitCode.FOUND)
 
@@ -69,7 +68,7 @@ def train(options: argparse.Namespace) -> None:
     if options.dry_run:
         check_run(options)
         return
-    of_check = ("json", "output", "strict", "no_measure", "find_batch_size")
+    of_check = ("output", "strict", "no_measure", "find_batch_size")
     if unused := [name for name in of_check if getattr(options, name)]:
         raise PalmError(f"--{', --'.join(unused)} can only be used with --dry_run or with palm check")
     from palm.controller.controller import Controller

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from helpers import tiny
+from palm.check import check
 from palm.cli import main
 
 
@@ -56,15 +57,13 @@ def test_a_step_that_does_not_fit_is_described_with_what_takes_less(
     assert [word for word in [*facts, *settings, "--find_batch_size"] if word not in last] == []
 
 
-def test_check_finds_batches_that_fit(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["check", str(config), "--find_batch_size", "--json"])
-    assert caught.value.code == 1
-    found = json.loads(capfd.readouterr().out)
-    [problem] = [each for each in found["problems"] if each["code"] == "memory"]
-    assert problem["remedy"] == "set --cls.batch_size 4 --cls.gradient_accumulation_steps 4"
-    assert found["plan"]["tasks"][0]["gradient_accumulation_steps"] == 4
-    assert found["cost"]["seconds"] > 0
+def test_check_finds_batches_that_fit(config: Path) -> None:
+    found = check(config, find_batch_size=True)
+    [problem] = [each for each in found.problems if each.code == "memory"]
+    assert problem.remedy == "set --cls.batch_size 4 --cls.gradient_accumulation_steps 4"
+    assert found.plan is not None
+    assert found.plan.tasks[0].rows_per_step == 16
+    assert found.cost is not None
 
 
 def test_a_run_with_the_batches_that_were_found_trains(config: Path) -> None:
