@@ -19,7 +19,7 @@ from typing import Any
 
 from arguments import add_training, new_parser
 
-import palm
+import palm.compat as palm
 
 READERS = {"slot": palm.reader.SequenceLabelReader, "intent": palm.reader.ClassifyReader}
 

@@ -23,7 +23,7 @@ from typing import Any
 import tiny_run
 from samples import Sample
 
-import palm
+import palm.compat as palm
 from palm.check import check
 from palm.check.page import write_page
 from palm.cli.starter.project import write_project

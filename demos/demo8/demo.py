@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-import palm
+import palm.compat as palm
 
 ROOT = Path(__file__).parents[2]
 VOCAB, DATA = ROOT / "data" / "vocab.txt", ROOT / "data" / "intent"

@@ -1,7 +1,18 @@
-"""PaddlePALM 2.x: trainers with its method names, and its components under their published names."""
+"""PaddlePALM 2.x: its trainers and components under their published names, signatures and places.
 
-from palm.compat import distribute, head
+`import palm.compat as palm` is the only line to change in a program of 2.x; names that 2.x did not have are
+those of palm.
+"""
+
+from typing import Any
+
+import palm
+from palm.compat import distribute, head, reader
 from palm.compat.multi_head import MultiHeadTrainer
 from palm.compat.trainer import Trainer
 
-__all__ = ["MultiHeadTrainer", "Trainer", "distribute", "head"]
+__all__ = ["MultiHeadTrainer", "Trainer", "distribute", "head", "reader"]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(palm, name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from palm.backbone import Backbone
+from palm.compat.reader.loading import loading
 from palm.core.checks import count_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import show_on_console
@@ -69,7 +70,8 @@ def require(value: T | None, name: str, call: str, caller: str) -> T:
 
 def seed_of(readers: Iterable[Reader]) -> int:
     """Return the first seed that is set on a reader; 1 if there is none."""
-    return next((reader.seed for reader in readers if reader.seed is not None), 1)
+    seeds = (loading(reader).seed for reader in readers)
+    return next((seed for seed in seeds if seed is not None), 1)
 
 
 class Assembly(ABC):

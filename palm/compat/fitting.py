@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from palm.compat.assembly import Forward
+from palm.compat.reader import base_reader
+from palm.compat.reader.loading import LoadingReader
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.parallel.group import world_size
-from palm.reader import Reader, base_reader
 from palm.train.task import Task, wiring_problems
 
 DevFiles = str | Path | Mapping[str, str | Path]
@@ -21,7 +22,7 @@ Metrics = Sequence[str] | Mapping[str, Sequence[str]]
 
 
 def task_of(
-    name: str, reader: Reader, forward: Forward, settings: Mapping[str, Any], for_train: bool = True
+    name: str, reader: LoadingReader, forward: Forward, settings: Mapping[str, Any], for_train: bool = True
 ) -> Task:
     """Return the task of a trainer, without its data.
 

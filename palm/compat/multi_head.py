@@ -12,6 +12,7 @@ from palm.backbone import Backbone
 from palm.compat.assembly import Forward, require, seed_of
 from palm.compat.base import TrainerBase
 from palm.compat.predicting import logged_steps, predicted, results_of
+from palm.compat.reader.loading import LoadingReader, loading
 from palm.compat.shared_pass import SharedPass, versions
 from palm.compat.trainer import Trainer
 from palm.core.checks import raise_any, type_problems
@@ -23,7 +24,7 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.mixing import Mixing, MixRatio
 from palm.mixing.balance import Balance
 from palm.parallel.group import broadcast
-from palm.reader import Reader, Record
+from palm.reader import Record
 from palm.train.events import Event, Logged
 from palm.train.loop import Step, Training
 from palm.train.planning import TasksPerStep, expect
@@ -33,7 +34,7 @@ from palm.train.task import Task
 TASK_ID = "__task_id"
 """Key in a batch: the number of its trainer, int64[1]."""
 
-Readers = Sequence[Reader] | Mapping[str, Reader]
+Readers = Sequence[LoadingReader] | Mapping[str, LoadingReader]
 
 
 class MultiHeadTrainer(TrainerBase):
@@ -127,7 +128,7 @@ class MultiHeadTrainer(TrainerBase):
             self.merge_inference_readers(readers)
             return
         tasks = self._fitted(readers, max_steps)
-        epochs = {task.name: task.reader.num_epochs for task in tasks}
+        epochs = {task.name: loading(task.reader).num_epochs for task in tasks}
         expect(tasks, self._plan("fit_readers").over_own_epochs(epochs))
 
     def fit_readers_with_mixratio(
@@ -358,7 +359,7 @@ class MultiHeadTrainer(TrainerBase):
             )
         return owner.name
 
-    def _by_name(self, readers: Readers) -> dict[str, Reader]:
+    def _by_name(self, readers: Readers) -> dict[str, LoadingReader]:
         raise_any(type_problems((list, tuple, Mapping), "a list of readers", readers=readers))
         if isinstance(readers, Mapping):
             for name in readers:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from palm.backbone import Backbone
+from palm.compat.reader.loading import loading
 from palm.core.logging import logger
 from palm.core.numerics.precision import resolved
 from palm.core.numerics.rng import generator
@@ -55,14 +56,15 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
     """Predict the file of the model's reader step by step; log a line every `every` batches."""
     since = time.perf_counter()
     batches = 0
-    examples = model.reader.read(model.reader.loaded.path, with_targets=False)
-    for predictions in model.steps(encoded(model.reader, examples), together=True):
+    reader = loading(model.reader)
+    examples = reader.read(reader.loaded.path, with_targets=False)
+    for predictions in model.steps(encoded(reader, examples), together=True):
         yield [each.record for each in predictions]
         if predictions:
             continue
         batches += 1
         if every > 0 and batches % every == 0:
-            total = math.ceil(model.reader.num_examples / model.batch_size)
+            total = math.ceil(reader.num_examples / model.batch_size)
             now = time.perf_counter()
             speed = every / max(now - since, 1e-9)
             logger.info("%sbatch %d/%d, speed: %.2f steps/s", heading, batches, total, speed)
@@ -83,9 +85,9 @@ def results_of(
     reader: Reader, records: Iterable[Record], output_dir: str | Path | None
 ) -> Sequence[Any] | Predictions:
     """Return records in the form of 2.x, in memory or written to files."""
-    results = reader.results(records)
+    results = loading(reader).results(records)
     if output_dir is None:
-        return reader.in_memory(results)
+        return loading(reader).in_memory(results)
     folder = Path(output_dir)
     written = reader.write(results, folder)
     if isinstance(written, Mapping):

@@ -16,6 +16,7 @@ from palm.compat.assembly import Forward, require, seed_of
 from palm.compat.base import TrainerBase
 from palm.compat.fitting import task_of
 from palm.compat.predicting import logged_steps, predicted, prediction_batches, results_of
+from palm.compat.reader.loading import LoadingReader, loading
 from palm.core.checks import number_problems, path_problems, raise_any, type_problems
 from palm.core.component_2x import checked_phase
 from palm.core.files.manifest import is_sealed, verify
@@ -100,7 +101,7 @@ class Trainer(TrainerBase):
         self.predict_forward: Forward | None = None
         self.task: Task | None = None
         self.joint_run: Training | None = None
-        self._predict_reader: Reader | None = None
+        self._predict_reader: LoadingReader | None = None
         self._predict_batches: Iterator[Tensors] | None = None
 
     # Before training
@@ -128,7 +129,7 @@ class Trainer(TrainerBase):
         return dict(pred_head.outputs_attr)
 
     def fit_reader(
-        self, reader: Reader, phase: str = "train", *, max_steps: int | None = None
+        self, reader: LoadingReader, phase: str = "train", *, max_steps: int | None = None
     ) -> Iterator[Tensors]:
         """Set the data of the task.
 
@@ -147,7 +148,7 @@ class Trainer(TrainerBase):
             TrainingError: there are fewer rows than one batch needs.
         """
         checked_phase(phase)
-        raise_any(type_problems(Reader, "a reader of palm.reader", reader=reader))
+        raise_any(type_problems(LoadingReader, "a reader of palm.compat.reader", reader=reader))
         if phase == "predict":
             return self._fit_for_prediction(reader)
         self._limit_steps(max_steps)
@@ -158,7 +159,7 @@ class Trainer(TrainerBase):
         is_endless = reader.num_epochs is None and max_steps is None
         return batches if is_endless else islice(batches, task.expected_steps)
 
-    def fit(self, reader: Reader, seed: int) -> Task:
+    def fit(self, reader: LoadingReader, seed: int) -> Task:
         """Create the task with its training data, for a run with this seed."""
         forward = self._forwards("fit_reader")[self.name]
         task = task_of(self.name, reader, forward, self.task_settings)
@@ -255,7 +256,7 @@ class Trainer(TrainerBase):
                 outputs = self.predict_one_batch(batch)
                 head.batch_postprocess({name: value.numpy() for name, value in outputs.items()})
             wanted = head.epoch_inputs_attrs.get("reader")
-            post_inputs = {"reader": model.reader.get_epoch_outputs()} if wanted else {}
+            post_inputs = {"reader": loading(model.reader).get_epoch_outputs()} if wanted else {}
             folder = output_dir if is_main_process() else None
             results: Sequence[Any] = head.epoch_postprocess(post_inputs, output_dir=folder)
             return results
@@ -346,7 +347,7 @@ class Trainer(TrainerBase):
     def averaged(self) -> AbstractContextManager[Any]:
         return super().averaged() if self.joint_run is None else self.joint_run.averaged()
 
-    def _fit_for_prediction(self, reader: Reader) -> Iterator[Tensors]:
+    def _fit_for_prediction(self, reader: LoadingReader) -> Iterator[Tensors]:
         forward = self._predict_forwards("fit_reader")[self.name]
         task = task_of(self.name, reader, forward, self.task_settings, for_train=False)
         self._predict_reader = reader
@@ -381,12 +382,12 @@ class Trainer(TrainerBase):
     @property
     def num_examples(self) -> int:
         """Number of rows of training data."""
-        return self.fitted_task("num_examples").reader.num_examples
+        return loading(self.fitted_task("num_examples").reader).num_examples
 
     @property
     def num_epochs(self) -> int | None:
         """Number of passes over the training data, as given to `load_data`."""
-        return self.fitted_task("num_epochs").reader.num_epochs
+        return loading(self.fitted_task("num_epochs").reader).num_epochs
 
     @property
     def steps_pur_epoch(self) -> int:

@@ -1,6 +1,5 @@
 """Readers, which turn data files into batches and predictions into files."""
 
-from palm.reader import base_reader
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.classify import ClassifyReader
 from palm.reader.embedding import EmbeddingReader
@@ -35,5 +34,4 @@ __all__ = [
     "Rows",
     "SequenceLabelReader",
     "SpanReader",
-    "base_reader",
 ]

@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from palm.core.component import Component
 from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
-from palm.reader.legacy_2x import Methods2x
 from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Ints, Rows
@@ -24,7 +24,7 @@ Draw = Callable[[int], np.random.Generator]
 """Returns the random generator of the k-th row of a batch; only called by readers that sample."""
 
 
-class Reader(Methods2x, ABC):
+class Reader(Component, ABC):
     """Base of readers, which read the data files of one kind of task and write its predictions.
 
     A reader handles files, tokenizers and text; it never sees a model. Subclasses declare the tensors of a
@@ -49,9 +49,6 @@ class Reader(Methods2x, ABC):
     """
 
     cacheable: ClassVar[bool] = False
-    not_called: ClassVar[Mapping[str, str]] = {
-        "_iterator": "override read, parse, encode or collate, or derive from palm.reader.base_reader.Reader"
-    }
     vocab_path: Path
     vocab_size: int
     companions: tuple[Path, ...] = ()
@@ -157,14 +154,6 @@ class Reader(Methods2x, ABC):
     def table_format(cls, path: Path, named: TableFormat | None) -> TableFormat | None:  # noqa: ARG003
         """The format of a table whose suffix does not determine it; `named` is that of the settings."""
         return named
-
-    def results(self, records: Iterable[Record]) -> Iterator[Any]:
-        """The records in the form that `Trainer.predict` returns and writes, which is that of 2.x."""
-        yield from records
-
-    def in_memory(self, results: Iterable[Any]) -> Sequence[Any] | Mapping[str, str]:
-        """The return value of `Trainer.predict` without files, equal to that read from the files."""
-        return list(results)
 
     def warn_once(self, message: str) -> None:
         """Log a warning unless it was logged before, because a dev file is read in every evaluation."""

@@ -62,9 +62,3 @@ def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
         logger.warning("%s", line)
     if empty:
         raise DataError(f"{path}: no rows to train on")
-
-
-def num_prediction_rows(reader: Reader, path: Path) -> int:
-    """Count the rows of a file for prediction in bounded memory."""
-    examples = reader.read(path, with_targets=False)
-    return sum(len(rows) for _, rows in encoded_chunks(reader, examples, with_targets=False))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from palm.config import FilePath
 from palm.core.errors import ConfigError
 from palm.reader.base import READERS
 from palm.reader.table import TextReader
+from palm.reader.tables.files import TableFormat
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
 
 
@@ -35,17 +35,24 @@ class ClassifyReader(TextReader):
     """
 
     cacheable = True
-    aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
 
-    def setup(
+    def __init__(
         self,
+        vocab_path: FilePath,
+        max_seq_len: int,
         *,
         n_classes: int | None = None,
         label_map: FilePath | dict[str, int] | None = None,
         label_type: str = "class",
         missing_labels: bool = False,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
-        super().setup()
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         if missing_labels and label_type != "class":
             raise ConfigError(f"missing_labels: a {label_type} label cannot be missing; set it to False")
         self.missing_labels = missing_labels

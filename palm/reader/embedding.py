@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
+from palm.config import FilePath
 from palm.core.checks import choice_problems, raise_any
 from palm.core.errors import DataError
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.predictions import Record
 from palm.reader.table import TextExample
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Label, Labels, RealLabels
 
 
@@ -40,7 +43,21 @@ class EmbeddingReader(GroupReader):
     label_columns: Sequence[str] = ()
     parsed_form: ClassVar[str] = "a text or {'text_a': …} (and 'text_b')"
 
-    def setup(self, *, label_type: str | None = None, negative_columns: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        label_type: str | None = None,
+        negative_columns: list[str] | None = None,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         self.use_list(negative_columns)
         self.targets_attr = {}
         self.truth_names = ("pair",)

@@ -46,7 +46,6 @@ class GroupReader(TextReader):
 
     def use_list(self, columns: Sequence[str] | None) -> None:
         """Read the list from these columns, or by default from `list_column`."""
-        super().setup()
         self.outputs_attr = {**SEQUENCE_ATTR, "group_rows": GROUP_ROWS}
         self.list_columns = columns or ()
 

@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from palm.config import FilePath
 from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows
 from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.files import TableFormat
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.masking import Ids, masked_rows
 
 _ONE_PER_MASK = TensorSpec(("masks",), torch.long)
@@ -40,11 +43,21 @@ class MaskLMReader(TextReader):
 
     cacheable = True
     known_columns = ("text_a", "text_b")
-    order_2x = (*TextReader.order_2x, "dev_count", "print_prefix")
     truth_names = ("words",)
 
-    def setup(self) -> None:
-        super().setup()
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         self.outputs_attr = {**self.outputs_attr, "mask_pos": _ONE_PER_MASK}
         self.targets_attr = {"mask_label": _ONE_PER_MASK}
 
@@ -102,12 +115,6 @@ class MaskLMReader(TextReader):
             yield {}
         if wordless:
             self.warn_once(f"{first}: no word to mask; evaluation skips {wordless} rows of {total}")
-
-    def results(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The predicted words of all rows in sequence, as `{"index": 0, "word_id": 17}`."""
-        predicted = (word["predicted"] for record in records for word in record["words"])
-        for index, word in enumerate(predicted):
-            yield {"index": index, "word_id": self.tokenizer.ids[word]}
 
 
 def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:

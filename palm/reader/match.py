@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -16,7 +16,9 @@ from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.rows.rows import Ints, Rows
 from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import labels_of
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
@@ -61,22 +63,28 @@ class MatchReader(TextReader):
 
     cacheable = True
     known_columns = ("label", "text_a", "text_b", "text_b_neg")
-    aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
-    order_2x = (*TextReader.order_2x[:-1], "learning_strategy", "phase", "dev_count", "print_prefix")
     text_columns = ("text_a", "text_b")
     optional_columns = ()
     parsed_form = "a pair of strings or {'text_a': …, 'text_b': …}"
     min_seq_len = 5
 
-    def setup(
+    def __init__(
         self,
+        vocab_path: FilePath,
+        max_seq_len: int,
         *,
         n_classes: int = 2,
         label_map: FilePath | dict[str, int] | None = None,
         learning_strategy: str = "pointwise",
         label_type: str = "class",
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
-        super().setup()
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
         labels = labels_of(label_type, n_classes, label_map)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from palm.config import FilePath
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors
@@ -22,6 +23,7 @@ from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.files import TableFormat, files_of, format_of
 from palm.reader.tables.record import TableRow, is_missing
 from palm.reader.tables.selection import table_of
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.squad import (
     SHOWN_IDS,
     SquadFile,
@@ -73,9 +75,23 @@ class MRCReader(TokenizingReader):
     optional_columns = known_columns
     split_by = ("context",)
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "answers are substrings of the context"}
-    order_2x = ("*", *TokenizingReader.order_2x[2:-1], "remove_noanswer", "phase")
 
-    def setup(self, max_query_len: int, doc_stride: int, *, remove_noanswer: bool = True) -> None:
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        max_query_len: int,
+        doc_stride: int,
+        *,
+        remove_noanswer: bool = True,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         self.num_special = 2 + self.tokenizer.separators
         problems = count_problems(max_query_len=max_query_len, doc_stride=doc_stride)
         least = max_query_len + self.num_special + 1
@@ -219,10 +235,6 @@ class MRCReader(TokenizingReader):
             best_text = next((answer["text"] for answer in nbest if answer["text"]), "")
             record["text"] = "" if record["null_odds"] > decoded[0]["null_threshold"] else best_text
         return record
-
-    def in_memory(self, results: Iterable[Record]) -> dict[str, str]:
-        """Question id -> answer, as in `predictions.json`."""
-        return {record["id"]: record["text"] for record in results}
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         return write_answers(records, directory)

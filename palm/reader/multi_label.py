@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,9 @@ from palm.reader.base import READERS
 from palm.reader.predictions import Record
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow, cell_text
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, RealLabels, is_list, list_in
 
 
@@ -65,18 +67,25 @@ class MultiLabelReader(TextReader):
     """
 
     cacheable = True
-    aliases: ClassVar[dict[str, str]] = TextReader.aliases | {"num_classes": "n_classes"}
 
-    def setup(
+    def __init__(
         self,
+        vocab_path: FilePath,
+        max_seq_len: int,
         *,
         n_classes: int | None = None,
         label_map: FilePath | dict[str, int] | None = None,
         label_columns: list[str] | None = None,
         label_separator: str = ",",
         missing_labels: bool = False,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
-        super().setup()
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         if label_columns and label_map is not None:
             raise ConfigError("label_map: the label_columns already name the labels; remove one of them")
         if not label_separator:

@@ -8,7 +8,9 @@ from palm.config import FilePath
 from palm.core.errors import DataError
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Label, Labels
 
 
@@ -38,12 +40,21 @@ class MultipleChoiceReader(GroupReader):
     parsed_form: ClassVar[str] = "(text, [choice, …]) or {'text_a': …, 'choices': […]} (and 'text_b')"
     min_seq_len = 5
 
-    def setup(
+    def __init__(
         self,
+        vocab_path: FilePath,
+        max_seq_len: int,
         *,
         choice_columns: list[str] | None = None,
         label_map: FilePath | dict[str, int] | None = None,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         self.use_list(choice_columns)
         self.use_labels(Labels(None, label_map))
 

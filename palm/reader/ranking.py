@@ -7,13 +7,16 @@ from typing import ClassVar
 
 import torch
 
+from palm.config import FilePath
 from palm.core.errors import DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.rows.collate import padded
 from palm.reader.rows.rows import Rows
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow, is_missing
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Label, Labels, RealLabels, list_in
 
 
@@ -49,7 +52,20 @@ class RankingReader(GroupReader):
     parsed_form: ClassVar[str] = "(query, [candidate, …]) or {'text_a': …, 'candidates': […]}"
     min_seq_len = 5
 
-    def setup(self, *, candidate_columns: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        candidate_columns: list[str] | None = None,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         self.use_list(candidate_columns)
         self.use_labels(Relevance())
 

@@ -18,7 +18,9 @@ from palm.reader.predictions import Record
 from palm.reader.rows.collate import padded
 from palm.reader.rows.rows import Rows
 from palm.reader.span import Relation, SpanExample, SpanReader, held_spans, windows_in
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled, list_in
 
 
@@ -50,8 +52,10 @@ class RelationReader(SpanReader):
     cacheable = True
     known_columns = ("relations", "spans", "text_a")
 
-    def setup(
+    def __init__(
         self,
+        vocab_path: FilePath,
+        max_seq_len: int,
         label_map: FilePath | dict[str, int],
         *,
         n_classes: int | None = None,
@@ -60,8 +64,27 @@ class RelationReader(SpanReader):
         span_label_map: FilePath | dict[str, int] | None = None,
         n_span_classes: int | None = None,
         spans: str = "predicted",
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
-        super().setup(label_map, n_classes=n_classes, span_unit=span_unit, missing_labels=missing_labels)
+        super().__init__(
+            vocab_path,
+            max_seq_len,
+            label_map,
+            n_classes=n_classes,
+            span_unit=span_unit,
+            missing_labels=missing_labels,
+            do_lower_case=do_lower_case,
+            for_cn=for_cn,
+            task_id=task_id,
+            on_bad_row=on_bad_row,
+            columns=columns,
+            format=format,
+        )
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if span_label_map is None:
             raise ConfigError("span_label_map is missing; set it to a mapping from span label to id")

@@ -18,7 +18,9 @@ from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR
 from palm.reader.rows.rows import Rows
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow, is_missing
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled
 from palm.reader.words import WordReader, split_words, words_of
 
@@ -65,14 +67,22 @@ class SequenceLabelReader(WordReader):
     known_columns = ("label", "text_a")
     ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "spaces separate the words"}
 
-    def setup(
+    def __init__(
         self,
+        vocab_path: FilePath,
+        max_seq_len: int,
         label_map: FilePath | dict[str, int],
         *,
         n_classes: int | None = None,
         missing_labels: bool = False,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
-        self.check_length()
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
         if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:
@@ -134,13 +144,6 @@ class SequenceLabelReader(WordReader):
 
     def _named(self, labels: Iterable[int]) -> list[str]:
         return [self.labels.names.get(label, str(label)) for label in labels]
-
-    def results(self, records: Iterable[Record]) -> Iterator[list[int]]:
-        """A list of label ids per text, with the largest id for `[CLS]` and `[SEP]` around those of words."""
-        ids = {name: number for number, name in self.labels.names.items()}
-        for record in records:
-            words = [ids[name] if name in ids else int(name) for name in record["labels"]]
-            yield [max(ids.values()), *words, max(ids.values())]
 
 
 def _counted(number: int, noun: str) -> str:

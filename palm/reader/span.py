@@ -19,7 +19,9 @@ from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded
 from palm.reader.rows.rows import Rows
+from palm.reader.tables.files import TableFormat
 from palm.reader.tables.record import TableRow
+from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, check_labelled, list_in
 from palm.reader.words import WordReader, words_of
 
@@ -137,15 +139,23 @@ class SpanReader(WordReader):
     cacheable = True
     known_columns: ClassVar[tuple[str, ...]] = ("spans", "text_a")
 
-    def setup(
+    def __init__(
         self,
+        vocab_path: FilePath,
+        max_seq_len: int,
         label_map: FilePath | dict[str, int],
         *,
         n_classes: int | None = None,
         span_unit: str | None = None,
         missing_labels: bool = False,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
     ) -> None:
-        self.check_length()
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         if span_unit is not None:
             raise_any(choice_problems(("word", "char"), span_unit=span_unit))
         self.span_unit = span_unit

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from palm.core.errors import ConfigError, DataError
+from palm.core.errors import DataError
 from palm.core.tensor_specs import TensorSpec
 from palm.reader.predictions import Record
 from palm.reader.rows.facts import TextFacts
@@ -41,7 +41,6 @@ class TextReader(TokenizingReader):
     Attributes:
         text_columns: the columns that every file must have.
         parsed_form: the values that `parse` accepts, for messages.
-        min_seq_len: the least `max_seq_len` that leaves room for text, with one separator between two texts.
         label_columns: the columns that files with labels must also have.
         labels: the labels in the files; None for a reader that creates its own targets.
     """
@@ -51,13 +50,7 @@ class TextReader(TokenizingReader):
     optional_columns: ClassVar[tuple[str, ...]] = ("text_b",)
     label_columns: Sequence[str] = ("label",)
     parsed_form: ClassVar[str] = "a string or {'text_a': …} (and 'text_b')"
-    min_seq_len: ClassVar[int] = 3
     labels: Labels | RealLabels | None = None
-
-    def setup(self) -> None:
-        least = self.min_seq_len + self.tokenizer.separators - 1
-        if self.max_seq_len < least:
-            raise ConfigError(f"max_seq_len should be at least {least}, not {self.max_seq_len!r}")
 
     def use_labels(self, labels: Labels | RealLabels) -> None:
         """Read these labels from files and use them as targets."""

@@ -12,7 +12,7 @@ import torch
 
 from palm.config import FilePath
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
-from palm.core.errors import DataError
+from palm.core.errors import ConfigError, DataError
 from palm.core.files.fs import write_text
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Draw, Reader
@@ -29,9 +29,6 @@ from palm.reader.text.tokenizer import load_tokenizer
 class TokenizingReader(Reader):
     """Base of palm's readers.
 
-    The parameters of a subclass's method `setup` are settings of that reader. They are added to those below
-    in its constructor: positional ones after `max_seq_len`, keyword-only ones at the end.
-
     Args:
         vocab_path: the vocabulary: one token per line, or RoBERTa's `vocab.json` with `merges.txt` in the
             same folder, or a `tokenizer.json`.
@@ -46,10 +43,9 @@ class TokenizingReader(Reader):
         columns: reader's column -> the files' column, if its name differs; dots access nested objects.
         format: the format of tables whose suffix does not determine it: tsv (default), csv, jsonl, parquet
             or arrow.
-        own: settings of `setup`.
 
     Attributes:
-        setup: called with the reader's own settings, after those above were stored.
+        min_seq_len: the least `max_seq_len` that leaves room for text, with one separator between two texts.
         columns_of: called with whether targets are read; returns the columns that a file must have.
         example_of: called with a row, whether targets are read, and whether they may be missing; returns the
             example, or None if the row is not used for the task. Raises a DataError for an unusable row.
@@ -62,28 +58,22 @@ class TokenizingReader(Reader):
         DataError: the vocabulary cannot be read.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"max_len": "max_seq_len", "max_seqlen": "max_seq_len"}
-    order_2x: ClassVar[tuple[str, ...]] = ("*", "tokenizer", "lang", "seed", "do_lower_case", "phase")
-
-    setup: ClassVar[Callable[..., None]]
+    min_seq_len: ClassVar[int] = 3
     columns_of: ClassVar[Callable[..., tuple[str, ...]]]
     example_of: ClassVar[Callable[..., Any]]
     optional_columns: ClassVar[tuple[str, ...]] = ()
     missing_labels: bool = False
-    own_settings = "setup"
 
     def __init__(
         self,
         vocab_path: FilePath,
         max_seq_len: int,
-        *,
         do_lower_case: bool = False,
         for_cn: bool = False,
         task_id: int = 0,
         on_bad_row: OnBadRow = "error",
         columns: dict[str, str] | None = None,
         format: TableFormat | None = None,
-        **own: Any,
     ) -> None:
         problems = [
             *choice_problems(get_args(OnBadRow), on_bad_row=on_bad_row),
@@ -98,6 +88,9 @@ class TokenizingReader(Reader):
         self.tokenizer = load_tokenizer(self.vocab_path, do_lower_case)
         self.vocab_size = self.tokenizer.vocab_size
         self.companions = self.tokenizer.companions
+        least = self.min_seq_len + self.tokenizer.separators - 1
+        if max_seq_len < least:
+            raise ConfigError(f"max_seq_len should be at least {least}, not {max_seq_len!r}")
         self.max_seq_len = max_seq_len
         self.task_id = task_id
         self.for_cn = for_cn and "for_cn" not in self.ignored_settings
@@ -105,7 +98,6 @@ class TokenizingReader(Reader):
         self.columns = columns
         self.format: TableFormat | None = format
         self.outputs_attr = SEQUENCE_ATTR
-        self.setup(**own)
 
     def write_file(self, setting: str, target: Path) -> None:
         if setting == "vocab_path" and self.companions:

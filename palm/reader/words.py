@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
-from typing import Any, ClassVar
+from typing import Any
 
-from palm.core.errors import ConfigError, DataError
+from palm.core.errors import DataError
 from palm.core.files.untrusted import parse_json
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow
@@ -29,17 +29,7 @@ class WordReader(TokenizingReader):
         input_columns: the columns that a file without targets must have.
     """
 
-    aliases: ClassVar[dict[str, str]] = TokenizingReader.aliases | {
-        "label_map_config": "label_map",
-        "num_classes": "n_classes",
-    }
-    order_2x = ("*", *TokenizingReader.order_2x[2:], "dev_count", "print_prefix")
     input_columns: tuple[str, ...] = ("text_a",)
-
-    def check_length(self) -> None:
-        """Refuse a `max_seq_len` that leaves no room for a word."""
-        if self.max_seq_len < 3:
-            raise ConfigError(f"max_seq_len should be at least 3, not {self.max_seq_len!r}")
 
     @abstractmethod
     def own_fields(self, example: Any, window: range, with_targets: bool) -> dict[str, Sequence[int]]:

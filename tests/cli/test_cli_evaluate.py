@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.cli import main
 

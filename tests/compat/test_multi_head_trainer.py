@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import article, tiny
 from helpers.article import HIDDEN
 from helpers.shared import RECORDED_2, needs_shared

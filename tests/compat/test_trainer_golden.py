@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from helpers.article import write_files
 from helpers.shared import RECORDED_2, needs_shared

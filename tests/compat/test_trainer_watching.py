@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from helpers.watching import timeless
 from palm.report.page import write_report

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.config import settings_of
 from palm.controller.controller import Controller

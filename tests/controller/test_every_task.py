@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-import palm
+import palm.compat as palm
 from helpers.loaded import run_script
 from helpers.saved import run_card_example
 from palm.cli.starter.project import KINDS, write_project

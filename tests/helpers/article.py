@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 
 LABELS = {"O": 0, "B-colour": 1, "B-thing": 2, "B-name": 3}

@@ -37,7 +37,7 @@ if IS_PRETEND:
 import torch
 from safetensors.torch import load_file
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from helpers.device_modes import FILES, FIRST, MODES, OTHERS, RUNS, SEQ_LABEL
 from palm.backbone import layer

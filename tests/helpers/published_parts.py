@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-import palm
+import palm.compat as palm
 
 
 class Reader(palm.reader.base_reader.Reader):

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.backbone import layer
 from palm.controller.controller import Controller

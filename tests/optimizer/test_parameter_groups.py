@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text
 from helpers.shared import RECORDED_0, RECORDED_2, needs_shared

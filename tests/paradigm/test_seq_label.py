@@ -181,7 +181,7 @@ def test_every_label_needs_a_name(vocab: Path) -> None:
 
 
 def test_the_readers_spellings_of_paddlepalm_2_are_accepted(vocab: Path) -> None:
-    reader = SequenceLabelReader(vocab, max_len=8, label_map_config=MAP, num_classes=4)
+    reader = palm.compat.reader.SequenceLabelReader(vocab, max_len=8, label_map_config=MAP, n_classes=4)
     assert reader.settings == {
         "vocab_path": vocab,
         "max_seq_len": 8,

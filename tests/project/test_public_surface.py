@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import palm
+from helpers.reader_files import write_vocabulary
+from palm import compat
 from palm.backbone import BACKBONES
 from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
@@ -145,7 +148,7 @@ PROPERTIES = [
     (palm.Trainer, ["name", "num_examples", "mix_ratio", "num_epochs"]),
     (palm.Trainer, ["cur_train_step", "cur_train_epoch", "steps_pur_epoch"]),
     (palm.MultiHeadTrainer, ["name", "cur_train_step", "overall_train_steps"]),
-    (palm.reader.Reader, ["num_examples", "num_epochs"]),
+    (compat.reader.LoadingReader, ["num_examples", "num_epochs"]),
 ]
 
 
@@ -188,7 +191,7 @@ def test_palm_offers_these_names() -> None:
 
 @pytest.mark.parametrize(("package", "names"), PACKAGES.items())
 def test_the_packages_of_2_x_have_their_names(package: str, names: list[str]) -> None:
-    assert [name for name in names if not hasattr(getattr(palm, package), name)] == []
+    assert [name for name in names if not hasattr(getattr(compat, package), name)] == []
 
 
 @pytest.mark.parametrize("kind", REGISTERED)
@@ -199,7 +202,7 @@ def test_a_configuration_may_name_these(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("cls", "methods"),
-    [(palm.Trainer, TRAINER), (palm.MultiHeadTrainer, SEVERAL), (palm.reader.Reader, READER)],
+    [(palm.Trainer, TRAINER), (palm.MultiHeadTrainer, SEVERAL), (compat.reader.LoadingReader, READER)],
 )
 def test_methods_have_the_parameters_of_2_x(cls: type, methods: dict[str, str]) -> None:
     assert {name: parameters(getattr(cls, name)) for name in methods} == methods
@@ -225,15 +228,6 @@ LAYERS = "hidden_size num_hidden_layers num_attention_heads vocab_size max_posit
 DROPOUT = "hidden_act hidden_dropout_prob attention_probs_dropout_prob initializer_range is_pairwise phase"
 
 PLACES = {
-    palm.reader.ClassifyReader: "vocab_path max_seq_len tokenizer lang seed do_lower_case phase",
-    palm.reader.MatchReader: "vocab_path max_seq_len tokenizer lang seed do_lower_case "
-    "learning_strategy phase dev_count print_prefix",
-    palm.reader.SequenceLabelReader: "vocab_path max_seq_len label_map tokenizer lang seed do_lower_case "
-    "phase dev_count print_prefix",
-    palm.reader.MRCReader: "vocab_path max_seq_len max_query_len doc_stride tokenizer lang seed "
-    "do_lower_case remove_noanswer phase",
-    palm.reader.MaskLMReader: "vocab_path max_seq_len tokenizer lang seed do_lower_case phase "
-    "dev_count print_prefix",
     palm.backbone.BERT: f"{LAYERS}type_vocab_size {DROPOUT}",
     palm.backbone.ERNIE: f"{LAYERS}sent_type_vocab_size task_type_vocab_size {DROPOUT}".replace(
         " phase", " use_task_id phase"
@@ -268,3 +262,32 @@ def test_components_take_the_positional_arguments_of_2_x(component: Any) -> None
     assert set(PLACES[component].split()) <= {*own, *component.only_2x}
     assert component.aliases.items() <= {**SPELLINGS, **component.aliases}.items()
     assert all(SPELLINGS[other] == name for other, name in component.aliases.items() if other in SPELLINGS)
+
+
+TEXTS = "tokenizer lang seed do_lower_case"
+READER_PLACES = {
+    compat.reader.ClassifyReader: f"vocab_path max_len {TEXTS} phase",
+    compat.reader.MatchReader: f"vocab_path max_len {TEXTS} learning_strategy phase dev_count print_prefix",
+    compat.reader.SequenceLabelReader: f"vocab_path max_len label_map_config {TEXTS} phase "
+    "dev_count print_prefix",
+    compat.reader.MRCReader: f"vocab_path max_len max_query_len doc_stride {TEXTS} remove_noanswer phase",
+    compat.reader.MaskLMReader: f"vocab_path max_len {TEXTS} phase dev_count print_prefix",
+}
+
+
+@pytest.mark.parametrize("component", READER_PLACES, ids=lambda component: component.__name__)
+def test_readers_take_the_positional_arguments_of_2_x(component: Any) -> None:
+    own = inspect.signature(component).parameters
+    named = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert " ".join(named) == READER_PLACES[component]
+
+
+def test_a_reader_of_2_x_is_saved_as_the_one_it_stands_for(tmp_path: Path) -> None:
+    vocab = write_vocabulary(tmp_path)
+    made = compat.reader.SequenceLabelReader(
+        vocab, 16, {"O": 0, "B": 1}, "wordpiece", "cn", 3, True, "predict"
+    )
+    house = palm.reader.SequenceLabelReader(vocab, 16, {"O": 0, "B": 1}, for_cn=True, do_lower_case=True)
+    assert made.settings == house.settings
+    assert (made.seed, made.phase) == (3, "predict")
+    assert READERS.name_of(type(made)) == "seq_label"

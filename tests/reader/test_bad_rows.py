@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, Reader, SequenceLabelReader
@@ -268,7 +268,7 @@ def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
 def test_trainers_write_it_down_too(folder: Path) -> None:
     path = table(folder, "label\ttext_a", *["1\tred", "0\tblue"] * 4, "7\tred")
     backbone = palm.backbone.BERT.from_config(tiny.BACKBONE)
-    reader = ClassifyReader(folder / "vocab.txt", 16, n_classes=2, on_bad_row="skip")
+    reader = palm.reader.ClassifyReader(folder / "vocab.txt", 16, n_classes=2, on_bad_row="skip")
     reader.load_data(path, batch_size=4, num_epochs=1)
     reader.register_with(backbone)
     trainer = palm.Trainer("cls")

@@ -106,10 +106,6 @@ def test_for_cn_takes_the_blanks_out_of_both_texts(vocab: Path, tmp_path: Path) 
     assert next(reader.read(tmp_path / "train.tsv", True)).text_a == "中国的首都"
 
 
-def test_a_setting_of_the_later_version_is_accepted_by_its_name(vocab: Path) -> None:
-    assert ClassifyReader(vocab, max_len=9, num_classes=3).settings["max_seq_len"] == 9
-
-
 def test_a_length_without_room_for_text_is_refused(vocab: Path) -> None:
     with pytest.raises(ConfigError, match=r"max_seq_len .*at least 3, not 2"):
         ClassifyReader(vocab, 2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
 from palm.parallel.replica import Replica

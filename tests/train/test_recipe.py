@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.files.atomic_dir import new_directory

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError, WiringError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from helpers.reader_files import rng_of_row, write_text
 from helpers.streams import Numbers, stream

@@ -1,28 +1,27 @@
-"""The methods of a reader in PaddlePALM 2.x, such as `load_data`, `register_with` and `clone`."""
+"""The base of readers for programs of PaddlePALM 2.x, with `load_data`, `register_with` and `clone`."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import torch
 
+from palm.compat.conventions import Phased, checked_phase
 from palm.core.checks import count_problems, path_problems, raise_any
-from palm.core.component_2x import Component2x, Translate, checked_phase, unused
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
 from palm.core.tensor_specs import Specs, mismatches
+from palm.reader.base import Reader
 from palm.reader.cache import DataCache, training_rows
-from palm.reader.chunks import num_prediction_rows
+from palm.reader.chunks import encoded_chunks
+from palm.reader.predictions import Record
 from palm.reader.rows.rows import Rows
 from palm.reader.tables.files import is_data
 
-if TYPE_CHECKING:
-    from palm.reader.base import Reader
-
-R = TypeVar("R", bound="Methods2x")
+R = TypeVar("R", bound="LoadingReader")
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,8 @@ class HasInputs(Protocol):
     inputs_attr: Specs
 
 
-def _for_cn(lang: object) -> dict[str, Any]:
-    """Translate the argument `lang` of 2.x: 'cn' or 'chinese', 'en' or 'english'.
+def is_chinese(lang: object) -> bool:
+    """Translate the argument `lang`: 'cn' or 'chinese', 'en' or 'english'.
 
     Raises:
         ConfigError: for any other value.
@@ -66,21 +65,19 @@ def _for_cn(lang: object) -> dict[str, Any]:
     known = {"en": False, "english": False, "cn": True, "chinese": True}
     if str(lang).lower() not in known:
         raise ConfigError(f"lang should be one of {', '.join(known)}, not {lang!r}")
-    return {"for_cn": known[str(lang).lower()]}
+    return known[str(lang).lower()]
 
 
-def _seeded(seed: int | None) -> dict[str, Any]:
-    """Seed the global generator: in 2.x, `seed` determines the later initialization of backbone and heads."""
-    if seed is not None:
-        torch.manual_seed(seed)
-    return {}
+class LoadingReader(Phased, Reader):
+    """Base of the readers of 2.x, which open one data file and are connected to one backbone.
 
-
-class Methods2x(Component2x):
-    """The methods of a reader for programs of PaddlePALM 2.x; the rest of the reader does not need them.
-
-    Every reader, including a user's, has them, because such programs call them; only trainers read the
-    attributes.
+    Args:
+        args: of the reader in `palm.reader`.
+        lang: 'cn' removes the spaces of texts.
+        seed: seeds the global generator, because in 2.x it determines the later initialization of backbone
+            and heads.
+        phase: 'train' or 'predict'.
+        settings: of the reader in `palm.reader`.
 
     Attributes:
         loaded_data: the arguments of `load_data`; None before the call.
@@ -88,19 +85,20 @@ class Methods2x(Component2x):
         registered_backbone: the argument of `register_with`.
     """
 
-    only_2x: ClassVar[Mapping[str, Translate]] = {
-        "tokenizer": unused,
-        "lang": _for_cn,
-        "seed": _seeded,
-        "phase": checked_phase,
-        "dev_count": unused,
-        "print_prefix": unused,
-    }
-    outputs_attr: Specs
-    targets_attr: Specs
     loaded_data: LoadedData | None = None
     loaded_rows: Rows | None = None
     registered_backbone: HasInputs | None = None
+
+    def __init__(
+        self, *args: Any, lang: str = "en", seed: int | None = None, phase: str = "train", **settings: Any
+    ) -> None:
+        if is_chinese(lang):
+            settings["for_cn"] = True
+        super().__init__(*args, **settings)
+        self._phase = checked_phase(phase)
+        self.seed = seed
+        if seed is not None:
+            torch.manual_seed(seed)
 
     def load_data(
         self,
@@ -131,9 +129,7 @@ class Methods2x(Component2x):
             raise ConfigError(f"shuffle_train should be true or false, not {shuffle_train!r}")
         data = LoadedData(Path(input_file), batch_size, max_tokens_per_batch, num_epochs, shuffle_train)
         is_training = self.phase == "train"
-        self.loaded_rows = (
-            training_rows(self._reader, data.path, DataCache.of_user()) if is_training else None
-        )
+        self.loaded_rows = training_rows(self, data.path, DataCache.of_user()) if is_training else None
         self.loaded_data = data
 
     def register_with(self, backbone: HasInputs) -> None:
@@ -171,9 +167,8 @@ class Methods2x(Component2x):
 
     def clone(self: R, phase: str = "train") -> R:
         """A copy for another phase, without a data file."""
-        checked_phase(phase)
         other = copy.copy(self)
-        other.given_2x = {**self.given_2x, "phase": phase}
+        other._phase = checked_phase(phase)
         other.loaded_data = None
         other.loaded_rows = None
         return other
@@ -190,23 +185,28 @@ class Methods2x(Component2x):
         return self.loaded_data
 
     @property
-    def _reader(self) -> Reader:
-        return cast("Reader", self)
-
-    @property
     def num_examples(self) -> int:
         """The number of rows of the loaded file; a document counts once for each of its windows."""
         if self.loaded_rows is not None:
             return len(self.loaded_rows)
-        return num_prediction_rows(self._reader, self.loaded.path)
+        examples = self.read(self.loaded.path, with_targets=False)
+        return sum(len(rows) for _, rows in encoded_chunks(self, examples, with_targets=False))
 
     @property
     def num_epochs(self) -> int | None:
         """The argument of `load_data`."""
         return self.loaded.num_epochs
 
-    @property
-    def seed(self) -> int | None:
-        """The argument `seed` of the constructor."""
-        seed: int | None = self.settings.get("seed", self.given_2x.get("seed"))
-        return seed
+    def results(self, records: Iterable[Record]) -> Iterator[Any]:
+        """The records in the form that `Trainer.predict` returns and writes."""
+        yield from records
+
+    def in_memory(self, results: Iterable[Any]) -> Sequence[Any] | Mapping[str, str]:
+        """The return value of `Trainer.predict` without files, equal to that read from the files."""
+        return list(results)
+
+
+def loading(reader: Reader) -> LoadingReader:
+    """The reader of a trainer's task, which `fit_reader` has checked."""
+    assert isinstance(reader, LoadingReader)
+    return reader

@@ -15,12 +15,11 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from palm.core.component_2x import Phased
+from palm.compat.conventions import Declaring
+from palm.compat.reader.loading import HasInputs, LoadedData, LoadingReader
 from palm.core.errors import DataError, WiringError
 from palm.core.tensor_specs import Specs, Tensors
-from palm.reader import base
 from palm.reader.base import Draw
-from palm.reader.legacy_2x import HasInputs, LoadedData
 from palm.reader.rows.rows import Column, Rows
 
 R = TypeVar("R", bound="Reader")
@@ -29,7 +28,7 @@ Example = dict[str, npt.NDArray[Any]]
 """One row of a batch: field name -> its values, cut to the row's tokens."""
 
 
-class Reader(Phased, base.Reader):
+class Reader(Declaring, LoadingReader):
     """The base class of readers in PaddlePALM 2.x.
 
     A subclass has the methods `load_data` and `_iterator` and the properties `outputs_attr` and
@@ -100,7 +99,6 @@ class Reader(Phased, base.Reader):
 
     def clone(self: R, phase: str = "train") -> R:
         other = super().clone(phase)
-        other._phase = phase
         other._register = set(self._register)
         return other
 
