@@ -12,7 +12,7 @@ SLOT, INTENT = ROOT / "data" / "tagging", ROOT / "data" / "intent"
 LENGTH, BATCH_SIZE = 64, 16
 
 
-def readers(phase: str, file: str) -> tuple[palm.reader.Reader, palm.reader.Reader]:
+def readers(phase: str, file: str) -> tuple[palm.reader.LoadingReader, palm.reader.LoadingReader]:
     """The readers of both tasks, with a file of each loaded."""
     slot = palm.reader.SequenceLabelReader(
         VOCAB, LENGTH, SLOT / "label_map.json", seed=1, do_lower_case=True, phase=phase

@@ -4,9 +4,9 @@
 those of palm.
 """
 
+from importlib import import_module
 from typing import Any
 
-import palm
 from palm.compat import distribute, head, reader
 from palm.compat.multi_head import MultiHeadTrainer
 from palm.compat.trainer import Trainer
@@ -15,4 +15,4 @@ __all__ = ["MultiHeadTrainer", "Trainer", "distribute", "head", "reader"]
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(palm, name)
+    return getattr(import_module("palm"), name)

@@ -80,7 +80,11 @@ def as_one(trainers: list[palm.Trainer], files: Mapping[str, Path], run: Any) ->
     readers = {}
     tasks = {task.name: task for task in run.tasks}
     for trainer in trainers:
-        reader = tasks[trainer.name].reader.clone("predict")
+        house = tasks[trainer.name].reader
+        published = getattr(palm.reader, type(house).__name__)
+        forms = {"results": published.results, "in_memory": published.in_memory}
+        kind: Any = type(type(house).__name__, (palm.reader.LoadingReader, type(house)), forms)
+        reader = kind(**house.settings, phase="predict")
         reader.load_data(files[trainer.name], batch_size=4)
         reader.register_with(run.model.backbone)
         trainer.build_predict_forward(run.model.backbone, tasks[trainer.name].head)

@@ -120,7 +120,7 @@ def test_labels_of_the_wrong_kind_are_found_before_any_data_is_read(tmp_path: Pa
 def test_a_trainer_trains_a_regression(tmp_path: Path) -> None:
     config = regression_config(tiny.write_files(tmp_path), "cls")
     bert = palm.backbone.BERT.from_config(tiny.BACKBONE)
-    reader = ClassifyReader(config["vocab_path"], 24, seed=1, label_type="real")
+    reader = palm.reader.ClassifyReader(config["vocab_path"], 24, seed=1, label_type="real")
     reader.load_data(tmp_path / "real.tsv", 8, num_epochs=10)
     reader.register_with(bert)
     trainer = palm.Trainer("price")
@@ -129,7 +129,7 @@ def test_a_trainer_trains_a_regression(tmp_path: Path) -> None:
     losses = [trainer.train_one_step(batch)["price.loss"].item() for batch in trainer.fit_reader(reader)]
     assert sum(losses[-6:]) < 0.6 * sum(losses[:6])
 
-    other = ClassifyReader(config["vocab_path"], 24)
+    other = palm.reader.ClassifyReader(config["vocab_path"], 24)
     other.load_data(tmp_path / "cls.tsv", 8, num_epochs=1)
     other.register_with(bert)
     with pytest.raises(WiringError, match="set label_type: real"):

@@ -16,7 +16,7 @@ from helpers.reader_files import rng_of_row, write_text
 from helpers.streams import Numbers, stream
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
-from palm.reader import MatchReader, Rows
+from palm.reader import Column, MatchReader, Rows
 from palm.train.stream import TaskStream
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=30)
@@ -30,7 +30,7 @@ class Lengths(Numbers):
         self.told = lengths
 
     def row_tokens(self, rows: Rows) -> Any:
-        return palm.reader.rows.rows.Column.ragged([[0] * length for length in self.told]).lengths
+        return Column.ragged([[0] * length for length in self.told]).lengths
 
 
 def by_tokens(lengths: list[int], most: int, shuffle: bool = True, seed: int = 1) -> TaskStream:
