@@ -13,7 +13,6 @@ limit_spinning()  # before torch is imported, because OpenMP reads the setting o
 if TYPE_CHECKING:
     from palm import (
         backbone,
-        downloader,
         export,
         lr_sched,
         metrics,
@@ -21,15 +20,15 @@ if TYPE_CHECKING:
         optimizer,
         reader,
     )
-    from palm.compat import MultiHeadTrainer, Trainer, distribute, head
+    from palm.compat import MultiHeadTrainer, Trainer, distribute, downloader, head
     from palm.controller.controller import Controller
-    from palm.downloader import load_backbone
     from palm.experiments.comparison.compare import compare
     from palm.experiments.search.sweep import sweep
     from palm.export.convert import convert
     from palm.export.merge import merge
     from palm.predict.inference import InferenceModel
     from palm.predict.loading import load_model
+    from palm.pretrained import load_backbone
     from palm.report.inspection import inspect_directory
     from palm.report.page import write_report
     from palm.report.plot import plot
@@ -46,9 +45,10 @@ _HOMES = {
     "compare": "palm.experiments.comparison.compare",
     "convert": "palm.export.convert",
     "distribute": "palm.compat",
+    "downloader": "palm.compat",
     "head": "palm.compat",
     "inspect_directory": "palm.report.inspection",
-    "load_backbone": "palm.downloader",
+    "load_backbone": "palm.pretrained",
     "load_model": "palm.predict.loading",
     "merge": "palm.export.merge",
     "plot": "palm.report.plot",

@@ -189,11 +189,9 @@ def convert_encoder(options: argparse.Namespace) -> None:
 )
 def download_models(options: argparse.Namespace) -> None:
     """Download pretrained models to OUT/pretrain/NAME. If the connection breaks, the finished part is kept:
-    run the same command again to continue. The environment variables PALM_MIRROR (PaddlePALM's archives) and
-    HF_ENDPOINT (Hugging Face) name other servers.
+    run the same command again to continue. The environment variable HF_ENDPOINT names another server.
     """
-    from palm.downloader import download
-    from palm.downloader.items import listed
+    from palm.compat.downloader import download, listed
 
     names = [*options.names, *options.download]
     if options.list or not names:

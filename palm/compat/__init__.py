@@ -7,11 +7,11 @@ those of palm.
 from importlib import import_module
 from typing import Any
 
-from palm.compat import distribute, head, reader
+from palm.compat import distribute, downloader, head, reader
 from palm.compat.multi_head import MultiHeadTrainer
 from palm.compat.trainer import Trainer
 
-__all__ = ["MultiHeadTrainer", "Trainer", "distribute", "head", "reader"]
+__all__ = ["MultiHeadTrainer", "Trainer", "distribute", "downloader", "head", "reader"]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,9 +22,8 @@ from palm.core.invocation import is_notebook
 from palm.core.logging import Progress, logger
 from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
-from palm.downloader import pretrained_directory
 from palm.parallel.group import barrier, broadcast, exhaust, is_main_process
-from palm.pretrained import load_pretrain
+from palm.pretrained import load_pretrain, pretrained_directory
 from palm.train.callbacks import callback_problems
 from palm.train.checkpoint import save_checkpoint, trained_weights
 from palm.train.evaluation import Evaluator

@@ -23,13 +23,12 @@ from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.downloader import pretrained_directory
 from palm.paradigm import Head
 from palm.paradigm.results import has_own_results
 from palm.parallel.group import broadcast, exhaust, is_main_process
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_weights
-from palm.pretrained import load_pretrain
+from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader
 from palm.train.loop import Training
 from palm.train.model import adapters_of, share_parameters

@@ -16,13 +16,13 @@ from palm.controller.settings import RunSettings
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import logger
-from palm.downloader import pretrained_directory
 from palm.lr_sched import schedule_of_run
 from palm.mixing import Mixing
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, ParameterGroups
 from palm.paradigm import Head
-from palm.pretrained.library import directory_pooling
+from palm.pretrained import pretrained_directory
+from palm.pretrained.directory import directory_pooling
 from palm.reader.cache import DataCache
 from palm.reader.text.labels import Labels, moved_labels
 from palm.train.build import build_optimizer

@@ -26,12 +26,11 @@ from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
 from palm.core.shown import aligned, shown_score
 from palm.core.signals import stop_request
-from palm.downloader.hub import pretrained_directory
 from palm.lr_sched import schedule_of_run
 from palm.parallel.failures import report_missing_ranks
 from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
 from palm.predict.inference import InferenceModel
-from palm.pretrained import find_vocabulary, load_pretrain, vocabulary_differences
+from palm.pretrained import find_vocabulary, load_pretrain, pretrained_directory, vocabulary_differences
 from palm.reader import Predictions
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import sources_of

@@ -19,10 +19,10 @@ from palm.controller.plan import HELP, NO_SETTINGS
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ExitCode, PalmError
 from palm.core.numerics.device import device_of
-from palm.downloader.hub import settings_of_model
 from palm.parallel.failures import record_failure
 from palm.parallel.group import DEFAULT_TIMEOUT, join
 from palm.parallel.launch import launch
+from palm.pretrained.hub import settings_of_model
 
 
 def read_program_config(

@@ -8,9 +8,8 @@ from palm.backbone import Backbone
 from palm.core.checks import path_problems, raise_any
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
-from palm.downloader import pretrained_directory
 from palm.export.tokenizer_files import save_tokenizer
-from palm.pretrained import ModelDirectory, Report, read_directory
+from palm.pretrained import ModelDirectory, Report, pretrained_directory, read_directory
 from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
 from palm.reader.text.tokenizer import load_tokenizer

@@ -14,8 +14,8 @@ from palm.core.files.tensors import save_tensors
 from palm.core.numerics.layers import ACTIVATIONS
 from palm.export.tokenizer_files import load_tokenizer
 from palm.predict.inference import InferenceModel
+from palm.pretrained.directory import POOLING_FILE, POOLING_MODES
 from palm.pretrained.families import family_of, write_hugging_face
-from palm.pretrained.library import POOLING_FILE, POOLING_MODES
 
 MODULES = "sentence_transformers.models"
 

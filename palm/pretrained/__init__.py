@@ -1,10 +1,10 @@
 """Pretrained weights of Hugging Face, Paddle and palm models."""
 
-from palm.pretrained.directory import ModelDirectory, load_backbone, read_directory
+from palm.pretrained.directory import ModelDirectory, find_vocabulary, read_directory, vocabulary_differences
 from palm.pretrained.files import read_weights
+from palm.pretrained.hub import load_backbone, pretrained_directory
 from palm.pretrained.loading import Report, load_pretrain
 from palm.pretrained.names import from_ours, to_ours
-from palm.pretrained.vocabularies import find_vocabulary, vocabulary_differences
 
 __all__ = [
     "ModelDirectory",
@@ -13,6 +13,7 @@ __all__ = [
     "from_ours",
     "load_backbone",
     "load_pretrain",
+    "pretrained_directory",
     "read_directory",
     "read_weights",
     "to_ours",

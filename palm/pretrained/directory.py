@@ -1,8 +1,11 @@
-"""Directories of pretrained weights: encoder, sizes, weights and vocabulary."""
+"""A directory of pretrained weights: its encoder, sizes, weights, vocabulary, letter case and pooling.
+
+Whoever wants to know what a directory of transformers, sentence-transformers, Paddle or palm is asks here.
+"""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +16,31 @@ import torch
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
-from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
-from palm.core.files.untrusted import wrap_read_errors
-from palm.core.limits import explain_limits
+from palm.core.files.untrusted import read_bytes, read_json, read_object, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
 from palm.core.numerics.skip_init import skip_init
-from palm.pretrained.configs import CONFIG_FILES, described, find_config, prefix_errors, read_config, sizes_of
+from palm.pretrained.configs import CONFIG_FILES, described, find_config, prefix_errors, read_config
 from palm.pretrained.files import read_weights
-from palm.pretrained.loading import fill_backbone
 from palm.pretrained.names import Renamed, to_ours
-from palm.pretrained.vocabularies import find_vocabulary, is_lower_case
+from palm.reader.text.tokenizer import load_tokenizer
+from palm.reader.text.vocabulary import MAX_VOCABULARY
+
+VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
+"""Possible files of a vocabulary; the first one that exists is used. `vocab.json` needs `merges.txt`."""
+
+POOLING_FILE = "1_Pooling/config.json"
+"""The file in which the library sentence-transformers stores the pooling."""
+
+POOLING_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+}
+"""Settings of that file -> our name of the pooling."""
+
+FILES = (*CONFIG_FILES, *VOCABULARIES, "merges.txt", "tokenizer_config.json", POOLING_FILE)
+"""The files that are read here, beside those of the weights."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +94,11 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
         given = to_ours(read_weights(path, headers))
         config_file = find_config(path)
         if config_file is None:
-            raise StorageError(_missing_config(path, given))
+            raise StorageError(
+                f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which define the encoder's sizes"
+            )
         description = described(config_file, given)
         return ModelDirectory(path, config_file, *description, *_vocabulary_of(config_file), given)
-
-
-def _missing_config(path: Path, given: Renamed) -> str:
-    missing = f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which define the sizes"
-    config = {"model_type": "bert", **sizes_of(given), "num_attention_heads": "?"}
-    remedy = (
-        "; create a config.json beside the weights from the following sizes, which were inferred from them; "
-        f"correct model_type and the number of heads: {json.dumps(config)}"
-    )
-    return missing + remedy if given.weights else missing
 
 
 def _vocabulary_of(config_file: Path) -> tuple[Path | None, bool]:
@@ -132,24 +141,64 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
     }
 
 
-@explain_limits()
-def load_backbone(path: str | Path) -> Backbone:
-    """Load the encoder of a model directory, in `eval()` mode.
+def find_vocabulary(folder: Path) -> Path | None:
+    """Find the vocabulary in a folder; None if there is none."""
+    files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
+    has_merges = (folder / "merges.txt").is_file()
+    return next((file for file in files if file.name != "vocab.json" or has_merges), None)
+
+
+def vocabulary_differences(ours: Path, theirs: Path | None) -> Iterator[str]:
+    """Compare a reader's vocabulary with that of the weights.
 
     Args:
-        path: a directory of Hugging Face, PaddleNLP, PaddlePALM or palm: weights, and a JSON file with the
-            sizes beside them or, as with PaddlePALM's `params`, one level up.
+        ours: the reader's vocabulary.
+        theirs: the vocabulary with which the weights were trained; None if unknown.
+    """
+    if theirs is None:
+        return
+    known = load_tokenizer(theirs).ids
+    other = [token for token, number in load_tokenizer(ours).ids.items() if known.get(token) != number]
+    if other:
+        yield (
+            f"{len(other)} tokens of {ours} have different ids in {theirs}, the vocabulary of the weights "
+            f"({', '.join(map(repr, other[:3]))}); set vocab_path: {theirs}"
+        )
 
-    Returns:
-        A module that maps a dictionary of the tensors of `inputs_attr` to those of `outputs_attr`.
+
+def is_lower_case(vocabulary: Path) -> bool:
+    """Check whether texts should be lower-cased for a vocabulary.
+
+    `tokenizer_config.json` beside it decides; without it, a WordPiece vocabulary without capital letters is
+    lower-case. False for vocabularies in JSON files, which include their own normalization.
+    """
+    if vocabulary.suffix == ".json":
+        return False
+    beside = vocabulary.with_name("tokenizer_config.json")
+    settings = read_json(beside) if beside.is_file() else None
+    found = settings.get("do_lower_case") if isinstance(settings, dict) else None
+    if found is not None:
+        return bool(found)
+    with wrap_read_errors(vocabulary):
+        lines = read_bytes(vocabulary, MAX_VOCABULARY).decode("utf-8-sig").splitlines()
+    words = (line.split("\t")[0] for line in lines)
+    return not any(word != word.lower() for word in words if not word.startswith(("[", "<")))
+
+
+def directory_pooling(folder: Path) -> str:
+    """Read the pooling of a directory of sentence-transformers; `cls` if it has none.
 
     Raises:
-        StorageError: if files are missing or damaged, or belong to another kind of model.
-        ConfigError: if sizes are missing or invalid in the JSON file.
+        StorageError: if the file is damaged or the pooling is not supported.
     """
-    if is_sealed(Path(path)):
-        verify(Path(path))
-    directory = read_directory(path)
-    backbone = directory.build()
-    fill_backbone(backbone, directory.given, directory.path)
-    return backbone.eval()
+    file = folder / POOLING_FILE
+    if not file.is_file():
+        return "cls"
+    pooling = read_object(file)
+    # Newer versions of that library name the poolings; older ones have a switch for each.
+    switches = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
+    named = pooling.get("pooling_mode", switches)
+    modes = [POOLING_MODES.get(name, name) for name in (named if isinstance(named, list) else [named])]
+    if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
+        raise StorageError(f"{file}: expected one pooling of cls, mean and max, not {modes}")
+    return str(modes[0])

@@ -12,18 +12,7 @@ from torch import Tensor
 from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_config import library, read_encoder_config
 from palm.core.errors import StorageError
-from palm.core.files.untrusted import read_object
 from palm.pretrained.names import Renamed
-
-POOLING_FILE = "1_Pooling/config.json"
-"""The file in which the library sentence-transformers stores the pooling."""
-
-POOLING_MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-}
-"""Settings of that file -> our name of the pooling."""
 
 ABOVE = "sentence.layers."
 """Prefix of the names of the layers between the first token and a classifier's last layer."""
@@ -124,22 +113,3 @@ def disagreements(backbone: Transformers, file: Path) -> Iterator[str]:
     for name, value in backbone.config.to_dict().items():
         if name not in IRRELEVANT.split() and "dropout" not in name and theirs.get(name) != value:
             yield f"  {name}: {theirs.get(name)!r} in the file, {value!r} in the run"
-
-
-def directory_pooling(folder: Path) -> str:
-    """Read the pooling of a directory of sentence-transformers; `cls` if it has none.
-
-    Raises:
-        StorageError: if the file is damaged or the pooling is not supported.
-    """
-    file = folder / POOLING_FILE
-    if not file.is_file():
-        return "cls"
-    pooling = read_object(file)
-    # Newer versions of that library name the poolings; older ones have a switch for each.
-    switches = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
-    named = pooling.get("pooling_mode", switches)
-    modes = [POOLING_MODES.get(name, name) for name in (named if isinstance(named, list) else [named])]
-    if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
-        raise StorageError(f"{file}: expected one pooling of cls, mean and max, not {modes}")
-    return str(modes[0])

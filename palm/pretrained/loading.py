@@ -17,9 +17,10 @@ from palm.core.errors import ConfigError, StorageError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.configs import ROWS_OF, check_computation, described, find_config, read_config
+from palm.pretrained.directory import directory_pooling
 from palm.pretrained.files import read_weights
 from palm.pretrained.heads import NamedHead, fill_heads
-from palm.pretrained.library import directory_pooling, disagreements, renamed_for
+from palm.pretrained.library import disagreements, renamed_for
 from palm.pretrained.names import Renamed, to_ours
 
 MAY_LACK = {

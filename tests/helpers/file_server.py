@@ -18,26 +18,18 @@ class FileServer:
     Args:
         files: path -> content.
         redirects: path -> where to, and further headers of the redirection.
-        breaks: how many bytes of the body each coming request gets before the connection is cut; a
-            request beyond the list gets everything.
         promised_more: bytes by which Content-Length exceeds the body.
-        has_ranges: whether it can send a part of a file.
-        has_etags: whether it tells versions of files apart.
-        has_lengths: whether it tells the length beforehand.
         errors: path -> status to answer with.
         headers: path -> further headers of its answers.
-        breaks_of: path -> its own `breaks`.
+        breaks_of: path -> how many bytes of the body each coming request gets before the connection is cut;
+            a request beyond the list gets everything.
         halfway: is called when half of a body has been sent.
     """
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     redirects: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
-    breaks: list[int] = field(default_factory=list)
     promised_more: int = 0
-    has_ranges: bool = True
-    has_etags: bool = True
-    has_lengths: bool = True
     errors: dict[str, int] = field(default_factory=dict)
     headers: dict[str, dict[str, str]] = field(default_factory=dict)
     breaks_of: dict[str, list[int]] = field(default_factory=dict)
@@ -47,10 +39,6 @@ class FileServer:
 
     heads: list[str] = field(default_factory=list)
     """Path of each request for headers alone."""
-
-    @property
-    def ranges(self) -> list[str | None]:
-        return [wanted for _, wanted in self.requests]
 
 
 @contextmanager
@@ -98,22 +86,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, offer: FileServer, data: bytes) -> None:
         headers = {"ETag": f'"{hashlib.md5(data).hexdigest()}"'}
-        start = self._start(headers["ETag"]) if offer.has_ranges else 0
+        start = self._start(headers["ETag"])
         if start >= len(data) > 0:
             self._answer(416, {"Content-Range": f"bytes */{len(data)}", "Content-Length": "0"})
             return
         promised = len(data) + offer.promised_more
-        if not offer.has_etags:
-            del headers["ETag"]
-        if offer.has_lengths:
-            headers["Content-Length"] = str(promised - start)
+        headers["Content-Length"] = str(promised - start)
         if start:
             headers["Content-Range"] = f"bytes {start}-{promised - 1}/{promised}"
         self._answer(206 if start else 200, headers)
         if self.command == "HEAD":
             return
         body = data[start:]
-        breaks = offer.breaks_of.get(self.path, offer.breaks)
+        breaks = offer.breaks_of.get(self.path)
         body = body[: breaks.pop(0)] if breaks else body
         with suppress(ConnectionError):
             self.wfile.write(body[: len(body) // 2])

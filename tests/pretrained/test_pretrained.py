@@ -22,9 +22,9 @@ from torch import Tensor
 from helpers.golden_forward import FOLDER, arrays, backbone_of, batch_of, sampled
 from helpers.shared import RECORDED_0, minilm, needs_shared
 from palm.backbone import BERT, ERNIE, Backbone
+from palm.compat.paddle_files import read_variables
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.pretrained import Report, from_ours, load_backbone, load_pretrain, read_weights, to_ours
-from palm.pretrained.formats.fluid import read_folder
 
 SENTENCES = [
     "Yes.",
@@ -359,7 +359,7 @@ def variable(values: list[float], shape: list[int], dtype: int = 5) -> bytes:
 
 def read_variable(folder: Path, data: bytes) -> list[Any]:
     (folder / "word_embedding").write_bytes(data)
-    return read_folder(folder)["word_embedding"].tolist()
+    return read_variables(folder / "word_embedding")["word_embedding"].tolist()
 
 
 def test_a_variable_is_read_byte_by_byte_as_its_format_says(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import pickle
 import struct
@@ -28,7 +27,6 @@ from palm.config.files import read_yaml
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.files.untrusted import read_json
 from palm.pretrained import read_directory, read_weights
-from palm.pretrained.formats import zips
 from palm.reader.tables.reading import raw_rows
 from palm.reader.tables.selection import SUFFIX, Selection, data_checksum
 from palm.reader.text.labels import Labels
@@ -155,43 +153,17 @@ def test_a_number_of_5000_digits_in_a_configuration_is_a_value_that_does_not_fit
 @pytest.mark.parametrize(
     "program",
     [
-        b"\x80\x02]r\xff\xff\xff\x7f.",  # remembers an empty list under the number 2**31 - 1
-        b"]p2147483647\n.",
         b"\x80\x05\x96\xff\xff\xff\xff\xff\xff\xff\x0f.",  # an array of 2**60 bytes
         b"\x80\x04\x8e\xff\xff\xff\xff\xff\xff\xff\x0f.",
         b"\x80\x04\x95\xff\xff\xff\xff\xff\xff\xff\x0f.",
-        b"("
-        + b"I1\nI1\n\x86"
-        + b"2\x86" * 60
-        + b"N"
-        + b"d.",  # the hash of a tuple of tuples of tuples as a key
-        b"}I1\nI1\n\x86" + b"q\x00h\x00\x86" * 60 + b"Ns.",
-        b"}(I1\nI1\n\x86" + b"q\x00h\x00\x86" * 60 + b"Nu.",
-        b"(I1\nI1\n\x86" + b"q\x00h\x00\x86" * 60 + b"Nd.",
+        b"\x80\x02]r\xff\xff\xff\x7f.",  # remembers an empty list under the number 2**31 - 1
         b"I" + b"9" * 100_000 + b"\n.",
-        b"]" * 600_000 + b".",
     ],
-    ids=[
-        "memo",
-        "memo of old",
-        "bytearray",
-        "bytes",
-        "frame",
-        "dup",
-        "key",
-        "keys",
-        "dict",
-        "digits",
-        "lists",
-    ],
+    ids=["bytearray", "bytes", "frame", "memo", "digits"],
 )
-def test_a_pickle_that_costs_more_than_it_weighs_is_refused(tmp_path: Path, program: bytes) -> None:
-    for name in ("model_state.pdparams", "pytorch_model.bin"):
-        (tmp_path / name).write_bytes(program)
-    with pytest.raises(StorageError, match=r"cannot read .* as Paddle's arrays: "):
-        read_weights(tmp_path / "model_state.pdparams")
-    with pytest.raises(StorageError, match=r"cannot read .* as a dictionary of tensors: "):
-        read_weights(tmp_path / "pytorch_model.bin")
+def test_sizes_in_a_pickle_are_not_allocated(tmp_path: Path, program: bytes) -> None:
+    (tmp_path / "model_state.pdparams").write_bytes(program)
+    refused(tmp_path / "model_state.pdparams", "cannot read .* as Paddle's arrays: ")
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
@@ -216,25 +188,6 @@ def test_a_bin_of_torch_reads_as_torch_reads_it(tmp_path: Path, is_zip: bool) ->
         assert heads[name].device.type == "meta"
 
 
-def test_a_flipped_bit_in_the_numbers_of_a_bin_is_noticed(tmp_path: Path) -> None:
-    file = tmp_path / "pytorch_model.bin"
-    torch.save({"a": torch.full((64,), 1.5)}, file)
-    data = bytearray(file.read_bytes())
-    data[data.index(struct.pack("<f", 1.5)) + 1] ^= 1
-    file.write_bytes(data)
-    refused(file, "data/0 .*checksum")
-    assert read_weights(file, headers=True)["a"].shape == (64,)
-
-
-def test_a_tensor_that_claims_more_numbers_than_are_stored_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "pytorch_model.bin"
-    torch.save({"a": torch.zeros(1).expand(10**9)}, file)
-    refused(file, r"\[1000000000\] has only 1 ")
-    shared = torch.zeros(10**4)
-    torch.save({str(number): shared for number in range(100)}, file)
-    refused(file, "its tensors have far more ")
-
-
 def test_a_bin_with_compressed_entries_is_refused(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(1 << 20)}, tmp_path / "whole.bin")
     with (
@@ -243,42 +196,18 @@ def test_a_bin_with_compressed_entries_is_refused(tmp_path: Path) -> None:
     ):
         for entry in whole.infolist():
             small.writestr(entry.filename, whole.read(entry))
-    refused(tmp_path / "pytorch_model.bin", "its entries are compressed, which torch never does")
+    refused(tmp_path / "pytorch_model.bin", "compressed")
 
 
-# ---- zip, tar, Fluid ----
+# ---- tar, Fluid ----
 
 
-def test_a_zip_file_with_an_endless_table_of_contents_is_refused(tmp_path: Path) -> None:
-    torch.save({"a": torch.zeros(3)}, tmp_path / "a.bin")
-    data = bytearray((tmp_path / "a.bin").read_bytes())
-    struct.pack_into("<Q", data, data.rindex(b"PK\6\6") + 40, 1 << 25)
-    (tmp_path / "a.bin").write_bytes(data)
-    refused(tmp_path / "a.bin", "its table of contents claims 33554432 bytes")
-
-
-def test_an_archive_that_unpacks_to_far_more_than_it_weighs_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zips, "MIN_LIMIT", 2 << 20)
-    write_variables(tmp_path / "params", {"word_embedding": torch.zeros(4)})
-    with tarfile.open(tmp_path / "__palmmodel__", "w:gz") as tar:
-        tar.add(tmp_path / "params" / "word_embedding", "word_embedding")
-        member = tarfile.TarInfo("zeros.w_0")
-        member.size = 3 << 20
-        tar.addfile(member, Zeros())
-    with pytest.raises(StorageError, match=r"zeros\.w_0 "):
-        read_weights(tmp_path)
-    with tarfile.open(tmp_path / "__palmmodel__", "w:gz") as tar:
-        member = tarfile.TarInfo("zeros@")
-        member.size = 3 << 20
-        tar.addfile(member, Zeros())
-    refused(tmp_path / "__palmmodel__", "it unpacks to more than 2")
-
-
-class Zeros(io.RawIOBase):
-    def read(self, size: int = -1, /) -> bytes:
-        return bytes(size)
+def test_a_member_that_claims_more_than_gzip_can_hold_is_refused(tmp_path: Path) -> None:
+    header = struct.pack("<IQIi", 0, 0, 0, 9) + b"\x08\x05\x10" + b"\x80\x80\x80\x80\x80\x01"
+    member = tarfile.TarInfo("zeros.w_0")
+    member.size = len(header) + 4 * (1 << 35)
+    (tmp_path / "__palmmodel__").write_bytes(gzip.compress(member.tobuf() + header))
+    refused(tmp_path / "__palmmodel__", r"zeros\.w_0 .*more than the archive can hold")
 
 
 def test_a_packed_model_that_is_cut_short_is_named(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ INSIDE = {
         *("grid.json", "compare.json", "compare.txt", ".run.lock", "runs"),
         *("curves.json", "curves.txt", "curves.html", "rows-2", "rows-2/compare.json"),
     ],
-    "download": ["pretrain", *(f"pretrain/{ENGLISH}{end}" for end in ("", ".part", ".lock"))],
+    "download": ["pretrain", f"pretrain/{ENGLISH}"],
     "export": ["config.json"],
     "convert": ["config.json", "model.safetensors"],
     "merge": ["config.json"],
@@ -363,7 +363,7 @@ UNSEEN = {
     *(f"sweep --output target/{name}" for name in ("sweep.json", "best.yaml")),
     *(f"compare --output target/{name}" for name in ("compare.json", "compare.txt", "rows-2/compare.json")),
     *(f"compare --output target/curves.{end}" for end in ("json", "txt", "html")),
-    *(f"download --output target/pretrain/{ENGLISH}{end}" for end in ("", ".part", ".lock")),
+    f"download --output target/pretrain/{ENGLISH}",
 }
 """Places that are written for a moment, or after what `work` lets fail: runs in processes, and downloads."""
 

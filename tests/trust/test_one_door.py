@@ -40,8 +40,8 @@ REASONS = {
     ("predict/onnx/computing.py", "quantize_dynamic"): "a library, into a new folder of palm's",
     ("pretrained/library.py", "save_pretrained"): "a library, into a new folder of palm's",
     ("experiments/search/study.py", "create_study"): "a study in memory",
-    ("downloader/archives.py", "extractall"): "a library, into a new folder of palm's",
-    ("downloader/hub.py", "snapshot_download"): "Hugging Face's own cache",
+    ("compat/downloader.py", "copyfile"): "beside the file of a download, under PaddlePALM's name",
+    ("pretrained/hub.py", "snapshot_download"): "Hugging Face's own cache, or pretrain/NAME",
     ("train/trackers/tensorboard.py", "SummaryWriter"): "a tracker, in its own folder",
 }
 """What stays outside, and why nothing of the user's is at risk there."""

@@ -1,1 +1,0 @@
-"""File formats of other frameworks, read without them."""
