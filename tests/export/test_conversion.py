@@ -63,7 +63,10 @@ def test_there_and_back_changes_no_bit(kind: str, tmp_path: Path) -> None:
     assert equal(load_file(tmp_path / "theirs" / "model.safetensors"), before)
     assert load_backbone(tmp_path / "theirs").settings == load_backbone(source).settings
     assert (tmp_path / "theirs" / "vocab.txt").read_bytes() == (source / "vocab.txt").read_bytes()
-    assert palm.pretrained.read_directory(tmp_path / "theirs").do_lower_case
+    assert (
+        palm.pretrained.read_directory(tmp_path / "theirs").vocab_path
+        == tmp_path / "theirs" / "tokenizer.json"
+    )
 
 
 @pytest.mark.parametrize("kind", BACKBONES)

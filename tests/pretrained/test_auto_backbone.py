@@ -186,12 +186,12 @@ def test_a_tokenizer_json_of_byte_pairs_is_found(tmp_path: Path) -> None:
         (lambda model: shutil.rmtree(model), r"pretrain_path: no weights at .*model: it does not exist"),
         (
             lambda model: [file.unlink() for file in model.iterdir()],
-            "it is empty; expected model.safetensors",
+            r"it is empty; .*model\.safetensors",
         ),
         (lambda model: (model / "model.safetensors").unlink(), r"config\.json, vocab\.txt; "),
         (
             lambda model: (model / "config.json").unlink(),
-            r"model has weights .*config\.json, .*\"num_hidden_layers\": 2, \"num_attention_heads\": \"\?\"",
+            r"model has weights .*config\.json, ",
         ),
         (
             lambda model: write_text(model, "config.json", '{"model_type": "xlnet"}'),

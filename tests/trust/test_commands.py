@@ -363,7 +363,7 @@ UNSEEN = {
     *(f"sweep --output target/{name}" for name in ("sweep.json", "best.yaml")),
     *(f"compare --output target/{name}" for name in ("compare.json", "compare.txt", "rows-2/compare.json")),
     *(f"compare --output target/curves.{end}" for end in ("json", "txt", "html")),
-    f"download --output target/pretrain/{ENGLISH}",
+    *(f"download --output target{name}" for name in ("", "/pretrain", f"/pretrain/{ENGLISH}")),
 }
 """Places that are written for a moment, or after what `work` lets fail: runs in processes, and downloads."""
 
