@@ -41,14 +41,13 @@ COMPUTED_AS: dict[str, Any] = {
 """Setting of other frameworks that changes the computation -> the only value that palm supports."""
 
 ROWS_OF = {
-    "hidden_size": "layers.0.attention.query.weight",
     "intermediate_size": "layers.0.ffn.inner.weight",
-    "vocab_size": "embeddings.word.weight",
-    "max_position_embeddings": "embeddings.position.weight",
     "type_vocab_size": "embeddings.segment.weight",
     "task_type_vocab_size": "embeddings.task.weight",
 }
-"""Setting -> the parameter with this number of rows."""
+"""Setting that files lack or have wrong -> the parameter with this number of rows."""
+
+_CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
 
 
 def find_config(path: Path) -> Path | None:
@@ -82,19 +81,8 @@ def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
     """
     config = read_config(file)
     with wrap_read_errors(file), prefix_errors(file):
-        saved = config.get("backbone")
-        if isinstance(saved, dict):  # only palm's own backbones: a directory of weights must not run code
-            name = saved["name"]
-            settings = file_settings(saved["settings"], file.parent)
-            if name not in set(BACKBONES):
-                raise StorageError(
-                    f"{file} describes the backbone {name!r}; only palm's own ({', '.join(BACKBONES)}) are "
-                    "built from a directory of weights; name it in the configuration to start from these "
-                    "weights"
-                )
-            if extra := settings.keys() - settings_of(BACKBONES[name]).keys():  # type: ignore[arg-type]
-                raise StorageError(f"{file}: {name} has no settings {', '.join(map(repr, sorted(extra)))}")
-            return name, settings
+        if isinstance(config.get("backbone"), dict):
+            return _saved_by_palm(config["backbone"], file)
         if config.get("model_type") in RUN - BACKBONE_OF.keys():
             return "transformers", {"encoder_config_path": file}
         check_computation(config, file)
@@ -111,14 +99,6 @@ def prefix_errors(file: Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(f"{file}: {problem}" for problem in error.problems) from None
-
-
-def sizes_of(given: Renamed) -> dict[str, int]:
-    """Infer the sizes of an encoder from its weights; all except the number of attention heads."""
-    layers = {name.split(".")[1] for name in given.weights if name.startswith("layers.")}
-    weights = given.weights
-    sizes = {setting: len(weights[name]) for setting, name in ROWS_OF.items() if name in weights}
-    return {**sizes, "num_hidden_layers": len(layers)} if layers else sizes
 
 
 def check_computation(config: Mapping[str, Any], file: Path) -> None:
@@ -139,6 +119,20 @@ def computation_problems(config: Mapping[str, Any]) -> dict[str, str]:
         for name, usual in COMPUTED_AS.items()
         if config.get(name) is not None and config[name] != usual
     }
+
+
+def _saved_by_palm(saved: Mapping[str, Any], file: Path) -> tuple[str, dict[str, Any]]:
+    """Check that the encoder is one of palm's own, because a directory of weights must not run code."""
+    name = saved["name"]
+    settings = file_settings(saved["settings"], file.parent)
+    if name not in set(BACKBONES):
+        raise StorageError(
+            f"{file} describes the backbone {name!r}; only palm's own ({', '.join(BACKBONES)}) are built "
+            "from a directory of weights; name it in the configuration to start from these weights"
+        )
+    if extra := settings.keys() - settings_of(BACKBONES[name]).keys():  # type: ignore[arg-type]
+        raise StorageError(f"{file}: {name} has no settings {', '.join(map(repr, sorted(extra)))}")
+    return name, settings
 
 
 def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
@@ -170,16 +164,12 @@ def _inferred_kind(config: Mapping[str, Any], file: Path, given: Renamed) -> str
     return "electra" if "embeddings.projection.weight" in given.weights else "bert"
 
 
-_CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
-
-
 def _inferred_settings(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:
     """Infer missing or wrong settings: PaddlePALM's files may contain an inner width that was not used."""
-    sizes = sizes_of(given)
-    found: dict[str, Any] = {name: sizes[name] for name in ("intermediate_size",) if name in sizes}
-    if "sent_type_vocab_size" not in config:
-        optional = ("type_vocab_size", "task_type_vocab_size")
-        found |= {name: sizes[name] for name in optional if name in sizes.keys() - config.keys()}
+    rows = {name: len(given.weights[ours]) for name, ours in ROWS_OF.items() if ours in given.weights}
+    wrong = {"intermediate_size"} & rows.keys()
+    lacking = set() if "sent_type_vocab_size" in config else rows.keys() - config.keys()
+    found: dict[str, Any] = {name: rows[name] for name in wrong | lacking}
     if not {"use_task_id", "use_task_emb"} & config.keys():
         found["use_task_id"] = "embeddings.task.weight" in given.weights
     return found

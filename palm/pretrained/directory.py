@@ -15,6 +15,7 @@ import torch
 
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.transformers import Transformers
+from palm.core.differences import shortened
 from palm.core.errors import StorageError
 from palm.core.files.serialization import file_settings
 from palm.core.files.untrusted import read_bytes, read_json, read_object, wrap_read_errors
@@ -24,7 +25,7 @@ from palm.pretrained.configs import CONFIG_FILES, described, find_config, prefix
 from palm.pretrained.files import read_weights
 from palm.pretrained.names import Renamed, to_ours
 from palm.reader.text.tokenizer import load_tokenizer
-from palm.reader.text.vocabulary import MAX_VOCABULARY
+from palm.reader.text.vocabulary import ADDED, MAX_VOCABULARY, MERGES, SETTINGS
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 """Possible files of a vocabulary; the first one that exists is used. `vocab.json` needs `merges.txt`."""
@@ -39,8 +40,8 @@ POOLING_MODES = {
 }
 """Settings of that file -> our name of the pooling."""
 
-FILES = (*CONFIG_FILES, *VOCABULARIES, "merges.txt", "tokenizer_config.json", POOLING_FILE)
-"""The files that are read here, beside those of the weights."""
+FILES = (*CONFIG_FILES, *VOCABULARIES, MERGES, SETTINGS, ADDED, POOLING_FILE)
+"""The files that palm reads of a directory, beside those of the weights."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class ModelDirectory:
         file = self.config_file
         complete = all(name in self.given.weights for name in ("pooler.weight", "pooler.bias"))
         start = skip_init() if complete else nullcontext()
-        with wrap_read_errors(file), prefix_errors(file), within_weights(self.given.weights, file), start:
+        with wrap_read_errors(file), prefix_errors(file), within_weights(self.given.original, file), start:
             return BACKBONES[self.backbone](**self.settings)
 
 
@@ -97,8 +98,13 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
             raise StorageError(
                 f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which define the encoder's sizes"
             )
-        description = described(config_file, given)
-        return ModelDirectory(path, config_file, *description, *_vocabulary_of(config_file), given)
+        backbone, settings = described(config_file, given)
+        if not given.weights and backbone != "transformers":
+            raise StorageError(
+                f"none of the tensors of {path} has a name that {backbone} or a wrapper of it gives them: "
+                f"{', '.join(shortened(list(given.original), 4))}"
+            )
+        return ModelDirectory(path, config_file, backbone, settings, *_vocabulary_of(config_file), given)
 
 
 def _vocabulary_of(config_file: Path) -> tuple[Path | None, bool]:
@@ -144,7 +150,7 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
 def find_vocabulary(folder: Path) -> Path | None:
     """Find the vocabulary in a folder; None if there is none."""
     files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
-    has_merges = (folder / "merges.txt").is_file()
+    has_merges = (folder / MERGES).is_file()
     return next((file for file in files if file.name != "vocab.json" or has_merges), None)
 
 
@@ -174,7 +180,7 @@ def is_lower_case(vocabulary: Path) -> bool:
     """
     if vocabulary.suffix == ".json":
         return False
-    beside = vocabulary.with_name("tokenizer_config.json")
+    beside = vocabulary.with_name(SETTINGS)
     settings = read_json(beside) if beside.is_file() else None
     found = settings.get("do_lower_case") if isinstance(settings, dict) else None
     if found is not None:

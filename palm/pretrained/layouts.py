@@ -128,8 +128,11 @@ LAYOUTS: dict[LayoutName, Layout] = {
 }
 """Framework -> its names."""
 
+WRAPPERS = ("_orig_mod.", "module.", "model.", "0.auto_model.")
+"""Prefixes of torch.compile, DistributedDataParallel, Lightning and sentence-transformers."""
+
 PREFIXES = (
-    "module.",
+    *WRAPPERS,
     "backbone.",
     "__paddlepalm_",
     "bert.",

@@ -107,9 +107,8 @@ def quiet_library() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def disagreements(backbone: Transformers, file: Path) -> Iterator[str]:
-    """Yield the settings that affect the computation and differ from the `config.json` beside the weights."""
-    theirs = read_encoder_config(file).to_dict()
-    for name, value in backbone.config.to_dict().items():
-        if name not in IRRELEVANT.split() and "dropout" not in name and theirs.get(name) != value:
-            yield f"  {name}: {theirs.get(name)!r} in the file, {value!r} in the run"
+def computed_settings(backbone: Transformers, file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings that affect the computation, of an encoder and in a directory's `config.json`."""
+    ours = backbone.config.to_dict()
+    names = [name for name in ours if name not in IRRELEVANT.split() and "dropout" not in name]
+    return {name: ours[name] for name in names}, read_encoder_config(file).to_dict()

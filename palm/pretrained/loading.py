@@ -16,11 +16,11 @@ from palm.core.differences import shortened
 from palm.core.errors import ConfigError, StorageError
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
-from palm.pretrained.configs import ROWS_OF, check_computation, described, find_config, read_config
+from palm.pretrained.configs import check_computation, described, find_config, read_config
 from palm.pretrained.directory import directory_pooling
 from palm.pretrained.files import read_weights
 from palm.pretrained.heads import NamedHead, fill_heads
-from palm.pretrained.library import disagreements, renamed_for
+from palm.pretrained.library import computed_settings, renamed_for
 from palm.pretrained.names import Renamed, to_ours
 
 MAY_LACK = {
@@ -30,12 +30,6 @@ MAY_LACK = {
 }
 """Parameters that some published weights lack -> their initialization in this case."""
 
-
-def may_lack(name: str) -> str | None:
-    """Describe the initialization of a parameter that weights may lack; None if it is required."""
-    return MAY_LACK.get("pooler.weight" if name.startswith(("model.pooler.", "sentence.")) else name)
-
-
 MAX_NAMED = 6
 """Number of tensors that a message lists."""
 
@@ -44,6 +38,11 @@ COMPUTED = ("num_attention_heads", "hidden_act")
 
 EQUIVALENT = ({"bert", "ernie"},)
 """Encoders that compute the same with the same weights; missing task embeddings add nothing."""
+
+
+def may_lack(name: str) -> str | None:
+    """Describe the initialization of a parameter that weights may lack; None if it is required."""
+    return MAY_LACK.get("pooler.weight" if name.startswith(("model.pooler.", "sentence.")) else name)
 
 
 @dataclass(frozen=True)
@@ -85,16 +84,22 @@ def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHe
         The report, which is also logged; as a warning if tensors are missing or unused.
 
     Raises:
-        StorageError: if no weights are found, or if parameters are missing or have another shape.
+        StorageError: if no weights are found, or if parameters are missing or have another shape, or if the
+            JSON file beside the weights describes another encoder.
     """
+    path = Path(path)
     with wrap_read_errors(path):
         given = to_ours(read_weights(path))
-    check_agreement(backbone, given, Path(path))
+    file = find_config(path)
+    if file is None or not isinstance(backbone, Backbone):
+        return fill_backbone(backbone, given, path)
+    if lines := list(_disagreements(backbone, file, given)):
+        title = f"the weights of {path} do not belong to this encoder, according to {file}:"
+        raise StorageError("\n  ".join([title, *lines]))
     if isinstance(backbone, TokenEncoder) and backbone.settings["pooling"] == "model":
-        backbone.set_pooling(directory_pooling(Path(path)))
-    report = fill_backbone(backbone, given, Path(path))
-    if isinstance(backbone, Backbone) and (file := find_config(Path(path))) is not None:
-        fill_heads(heads, backbone, read_config(file), given.original)
+        backbone.set_pooling(directory_pooling(path))
+    report = fill_backbone(backbone, given, path)
+    fill_heads(heads, backbone, read_config(file), given.original)
     return report
 
 
@@ -106,7 +111,6 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     if problems := list(_problems(parameters, given)):
         lines = shortened(problems, MAX_NAMED)
         raise StorageError("\n  ".join([f"the weights of {path} do not fit the backbone:", *lines]))
-    missing = [name for name in parameters if name not in given.weights]
     with torch.no_grad():
         for name, parameter in parameters.items():
             if name in given.weights:
@@ -118,7 +122,7 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     report = Report(
         path,
         loaded=tuple(name for name in parameters if name in given.weights),
-        missing=tuple(missing),
+        missing=tuple(name for name in parameters if name not in given.weights),
         left_out=(*given.left_out, *heads),
         unused=(*given.unused, *(name for name in surplus if name not in heads)),
     )
@@ -127,74 +131,43 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
 
 
 def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
-    """Yield the problems of a file: tensors that are missing or have the wrong type, values or shape."""
+    """Yield the problems of a file: tensors that are missing or have the wrong shape, type or values."""
     missing = [name for name in parameters if name not in given.weights and not may_lack(name)]
     if missing:
         yield f"missing, {len(missing)} of {len(parameters)}: {_listed(missing)}"
         if others := [*given.unused, *given.left_out]:
             yield f"in the file but unknown to the backbone: {_listed(others)}"
-    if integers := [
-        name for name, value in given.weights.items() if name in parameters and not value.is_floating_point()
-    ]:
+    found = {name: given.weights[name] for name in parameters if name in given.weights}
+    for name, value in found.items():
+        if value.shape != parameters[name].shape:
+            yield f"{name}: {list(value.shape)} in the file, {list(parameters[name].shape)} in the backbone"
+    if integers := [name for name, value in found.items() if not value.is_floating_point()]:
         yield f"integers, as in quantized weights, {len(integers)} of {len(parameters)}: {_listed(integers)}"
-    floats = {name: value for name, value in given.weights.items() if value.is_floating_point()}
-    if invalid := [name for name, value in floats.items() if not value.isfinite().all()]:
+    # Only tensors of the right shape, because a file may claim far larger ones than it has.
+    fitting = {name: value for name, value in found.items() if value.shape == parameters[name].shape}
+    if invalid := [name for name, value in fitting.items() if not value.isfinite().all()]:
         yield f"infinite or NaN values in {len(invalid)}: {_listed(invalid)}; copy the file again"
-    yield from _shape_problems(parameters, given)
-
-
-def _shape_problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]:
-    """Yield the parameters that have another shape in the file, with the setting that sets their rows."""
-    for name, parameter in parameters.items():
-        ours = list(parameter.shape)
-        theirs = list(given.weights.get(name, parameter).shape)
-        if theirs != ours:
-            # For parameters of layers, the table contains those of the first layer.
-            suffixes = {first.removeprefix("layers.0."): setting for setting, first in ROWS_OF.items()}
-            setting = next((suffixes[suffix] for suffix in suffixes if name.endswith(suffix)), None)
-            explains = setting is not None and theirs[0] != ours[0]
-            hint = f"; its {setting} is {theirs[0]}, the backbone's {ours[0]}" if explains else ""
-            yield f"{name}: {theirs} in the file, {ours} in the backbone{hint}"
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(shortened(names, MAX_NAMED))
 
 
-def check_agreement(backbone: nn.Module, given: Renamed, path: Path) -> None:
-    """Compare an encoder with the JSON file beside the weights, if there is one.
-
-    Args:
-        backbone: an encoder; other modules are not compared.
-        given: the weights.
-        path: their path.
-
-    Raises:
-        StorageError: if the weights belong to another family or were trained with other settings; lists all.
-    """
-    file = find_config(path)
-    if file is None or not isinstance(backbone, Backbone):
-        return
+def _disagreements(backbone: Backbone, file: Path, given: Renamed) -> Iterator[str]:
+    """Compare an encoder with the JSON file beside the weights: its family, and what it computes."""
     if isinstance(backbone, Transformers):
-        problems = disagreements(backbone, file)
+        ours, theirs = computed_settings(backbone, file)
     else:
         check_computation(read_config(file), file)
-        problems = _disagreements(backbone, file, given)
-    if lines := list(problems):
-        title = f"the weights of {path} do not belong to this encoder, according to {file}:"
-        raise StorageError("\n".join([title, *lines]))
-
-
-def _disagreements(backbone: Backbone, file: Path, given: Renamed) -> Iterator[str]:
-    try:
-        name, settings = described(file, given)
-    except (ConfigError, StorageError):  # not enough information to compare
-        return
-    ours = BACKBONES.name_of(type(backbone))
-    if ours in BACKBONES and ours != name and {ours, name} not in EQUIVALENT:
-        yield f"  backbone: {name} in the file, {ours} in the run; set backbone: {name}, or auto"
-    for setting in COMPUTED:
-        theirs = settings.get(setting)
-        own = backbone.settings.get(setting)
-        if theirs is not None and own is not None and own != theirs:
-            yield f"  {setting}: {theirs!r} in the file, {own!r} in the run; set {setting}: {theirs}"
+        try:
+            name, theirs = described(file, given)
+        except (ConfigError, StorageError):  # not enough information to compare
+            return
+        own = BACKBONES.name_of(type(backbone))
+        if own in BACKBONES and own != name and {own, name} not in EQUIVALENT:
+            yield f"backbone: {name} in the file, {own} in the run; set backbone: {name}, or auto"
+        ours = {name: backbone.settings.get(name) for name in COMPUTED if theirs.get(name) is not None}
+        ours = {name: value for name, value in ours.items() if value is not None}
+    for setting, value in ours.items():
+        if theirs.get(setting) != value:
+            yield f"{setting}: {theirs.get(setting)!r} in the file, {value!r} in the run"

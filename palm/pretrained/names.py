@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from palm.pretrained.layouts import LAYOUTS, LEFT_OUT, PREFIXES, Layout, LayoutName, is_linear_weight
+from palm.pretrained.layouts import (
+    LAYOUTS,
+    LEFT_OUT,
+    PREFIXES,
+    WRAPPERS,
+    Layout,
+    LayoutName,
+    is_linear_weight,
+)
 
 _LAYER = re.compile(r"(?<=layer[._])\d+(?=[._])|(?<=layers\.)\d+(?=\.)")
 _LEFT_OUT = re.compile("|".join(LEFT_OUT))
@@ -27,7 +35,7 @@ class Renamed:
         weights: our name -> tensor, linear weights as [out, in].
         left_out: the file's names of heads and constants.
         unused: all other names in the file.
-        original: the file's tensors under its own names.
+        original: the file's tensors under its own names, without the prefixes of wrappers.
     """
 
     layout: LayoutName
@@ -43,6 +51,7 @@ def to_ours(tensors: Mapping[str, Tensor]) -> Renamed:
     The layout with the most matching names is chosen, the first one on a tie. An alternative name is used
     only if the layout's own name is missing.
     """
+    tensors = _unwrapped(tensors)
     layout = max(LAYOUTS, key=lambda name: sum(_own_name(theirs, name) is not None for theirs in tensors))
     own = LAYOUTS[layout].names.values()
     renamed = Renamed(layout, {}, [], [], tensors)
@@ -65,12 +74,21 @@ def from_ours(weights: Mapping[str, Tensor], layout: LayoutName) -> dict[str, Te
     }
 
 
+def _unwrapped(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Remove the prefixes that all names have because the model was an attribute of something else."""
+    while prefix := next(
+        (one for one in WRAPPERS if tensors and all(n.startswith(one) for n in tensors)), None
+    ):
+        tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors
+
+
 def _own_name(name: str, layout: LayoutName) -> str | None:
     return _lookup(_OURS[layout], _without_prefix(name))
 
 
 def _without_prefix(name: str) -> str:
-    for prefix in PREFIXES:
+    while prefix := next((one for one in PREFIXES if name.startswith(one)), None):
         name = name.removeprefix(prefix)
     # Checkpoints converted from TensorFlow by early tools keep its names for the weights of norms.
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from helpers import tiny
 from helpers.reader_files import write_text
@@ -20,7 +21,9 @@ from helpers.subword_files import (
     write_wordpiece_json,
 )
 from palm import Controller, load_model
+from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, StorageError
+from palm.pretrained import load_backbone
 from palm.pretrained.directory import read_directory, settings_of_directory
 from palm.pretrained.loading import fill_backbone
 from palm.pretrained.names import Renamed
@@ -222,6 +225,35 @@ def test_a_weights_file_alone_gives_its_directory(tmp_path: Path) -> None:
     assert read_directory(model / "model.safetensors").settings["embedding_size"] == 8
     with pytest.raises(StorageError, match="nowhere"):
         read_directory(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "_orig_mod.model.", "0.auto_model."])
+def test_an_honest_encoder_of_the_library_loads_under_any_wrapper(tmp_path: Path, prefix: str) -> None:
+    """Most of its values are word embeddings, and few of its names are those of BERT."""
+    torch.manual_seed(0)
+    config = transformers.ModernBertConfig(
+        vocab_size=30522,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        pad_token_id=0,
+    )
+    model = transformers.ModernBertModel(config)
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({prefix + name: value for name, value in weights.items()}, tmp_path / "model.safetensors")
+    loaded = load_backbone(tmp_path)
+    assert isinstance(loaded, Transformers)
+    ours = loaded.model.state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in model.state_dict().items())
+
+
+def test_names_that_no_encoder_has_are_an_error_with_them(tmp_path: Path) -> None:
+    model = write_model(tmp_path, "bert")
+    save_file({"decoder.block.0": torch.zeros(2)}, model / "model.safetensors")
+    with pytest.raises(StorageError, match=r"decoder\.block\.0"):
+        load_backbone(model)
 
 
 def test_xlnet_is_named(tmp_path: Path) -> None:
