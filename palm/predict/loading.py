@@ -17,11 +17,10 @@ from palm.core.files.untrusted import read_object, wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors
-from palm.downloader import pretrained_directory
 from palm.paradigm import HEADS, Head
 from palm.predict.inference import InferenceModel
 from palm.predict.onnx.computing import OnnxEngine
-from palm.pretrained import load_pretrain
+from palm.pretrained import load_pretrain, pretrained_directory
 from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
 from palm.reader.cache import DataCache

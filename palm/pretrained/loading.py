@@ -170,4 +170,5 @@ def _disagreements(backbone: Backbone, file: Path, given: Renamed) -> Iterator[s
         ours = {name: value for name, value in ours.items() if value is not None}
     for setting, value in ours.items():
         if theirs.get(setting) != value:
-            yield f"{setting}: {theirs.get(setting)!r} in the file, {value!r} in the run"
+            other = theirs.get(setting)
+            yield f"{setting}: {other!r} in the file, {value!r} in the run; set {setting}: {other}"
