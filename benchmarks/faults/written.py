@@ -34,12 +34,10 @@ from palm.core.files.fs import WRITTEN, check_replaceable, is_written
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.records import read_record
 from palm.experiments.comparison import compare as comparing
-from palm.experiments.comparison.curves import learning_curves
 from palm.experiments.comparison.setup import setup_of
 from palm.experiments.grid.folder import CONFIGURATION, JOB, Grid, Job
 from palm.experiments.grid.source import Source
 from palm.experiments.search import sweep as sweeping
-from palm.experiments.search.study import Study
 from palm.export.hugging_face import to_hugging_face
 from palm.export.onnx_model import to_onnx
 from palm.export.sources import tasks_of_run
@@ -194,7 +192,7 @@ def written(folder: Path, with_grids: bool = True) -> list[Written]:
     found = [_run(folder, data), _staged(folder, data), *_of_model(folder, data), _cache(folder, data)]
     found += [*_of_program(folder, data), _project(folder), _graphs(folder), *_adapted(folder, data)]
     found.append(_sentences(folder, data))
-    return found + ([*_comparisons(folder, data), _sweep(folder, data)] if with_grids else [])
+    return found + ([_comparison(folder, data), _sweep(folder, data)] if with_grids else [])
 
 
 def _run(folder: Path, data: Path) -> Written:
@@ -446,61 +444,38 @@ def _jobs(out: Path) -> Any:
     """What the processes of a grid read."""
     return [
         (read_record(folder / JOB, Job), read_config(folder / CONFIGURATION, argv=[]).resolved())
-        for folder in Grid(out).folders()
+        for folder in sorted((out / "runs").iterdir())
     ]
 
 
-def _comparisons(folder: Path, data: Path) -> Iterator[Written]:
-    """A comparison; one with tuned settings on a number of rows, whose curves nothing reads again."""
+def _comparison(folder: Path, data: Path) -> Written:
     config = _grid_config(folder, data, "compared")
     out = folder / "comparison"
     palm.compare(config, seeds=2, output=out, keep_models=True)
     comparing.outcome_of = functools.partial(comparing.outcome_of, resamples=20)
     setup = setup_of(read_config(config, argv=[]), "target", {}, None, {})
-    pool = Source(str(config), ".", []).pool(Grid(out), "compare", 1, setup.settings, keep_models=True)
+    pool = Source(str(config), ".", []).pool(Grid(out), "compare", 1, setup.settings)
     again = {
-        "again": lambda: comparing._compared(setup, [], pool, 2, False).as_json(),
+        "again": lambda: comparing._compared(setup, [setup], [], pool, 2, False).as_json(),
         "report": lambda: comparison_page(out),
         "jobs": lambda: _jobs(out),
     }
-    yield Written("compare", out, again)
-    tuned = {"tune": {"updates": [1]}, "test": {"colour": str(data / "test.tsv")}}
-    shutil.copy(data / "colour.tsv", data / "test.tsv")
-    curves = folder / "curves"
-    learning_curves(config, rows=[20], seeds=2, output=curves, **tuned)
-    checked = comparing._checked(
-        Source(str(config), ".", ["--colour.sample=20"]), 2, "target", **_given(tuned)
-    )
-    own = curves / "rows-20"
-    tuned_pool = Source(str(config), ".", []).pool(Grid(own), "compare", 1, setup.settings)
-    resumed = {"again": lambda: comparing._compared(*checked, tuned_pool, 2, False).as_json()}
-    yield Written("compare --rows --tune", curves, {**resumed, "report": lambda: comparison_page(own)})
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {"model": None, "also": {}, **options}
+    return Written("compare", out, again)
 
 
 def _sweep(folder: Path, data: Path) -> Written:
     config = _grid_config(folder, data, "swept")
     out = folder / "sweep"
-    space = {"learning_rate": {"low": 1e-4, "high": 1e-2}, "batch_size": [8, 16]}
-    palm.sweep(config, space, trials=2, output=out)
+    space = {"learning_rate": [1e-4, 1e-2], "batch_size": [8, 16]}
+    palm.sweep(config, space, output=out)
     found = sweeping.space_of(space)
     source = Source(str(config), ".", [])
 
     def again() -> Any:
-        study = sweeping._opened(out, found, source, 2, overwrite=False)
-        assert isinstance(study, Study)
         pool = sweeping.Pool(Grid(out), ["no such command"], [{}])
-        results = sweeping._trained(pool, source, found, study, 2)
-        return str(sweeping._written(out, results, source))
+        return str(sweeping._written(out, sweeping._all_tried(pool, source, found, False), source))
 
-    return Written(
-        "sweep",
-        out,
-        {"again": again, "jobs": lambda: _jobs(out)},
-    )
+    return Written("sweep", out, {"again": again, "jobs": lambda: _jobs(out)})
 
 
 def samples(folder: Path, with_grids: bool = True) -> list[Sample]:

@@ -110,11 +110,6 @@ def _train_one(options: argparse.Namespace) -> None:
             "NAME:SETTING=VALUE",
             "a setting of another variant with all tasks, such as each_step:tasks_per_step=all",
         ),
-        cli.option(
-            "--rows",
-            metavar="N,...,all",
-            help="compare with each of these numbers of training rows, and plot scores against rows",
-        ),
         cli.repeated(
             "--tune",
             "NAME=V1,V2",
@@ -151,13 +146,7 @@ def compare_tasks(options: argparse.Namespace) -> None:
         "tune": grid_words(options.tune, "--tune"),
         "argv": options.settings,
     }
-    if options.rows is None:
-        cli.write_line(compare(options.config, options.task_dir, **chosen))
-        return
-    from palm.experiments.comparison.curves import learning_curves
-
-    rows = options.rows.split(",")
-    cli.write_line(learning_curves(options.config, options.task_dir, rows=rows, **chosen))
+    cli.write_line(compare(options.config, options.task_dir, **chosen))
 
 
 @cli.command(

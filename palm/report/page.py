@@ -94,7 +94,7 @@ def comparison_page(folder: Path) -> str:
     file = folder / COMPARISON
     check_unchanged(file)
     found = read_object(file)
-    if (found.get("format"), found.get("version")) != ("palm-comparison", 1):
+    if (found.get("format"), found.get("version")) != ("palm-comparison", 2):
         raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")
     template = environment().get_template("comparison.html")
     with wrap_read_errors(file):

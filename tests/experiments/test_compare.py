@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,13 @@ from palm.config import read_config
 from palm.controller.document import document
 from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.fs import write_json
 from palm.core.files.records import read_record
-from palm.core.files.untrusted import read_object
-from palm.experiments.comparison.compare import _checked, _keep_earlier
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import setup_of
-from palm.experiments.comparison.tuning import tuned
 from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
 from palm.experiments.grid import worker
 from palm.experiments.grid.folder import CONFIGURATION, JOB, ROWS, Grid, GridRun, Job
-from palm.experiments.grid.source import Source
+from palm.experiments.grid.pool import Pool
 from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
 from palm.train.planning import StepPlan
@@ -84,7 +82,12 @@ def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
     assert [result["steps"]["cls"] for result in results] == [6, 6, 4, 4, 4, 4]
     scores = found["variants"][1]["scores"]["cls"]["per_seed"]
     assert scores == [result["test"]["cls"]["scores"]["accuracy"] for result in results[2:4]]
-    assert found["helpers"] == {"match": {"cls": "no difference"}}
+    assert found["auxiliaries"] == {"match": {"cls": "no difference"}}
+    table = list(csv.reader((tmp_path / "grid" / "compare.csv").open(encoding="utf-8")))
+    assert [row[:2] + row[3:4] for row in table[1:]] == [
+        ["cls", "together", "alone"],
+        ["cls", "together", "alone for 6 updates"],
+    ]
 
     # What is done is reused.
     times = {name: (runs / name / "result.json").stat().st_mtime_ns for name in names}
@@ -96,7 +99,7 @@ def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
         palm.compare(
             tmp_path / "config.yaml", seeds=2, output=tmp_path / "grid", argv=["--learning_rate", "0.01"]
         )
-    named = ("settings.learning_rate", "0.001", "0.01", "--overwrite", "--output")
+    named = ("learning_rate", "0.001", "0.01", "--overwrite", "--output")
     assert [value for value in named if value not in str(caught.value)] == []
 
 
@@ -196,15 +199,15 @@ def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_la
     words = copied(compared, tmp_path)
     also = ["--also", "equal:mix_ratio=1,1", "--also", "equal:tasks_per_step=all"]
     assert main([*words, *also]) == 0
-    table = capsys.readouterr().out
-    assert "together 6, alone-cls 4, equal 4, alone-cls-6-updates 6" in table
     found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
-    pairs = [(answer["reference"], answer["variant"]) for answer in found["answers"]]
+    updates = {each["variant"]["name"]: each["length"]["total"] for each in found["variants"]}
+    assert updates == {"together": 6, "alone-cls": 4, "equal": 4, "alone-cls-6-updates": 6}
+    pairs = [(answer["way"], answer["against"]) for answer in found["answers"]]
     assert sorted(pairs) == [
         ("equal", "alone-cls"),
+        ("equal", "together"),
         ("together", "alone-cls"),
         ("together", "alone-cls-6-updates"),
-        ("together", "equal"),
     ]
     run = yaml.safe_load((tmp_path / "grid/runs/equal-seed2/config.yaml").read_text(encoding="utf-8"))
     assert (run["global"]["tasks_per_step"], run["global"]["random_seed"]) == ("all", 2)
@@ -215,15 +218,12 @@ def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_la
     assert of_pair["difference"]["mean"] == pytest.approx(
         100 * (scores["equal"] - scores["alone-cls"]).mean()
     )
+    capsys.readouterr()
     assert main(words) == 0  # without it, what is there stays
-    table = capsys.readouterr().out
-    assert "no difference" in table
-    assert "equal" not in table
-    assert main([*words, "--also", "equal:mix_ratio=1,0.5"]) == 2
+    assert "equal " not in capsys.readouterr().out.partition("\n")[2]
+    assert main([*words, "--also", "equal:mix_ratio=1,0.2"]) == 2
     said = capsys.readouterr().err
-    assert [
-        value for value in ("also.equal.mix_ratio", "[1.0, 1.0]", "[1.0, 0.5]") if value not in said
-    ] == []
+    assert [value for value in ("mix_ratio", "[1.0, 1.0]", "[1.0, 0.2]") if value not in said] == []
 
 
 @pytest.mark.parametrize(
@@ -264,11 +264,12 @@ def table(share_together: float, share_alone: float, num_seeds: int = 5) -> Outc
 
 def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
     found = table(0.9, 0.8)
-    assert found.helpers == {"b": {"a": "helpful"}}
+    assert found.auxiliaries == {"b": {"a": "helpful"}}
     (answer,) = found.answers
-    assert answer.verdict == "better"
+    assert (answer.direction, answer.is_certain) == (1, True)
     told = answer.difference
     assert f"{told.mean:.1f} points of accuracy ({told.low:+.1f} to {told.high:+.1f})" in found.verdicts["a"]
+    assert found.verdicts["a"].endswith("; b helpful")
     assert 8 < told.mean < 12
 
 
@@ -284,11 +285,9 @@ def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
         totals = (20, 10, 20)
         lengths = [(w, Length(1, {"a": 10}, n), 1.0) for w, n in zip(ways, totals, strict=True)]
         found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=50)
-        (better,) = (each for each in found.answers if each.judged)
-        assert better.label in found.verdicts["a"]
         assert [each.comparisons for each in found.answers] == [2, 2]
-        assert set(found.helpers["b"]) == {"a"}
-        return [(each.variant, each.judged) for each in found.answers]
+        assert set(found.auxiliaries["b"]) == {"a"}
+        return [(each.against.name, each.judged) for each in found.answers]
 
     assert judged(0.5, 0.7) == [("alone-a", False), ("alone-a-20-updates", True)]
     assert judged(0.7, 0.5) == [("alone-a", True), ("alone-a-20-updates", False)]
@@ -296,8 +295,8 @@ def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
 
 def test_a_helper_that_harms_is_called_harmful() -> None:
     found = table(0.8, 0.9)
-    assert found.helpers == {"b": {"a": "harmful"}}
-    assert [answer.verdict for answer in found.answers] == ["worse"]
+    assert found.auxiliaries == {"b": {"a": "harmful"}}
+    assert [(answer.direction, answer.is_certain) for answer in found.answers] == [(-1, True)]
 
 
 def test_a_further_variant_is_compared_with_each_target_alone() -> None:
@@ -317,20 +316,20 @@ def test_a_further_variant_is_compared_with_each_target_alone() -> None:
     }
     lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
     found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=400)
-    assert [(answer.reference, answer.variant, answer.verdict) for answer in found.answers] == [
-        ("together", "alone-a", "no difference"),
-        ("together", "staged", "worse"),
-        ("staged", "alone-a", "better"),
+    assert [(answer.way.name, answer.against.name, answer.direction) for answer in found.answers] == [
+        ("together", "alone-a", 0),
+        ("staged", "together", 1),
+        ("staged", "alone-a", 1),
     ]
-    assert found.helpers == {"b": {"a": "no difference"}}
+    assert found.auxiliaries == {"b": {"a": "no difference"}}
 
 
 def answered(*per_seed: list[float], metric: str = "accuracy", **asked: list[float]) -> Outcome:
-    """The outcome of runs right on these shares of 1000 rows more than the first, seed by seed."""
+    """The outcome of variants right on these shares of 1000 rows more than the reference, seed by seed."""
     shares = {"together": [0.0] * len(per_seed[0])} | {f"without-{k}": own for k, own in enumerate(per_seed)}
     ways = [Variant(name, name, [name], is_way=name in asked) for name in (shares | asked)]
     rows = {
-        name: [[({"label": int(k < 500 - 1000 * share)}, {"label": 1}) for k in range(1000)] for share in own]
+        name: [[({"label": int(k < 500 + 1000 * share)}, {"label": 1}) for k in range(1000)] for share in own]
         for name, own in (shares | asked).items()
     }
     lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
@@ -339,25 +338,23 @@ def answered(*per_seed: list[float], metric: str = "accuracy", **asked: list[flo
     return outcome_of(lengths, {"a": rows}, test, seeds, "target", "Equal.", resamples=50)
 
 
-def test_intervals_are_corrected_as_verdicts_are_and_a_large_undecided_effect_is_reported() -> None:
+def test_intervals_are_corrected_as_verdicts_are() -> None:
     large = [0.1, 0.3, 0.2, 0.35, 0.05]  # p 0.03 by itself
     small = [0.1, -0.1, 0.05, -0.05, 0.02]
     (alone,) = answered(large).answers
-    assert (alone.verdict, alone.difference.low > 0, alone.comparisons) == ("better", True, 1)
-    found = answered(large, small, small)
-    first = found.answers[0]
-    assert (first.verdict, first.comparisons) == ("perhaps better", 3)
+    assert (alone.direction, alone.is_certain, alone.comparisons) == (1, True, 1)
+    assert alone.difference.low > 0
+    first = answered(large, small, small).answers[0]
+    assert (first.direction, first.is_certain, first.comparisons) == (1, False, 3)
     assert first.difference.p_value < 0.05 < first.p_corrected
     assert first.difference.low < 0 < first.difference.mean == pytest.approx(20, abs=0.1)
-    assert f"20.0 points of accuracy ({first.difference.low:+.1f} to" in found.verdicts["a"]
-    assert f"(p {first.p_corrected:.4f})" in found.verdicts["a"]
 
 
 def test_a_variant_that_was_asked_for_changes_no_verdict_of_the_planned_ones() -> None:
     large = [0.15, 0.25, 0.2, 0.3, 0.1]
     planned = answered(large).answers[0]
     both = answered(large, twin=[0.0, 0.1, -0.1, 0.05, 0.0]).answers
-    assert [(each.variant, each.comparisons) for each in both] == [("without-0", 1), ("twin", 1)]
+    assert [(each.way.name, each.comparisons) for each in both] == [("without-0", 1), ("twin", 1)]
     assert both[0] == planned
 
 
@@ -368,20 +365,43 @@ def test_intervals_end_where_the_metric_does() -> None:
     assert correlated.difference.high <= 200
 
 
-def test_an_earlier_answer_is_kept_when_another_replaces_it(tmp_path: Path) -> None:
-    first, second = answered([0.1, 0.2]), answered([0.1, 0.3])
-    for found in (first, first, second):
-        _keep_earlier(tmp_path, found)
-        write_json(tmp_path / "compare.json", found.as_json())
-    assert read_object(tmp_path / "compare-1.json") == first.as_json()
-    assert not (tmp_path / "compare-2.json").exists()
+def test_a_score_that_is_not_a_number_is_the_worst() -> None:
+    def run(loss: float) -> list[Any]:
+        return [({"words": [{"log_prob": -loss, "word": 1, "predicted": 1}]}, {"words": []})] * 20
+
+    rows = {"together": [run(math.nan), run(1.0)], "alone-a": [run(2.0), run(1.5)]}
+    lengths = [(way, Length(1, {"a": 10}, 20), 1.0) for way in WAYS]
+    test = {"a": Scoring("test.tsv", "perplexity", 20, "last", is_dev=False)}
+    found = outcome_of(lengths, {"a": rows}, test, [1, 2], "target", "Equal.", resamples=20)
+    assert found.variants[0].scores["a"].per_seed == pytest.approx([math.exp(2), math.exp(1)])
+    rows = {"together": [[({"value": 1.0}, {"value": k}) for k in range(20)]] * 2}
+    rows["alone-a"] = [[({"value": -k}, {"value": k}) for k in range(20)]] * 2
+    test = {"a": Scoring("test.tsv", "pearson", 20, "last", is_dev=False)}
+    found = outcome_of(lengths, {"a": rows}, test, [1, 2], "target", "Equal.", resamples=20)
+    assert [own.scores["a"].mean for own in found.variants] == [-1.0, pytest.approx(-1.0)]
+
+
+def test_a_verdict_is_one_short_line() -> None:
+    tasks = ["target", *(f"auxiliary_{k}" for k in range(12))]
+    ways = [Variant("together", "together", tasks, is_way=True), Variant("alone-target", "alone", ["target"])]
+    ways += [
+        Variant(f"without-{task}", f"without {task}", [each for each in tasks if each != task])
+        for task in tasks[1:]
+    ]
+    rows = {way.name: [[({"label": 1}, {"label": k % 2}) for k in range(40)]] * 2 for way in ways}
+    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
+    test = {"target": Scoring("test.tsv", "accuracy", 40, "last", is_dev=False)}
+    found = outcome_of(lengths, {"target": rows}, test, [1, 2], "target", "Equal.", resamples=20)
+    verdict = found.verdicts["target"]
+    assert len(verdict) <= 120
+    assert verdict.endswith("; …")
+    assert len(found.auxiliaries) == len(found.rows()) - 2 == 12
 
 
 def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
     found = table(0.85, 0.85)
-    assert found.helpers == {"b": {"a": "no difference"}}
-    assert [answer.verdict for answer in found.answers] == ["no difference"]
-    assert "5 seeds" in found.verdicts["a"]
+    assert found.auxiliaries == {"b": {"a": "no difference"}}
+    assert [answer.direction for answer in found.answers] == [0]
 
 
 def test_stages_have_the_steps_of_the_budget(tmp_path: Path) -> None:
@@ -394,10 +414,9 @@ def test_stages_have_the_steps_of_the_budget(tmp_path: Path) -> None:
         ("alone-cls", {"cls": 4}, 4),
         ("staged", {"cls": 4, "match": 2}, 4),
     ]
-    together, alone, staged = setup.runs(ways, [3])
+    together, alone, staged = (setup.run("run", *way, 3) for way in ways)
     assert ["stages" in run.settings["global"] for run in (together, alone, staged)] == [False, False, True]
     assert "balance" not in alone.settings["global"]
-    assert setup.about()["settings"]["stages"] == stages
     staged.settings["global"]["save_path"] = str(tmp_path / "staged")
     result = palm.Controller(staged.settings, argv=[]).train()
     assert result.steps == {"cls": 4, "match": 2}
@@ -443,14 +462,13 @@ def test_every_variant_trains_the_planned_steps_also_where_tasks_depend_on_each_
     ways = setup.ways()
     names = [variant.name for variant, _ in ways if not variant.name.endswith("-updates")]
     assert names == ["together", "alone-match", "alone-twin", "without-cls"]
-    for run, (_, length) in zip(setup.runs(ways, [1]), ways, strict=True):
+    for variant, length in ways:
+        run = setup.run(variant.name, variant, length, 1)
         run.settings["global"]["save_path"] = str(tmp_path / run.name)
         training = palm.Controller(run.settings, argv=[]).training()
         assert sum(1 for _ in training.steps()) == length.total == run.steps
         assert {task.name: task.step for task in training.tasks} == length.steps
-        for name in {"match", "twin"} & (
-            length.steps.keys() if run.name.rpartition("-seed")[0] in names else set()
-        ):
+        for name in {"match", "twin"} & (length.steps.keys() if run.name in names else set()):
             assert length.steps[name] == ways[0][1].steps[name]
 
 
@@ -463,34 +481,63 @@ def test_a_variant_that_cannot_be_built_is_refused_before_the_first_run(tmp_path
     assert not list((tmp_path / "grid").glob("runs/*"))
 
 
-def test_each_way_has_the_settings_with_its_best_dev_score(tmp_path: Path) -> None:
-    stages = [{"tasks": ["match"], "num_epochs": 0.4}, {"tasks": ["cls"], "num_epochs": 0.4}]
-    given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages)
-    test = {"cls": tmp_path / "mlm.tsv"}
-    space = {"learning_rate": [1e-4, 1e-2], "updates": [1, 2]}
-    setup, points = _checked(Source(given, ".", []), 2, "target", test, None, {}, space)
-    ways = setup.ways()
-    scores = {"together": [0.1, 0.2, 0.3, 0.4], "alone-cls": [0.4, 0.3, 0.2, 0.1], "staged": [0, 1, 0, 0]}
+def scored_without_training(
+    monkeypatch: pytest.MonkeyPatch, score_of: Callable[[GridRun], float]
+) -> list[str]:
+    """Replace the training of runs; the names of those that would be trained."""
+    names: list[str] = []
 
-    def train(runs: Sequence[GridRun]) -> dict[str, Any]:
-        assert not any(run.test for run in runs)
-        found = {}
+    def train(pool: Pool, runs: Iterable[GridRun], done: Callable[..., None]) -> None:
         for run in runs:
-            variant, _, number = run.name.removeprefix("tune-").rpartition("-")
-            score = scores.get(variant, [0.5] * 4)[int(number)]
-            found[run.name] = {"state": "done", "dev": [(1, score), (2, score / 2)]}
-        return found
+            folder = pool.grid.prepare(run)
+            (folder / ROWS).mkdir(exist_ok=True)
+            rows = (json.dumps({"prediction": {"label": k % 2}, "truth": {"label": 1}}) for k in range(9))
+            (folder / ROWS / "cls.jsonl").write_text("\n".join(rows), encoding="utf-8")
+            tested = {"metric": "accuracy", "model": "best_model", "scores": {"accuracy": 0.5}}
+            dev = [(1, score_of(run)), (2, 0.0)]
+            result = {
+                "state": "done",
+                "why": "",
+                "dev": dev,
+                "steps": {},
+                "seconds": 1.0,
+                "test": {"cls": tested},
+            }
+            names.append(run.name)
+            done(run, result, False)
 
-    best = tuned(setup, points, ways, train)
-    chosen = {name: tuple(point.values.values()) for name, point in best.items()}
-    assert len(chosen) == len(ways) == 5
-    assert [chosen[name] for name in scores] == [(1e-2, 2), (1e-4, 1), (1e-4, 2)]
-    runs = setup.runs(ways, [7], {name: point.setup for name, point in best.items()})
-    together, alone, staged = (run.settings["global"] for run in runs[:3])
-    assert (together["learning_rate"], together["max_steps"], runs[0].steps) == (1e-2, 12, 12)
-    assert (alone["learning_rate"], runs[1].steps) == (1e-4, 4)
-    assert [stage["max_steps"] for stage in staged["stages"]] == [8, 8]
-    assert all(run.test for run in runs)
+    monkeypatch.setattr(Pool, "train", train)
+    return names
+
+
+def test_each_way_has_the_settings_with_its_best_dev_score_and_their_run_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def score_of(run: GridRun) -> float:
+        rate = run.settings["global"]["learning_rate"]
+        return float(rate if run.name.startswith("together") else -rate)
+
+    names = scored_without_training(monkeypatch, score_of)
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
+    palm.compare(
+        given,
+        seeds=2,
+        test={"cls": Path(shutil.copy(tmp_path / "cls.tsv", tmp_path / "test.tsv"))},
+        tune={"learning_rate": [1e-4, 1e-2]},
+    )
+    ways = ("together", "alone-cls", "alone-cls-6-updates")
+    assert names[:6] == [f"{way}-{number}-seed1" for number in (0, 1) for way in ways]
+    best = ("together-1", "alone-cls-0", "alone-cls-6-updates-0")
+    assert names[6:] == [f"{way}-seed{seed}" for seed in (1, 2) for way in best]
+
+
+def test_ways_that_are_equal_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = scored_without_training(monkeypatch, lambda _: 0.5)
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
+    found = palm.compare(given, seeds=2, also={"same": {"mix_ratio": "1,0.5"}})
+    assert len(names) == 6
+    assert not any(name.startswith("same") for name in names)
+    assert "same" in {trained.variant.name for trained in found.variants}
 
 
 def test_settings_are_not_chosen_by_the_rows_that_are_compared(tmp_path: Path) -> None:
@@ -529,8 +576,8 @@ def test_every_kind_of_task_is_compared_with_itself_alone(tmp_path: Path) -> Non
     ways = setup.ways()[: 1 + len(KINDS)]  # without those of as many updates
     results = {}
     rows: dict[str, dict[str, list[Any]]] = {kind: {} for kind in KINDS}
-    for run in setup.runs(ways, [1, 2]):  # here, because a process for each takes a minute
-        place = grid.prepare(run, keep_models=False)
+    for run in [setup.run(f"{way[0].name}-seed{k}", *way, k) for k in (1, 2) for way in ways]:
+        place = grid.prepare(run)  # trained here, because a process for each takes a minute
         controller = palm.Controller(place / CONFIGURATION, argv=[])
         results[run.name] = worker._trained(place, controller, read_record(place / JOB, Job))
         for kind in results[run.name]["test"]:
@@ -543,7 +590,7 @@ def test_every_kind_of_task_is_compared_with_itself_alone(tmp_path: Path) -> Non
         tests[kind] = Scoring("dev", name, len(rows[kind]["together"][0]), "last", is_dev=True)
     timed = [(*way, 1.0) for way in ways]
     outcome = outcome_of(timed, rows, tests, [1, 2], "target", "Equal.", resamples=20)
-    compared = {(answer.target, answer.variant) for answer in outcome.answers}
+    compared = {(answer.target, answer.against.name) for answer in outcome.answers}
     assert compared == {(kind, f"alone-{kind}") for kind in KINDS}
     for trained in outcome.variants:
         for kind, scores in trained.scores.items():

@@ -9,20 +9,19 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers import tiny
-from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.errors import ConfigError, PalmError, ResourceError, StorageError
 from palm.core.files.atomic_dir import new_directory
 from palm.core.files.checksum import checksum
-from palm.core.files.door import make_folder
-from palm.core.files.fs import UNFINISHED, WRITTEN, _host, write_json, write_text
-from palm.core.invocation import START
-from palm.experiments.grid.folder import Grid, GridRun, clear, worker_lock
+from palm.core.files.fs import write_json
+from palm.experiments.grid import worker
+from palm.experiments.grid.folder import Grid, GridRun, remove_models
 from palm.experiments.grid.pool import GridProgress, Pool, slots_of
 
 PROGRAM = """
@@ -91,110 +90,35 @@ def test_a_run_that_fails_is_reported_with_its_own_words(tmp_path: Path) -> None
     ] == []
 
 
-def test_a_finished_run_whose_process_died_before_it_removed_the_models_is_cleared(tmp_path: Path) -> None:
-    grid, run = Grid(tmp_path / "grid"), GridRun("one", {"global": {}})
-    folder = grid.prepare(run, keep_models=False)
-    result = {"state": "done", "why": "", "dev": [], "steps": {}, "seconds": 1.0, "test": {}}
-    write_json(folder / "result.json", result)
-    with new_directory(folder / "out" / "step_5") as part:
-        (part / "state.json").write_text("{}", encoding="utf-8")
-    left = folder / "out" / "cls" / f".infer_model.{_host()}-99999999.part"
-    left.mkdir(parents=True)
-    (left / UNFINISHED).touch()
-    (left / "half").touch()
-    pool = Pool(grid, ["compare", "--one_run"], [{}])
-    pool.train([run], lambda *_: None)
-    assert [path.name for path in sorted((folder / "out").rglob("*"))] == ["cls"]
-
-
-@pytest.mark.parametrize("is_new", [False, True])
-def test_a_run_is_not_cleared_while_its_process_still_saves(tmp_path: Path, is_new: bool) -> None:
-    """The process of a run goes on for a moment when its grid is killed, and the next grid starts at once."""
-    grid, run = Grid(tmp_path), GridRun("one", {"global": {}, "tasks": {}, "backbone": {}})
-    folder = grid.prepare(run, keep_models=False)
-    identity: dict[str, Any] = {"tasks": {"task": {}}}
-    make_folder(folder / "out")
-    write_json(
-        folder / "out" / "run.json", {"id": "1", "since": "today", "launch": None, "identity": identity}
-    )
-    with new_directory(folder / "out" / "task" / "infer_model") as part:
-        (part / "model.safetensors").write_bytes(b"weights")
-    with ThreadPoolExecutor(1) as pool:
-        with worker_lock(folder):
-            cleared = pool.submit(clear, folder) if is_new else pool.submit(grid.remove_unkept, run.name)
-            assert not wait([cleared], 0.5).done
-            assert (folder / "out" / "task" / "infer_model" / "model.safetensors").exists()
-        cleared.result(60)
-    assert not list(folder.rglob("*.safetensors"))
-
-
-def test_a_process_that_finds_a_result_removes_what_the_last_one_left(tmp_path: Path) -> None:
-    """It waited for a process that wrote the result and died while it removed the models."""
-    grid, run = Grid(tmp_path), GridRun("one", settings_of(tmp_path))
-    folder = grid.prepare(run, keep_models=False)
-    write_json(folder / "result.json", {})
-    left = folder / "out" / "cls" / f".infer_model.{_host()}-{os.getpid()}.part"  # not gone yet
-    left.mkdir(parents=True)
-    (left / UNFINISHED).touch()
-    with new_directory(folder / "out" / "step_5") as part:
-        (part / "state.json").write_text("{}", encoding="utf-8")
-    words = [*START, "compare", str(folder / "config.yaml"), "--one_run"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
-        assert process.wait(120) == 0
-    assert [path.name for path in (folder / "out").rglob("*")] == ["cls"]
-
-
-def test_models_that_were_kept_stay_when_the_grid_continues_without_that_option(tmp_path: Path) -> None:
-    grid, run = Grid(tmp_path / "grid"), GridRun("one", {"global": {}})
-    folder = grid.prepare(run, keep_models=True)
-    result = {"state": "done", "why": "", "dev": [], "steps": {}, "seconds": 1.0, "test": {}}
-    write_json(folder / "result.json", result)
-    with new_directory(folder / "out" / "cls" / "infer_model") as part:
-        (part / "config.json").write_text("{}", encoding="utf-8")
-    Pool(grid, ["compare", "--one_run"], [{}]).train([run], lambda *_: None)
-    assert [path.name for path in folder.glob("out/cls/infer_model/*.json")] != []
-
-
 @pytest.mark.usefixtures("loaded_runs")
 @pytest.mark.parametrize("change", ["changed", "missing"])
-def test_a_run_on_other_data_than_the_first_has_no_result(tmp_path: Path, change: str) -> None:
-    grid, run = Grid(tmp_path / "grid"), GridRun("one", settings_of(tmp_path))
+def test_a_run_on_other_data_than_it_was_begun_with_has_no_result(tmp_path: Path, change: str) -> None:
+    run = GridRun("one", settings_of(tmp_path))
     data = tmp_path / "cls.tsv"
-    grid.open("sweep", {"data": {str(data): checksum(data)[:32]}})
-    pool = Pool(grid, ["compare", "--one_run"], [{}])
-    folder = grid.prepare(run, keep_models=True)
-    with new_directory(folder / "out" / "step_5") as part:
-        (part / "state.json").write_text("{}", encoding="utf-8")
-    rows = data.read_bytes()
+    grid = Grid(tmp_path / "grid", {str(data): checksum(data)[:32]})
     if change == "changed":
-        data.write_bytes(rows + rows.splitlines(keepends=True)[-1])
+        data.write_bytes(data.read_bytes() + b"1\tred\n")
     else:
-        data = data.rename(tmp_path / "moved.tsv")
-    with pytest.raises(PalmError) as caught:
-        pool.train([run], lambda *_: None)
-    named = "the data changed after the first run was begun" if change == "changed" else "cls.tsv"
-    assert named in str(caught.value)
-    assert str(tmp_path / "cls.tsv") in str(caught.value)
+        data.rename(tmp_path / "moved.tsv")
+    with pytest.raises(PalmError, match=re.escape(str(data))):
+        Pool(grid, ["compare", "--one_run"], [{}]).train([run], lambda *_: None)
     assert grid.result("one") is None
-    assert (folder / "out" / "step_5").exists()  # nothing was trained on other data
 
 
 @pytest.mark.usefixtures("loaded_runs")
-def test_a_run_whose_data_change_meanwhile_is_trained_again_once_they_are_restored(tmp_path: Path) -> None:
-    grid, run = Grid(tmp_path / "grid"), GridRun("one", settings_of(tmp_path, num_epochs=30))
+def test_a_run_whose_data_change_meanwhile_has_its_result_once_they_are_restored(tmp_path: Path) -> None:
+    run = GridRun("one", settings_of(tmp_path, num_epochs=30))
     data = tmp_path / "cls.tsv"
-    grid.open("sweep", {"data": {str(data): checksum(data)[:32]}})
+    grid = Grid(tmp_path / "grid", {str(data): checksum(data)[:32]})
     pool = Pool(grid, ["compare", "--one_run"], [{}])
-    folder = grid.folder("one")
     rows = data.read_bytes()
     with ThreadPoolExecutor(1) as threads:
         trained = threads.submit(pool.train, [run], lambda *_: None)
-        waited_for(folder / "out" / "history.jsonl")
+        waited_for(grid.folder("one") / "out" / "history.jsonl")
         data.write_bytes(rows + rows.splitlines(keepends=True)[-1])
         assert isinstance(error := trained.exception(120), PalmError)
-    assert "the data changed after the first run was begun" in str(error)
+    assert str(data) in str(error)
     assert grid.result("one") is None
-    assert not list(folder.rglob("manifest.json"))
     data.write_bytes(rows)
     pool.train([run], lambda *_: None)
     result = grid.result("one")
@@ -202,41 +126,45 @@ def test_a_run_whose_data_change_meanwhile_is_trained_again_once_they_are_restor
     assert (result["state"], result["steps"]) == ("done", {"cls": 300})
 
 
-def test_results_of_runs_with_unknown_settings_are_not_taken_over(tmp_path: Path) -> None:
-    grid = Grid(tmp_path)
-    grid.open("compare", {"a": 1})
-    folder = grid.prepare(GridRun("one", {"global": {}, "tasks": {}, "backbone": {}}), keep_models=False)
+def test_a_run_that_does_not_fit_into_memory_has_failed_and_does_not_end_the_grid(tmp_path: Path) -> None:
+    class Full:
+        def train(self, _: object) -> None:
+            raise ResourceError("the GPU has too little memory for a step\nsaved: nothing")
+
+    job: Any = {"test": {}}
+    result = worker._trained(tmp_path, Full(), job)  # type: ignore[arg-type]
+    assert (result["state"], result["dev"]) == ("failed", [])
+    assert result["why"] == "the GPU has too little memory for a step"
+
+
+RUN = {"global": {"seed": 1}, "tasks": {}, "backbone": {}}
+
+
+def test_runs_with_other_settings_or_data_are_refused_or_put_aside(tmp_path: Path) -> None:
+    grid = Grid(tmp_path, {"data.tsv": "1"})
+    folder = grid.prepare(GridRun("one", RUN))
     write_json(folder / "result.json", {})
-    (tmp_path / "grid.json").unlink()
-    with pytest.raises(StorageError, match=r"has runs but no grid\.json.*--overwrite"):
-        grid.open("compare", {"a": 2})
-    record = (folder / WRITTEN).read_bytes()
-    (folder / WRITTEN).unlink()
-    with pytest.raises(StorageError, match=r"result\.json was not written by palm"):
-        grid.open("compare", {"a": 2}, overwrite=True)
-    (folder / WRITTEN).write_bytes(record)
-    assert grid.open("compare", {"a": 2}, overwrite=True)
-    assert not (folder / "result.json").exists()
+    grid.check([GridRun("one", RUN), GridRun("two", RUN)])
+    grid.check([GridRun("one", {**RUN, "global": {**RUN["global"], "save_path": "elsewhere"}})])
+    other = GridRun("one", {**RUN, "global": {"seed": 2}})
+    with pytest.raises(StorageError, match=r"seed was 1 and is now 2(?s:.)*--overwrite"):
+        grid.check([other])
+    with pytest.raises(StorageError, match=r"data\.tsv was '1' and is now '2'"):
+        Grid(tmp_path, {"data.tsv": "2"}).check([GridRun("one", RUN)])
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    grid.check([other], overwrite=True)
+    assert grid.job("one") is None
+    assert (tmp_path / "runs.previous" / "one" / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_only_what_palm_wrote_is_removed(tmp_path: Path) -> None:
-    grid = Grid(tmp_path)
-    assert grid.open("compare", {"a": {"b": 1}})
-    assert not grid.open("compare", {"a": {"b": 1}})
-    folder = grid.prepare(GridRun("one", {"global": {}, "tasks": {}, "backbone": {}}), keep_models=False)
-    (folder / "out").mkdir()
-    (folder / "out" / "notes.txt").write_text("mine", encoding="utf-8")
-    write_text(folder / "out" / "history.jsonl", "")
-    with pytest.raises(StorageError) as caught:
-        grid.open("compare", {"a": {"b": 2}})
-    assert re.search(r"\ba\.b\b.*1.*2", str(caught.value))
-    with pytest.raises(StorageError) as caught:
-        grid.open("sweep", {"a": {"b": 1}})
-    assert re.search(r"palm compare.*palm sweep", str(caught.value))
-    assert grid.open("compare", {"a": {"b": 2}}, overwrite=True)
-    left = [path.name for path in sorted(folder.rglob("*")) if path.name != WRITTEN]
-    assert left == [".worker.lock", "out", "notes.txt"]
-    clear(folder)
+def test_models_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for place in ("cls/infer_model", "step_5", "stages/1-cls/weights"):
+        with new_directory(out / place) as part:
+            (part / "model.safetensors").write_bytes(b"weights")
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    remove_models(tmp_path)
+    assert [path.name for path in sorted(out.rglob("*")) if path.is_file()] == ["notes.txt"]
 
 
 def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_path: Path) -> None:

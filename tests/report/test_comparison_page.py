@@ -23,7 +23,7 @@ def comparison() -> dict[str, Any]:
     }
     return {
         "format": "palm-comparison",
-        "version": 1,
+        "version": 2,
         "budget": "target",
         "equal": "Equal target steps: slot 40 in every variant; in total: together 60, alone-slot 40.",
         "seeds": [1, 2],
@@ -37,12 +37,11 @@ def comparison() -> dict[str, Any]:
              "scores": {"slot": scores}},
         ],
         "answers": [
-            {"target": "slot", "reference": "together", "reference_label": "together",
-             "variant": "alone-slot", "label": "alone", "unit": "points of entity_f1",
+            {"target": "slot", "way": "together", "against": "alone-slot", "unit": "points of entity_f1",
              "difference": difference, "comparisons": 1, "p_corrected": 0.2, "verdict": "no difference"}
         ],
-        "verdicts": {"slot": "together and alone: no difference that 2 seeds can show"},
-        "helpers": {"<b>mlm": {"slot": "no difference"}},
+        "verdicts": {"slot": "slot: together and alone: no difference that 2 seeds can show"},
+        "auxiliaries": {"<b>mlm": {"slot": "no difference"}},
     }  # fmt: skip
 
 
@@ -61,6 +60,6 @@ def test_the_page_has_verdicts_scores_and_differences(tmp_path: Path) -> None:
 
 
 def test_a_comparison_of_another_version_is_reported(tmp_path: Path) -> None:
-    write_json(tmp_path / "compare.json", {**comparison(), "version": 2})
+    write_json(tmp_path / "compare.json", {**comparison(), "version": 1})
     with pytest.raises(StorageError, match=r"compare\.json.*palm compare"):
         palm.write_report(tmp_path)

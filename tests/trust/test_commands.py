@@ -53,7 +53,6 @@ NEITHER = {
     *(
         "--task",
         "--effort",
-        "--rows",
         "--tune",
         "--resume",
         "--engine",
@@ -81,18 +80,6 @@ NEITHER = {
 
 STAGES = ["--stages", "[{max_steps: 1}]"]
 TWO_TASKS = ["--task_instance", "cls,more", "--max_steps", "2"]
-CURVES = [
-    *TWO_TASKS,
-    "--rows",
-    "2,all",
-    "--tune",
-    "updates=1",
-    "--test",
-    "cls=cls.tsv",
-    "--test",
-    "more=cls.tsv",
-]
-
 NEEDED: dict[str, list[str]] = {
     "init": ["--tasks", "cls"],
     "export": ["--to", "hf"],
@@ -102,10 +89,6 @@ NEEDED: dict[str, list[str]] = {
     "download": [ENGLISH],
     "check": ["--no_measure"],
     "train --output": ["--dry_run", "--no_measure"],
-    **{
-        f"compare --output target/{name}": CURVES
-        for name in ("curves.json", "curves.txt", "curves.html", "rows-2", "rows-2/compare.json")
-    },
     "init folder target/label.yaml": ["--from", "cls.tsv"],
     "train  out/step_1": ["--save_every_n_steps", "1"],
     "train  out/cls.train.rows.json": ["--split", "{dev: 0.2}"],
@@ -137,7 +120,6 @@ OWN_PLACES = {
 INSIDE = {
     "predict": ["predictions.json", ".predictions.resume", ".predictions.lock"],
     "sweep": [
-        "grid.json",
         "sweep.json",
         "best.yaml",
         ".run.lock",
@@ -145,8 +127,7 @@ INSIDE = {
         "runs",
     ],
     "compare": [
-        *("grid.json", "compare.json", "compare.txt", ".run.lock", "runs"),
-        *("curves.json", "curves.txt", "curves.html", "rows-2", "rows-2/compare.json"),
+        *("compare.json", "compare.txt", ".run.lock", "runs"),
     ],
     "download": ["pretrain", f"pretrain/{ENGLISH}"],
     "export": ["config.json"],
@@ -361,8 +342,7 @@ def work(
 UNSEEN = {
     *("train  out/.run.lock.json", "predict --output target/.predictions.resume"),
     *(f"sweep --output target/{name}" for name in ("sweep.json", "best.yaml")),
-    *(f"compare --output target/{name}" for name in ("compare.json", "compare.txt", "rows-2/compare.json")),
-    *(f"compare --output target/curves.{end}" for end in ("json", "txt", "html")),
+    *(f"compare --output target/{name}" for name in ("compare.json", "compare.txt")),
     *(f"download --output target{name}" for name in ("", "/pretrain", f"/pretrain/{ENGLISH}")),
 }
 """Places that are written for a moment, or after what `work` lets fail: runs in processes, and downloads."""

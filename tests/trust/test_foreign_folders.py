@@ -22,7 +22,6 @@ from palm.core.errors import StorageError
 from palm.core.files.fs import write_json
 from palm.core.files.manifest import seal
 from palm.core.logging import _Console
-from palm.experiments.comparison.outcome import read_rows
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face
 from palm.export.onnx_model import to_onnx
@@ -264,20 +263,6 @@ def test_a_result_of_another_form_is_refused(tmp_path: Path, wrong: dict[str, ob
     with pytest.raises(StorageError) as caught:
         grid.result("0000")
     assert next(iter(wrong)) in str(caught.value)
-
-
-def test_changed_rows_of_a_comparison_are_damage(tmp_path: Path) -> None:
-    write_json(tmp_path / "rows.jsonl", 1)  # of any form
-    (tmp_path / "rows.jsonl").write_text('{"prediction": 1, "truth": 2}\n', encoding="utf-8")
-    with pytest.raises(StorageError, match=r"rows\.jsonl"):
-        read_rows(tmp_path / "rows.jsonl")
-
-
-def test_a_run_that_is_a_link_is_not_a_run_of_a_grid(tmp_path: Path) -> None:
-    (tmp_path / "grid" / "runs").mkdir(parents=True)
-    (tmp_path / "grid" / "runs" / "0000").symlink_to(tmp_path)
-    with pytest.raises(StorageError, match="0000"):
-        Grid(tmp_path / "grid").result("0000")
 
 
 @pytest.mark.parametrize("link", ["cls/infer_model", "cls/best_model", "cls"])

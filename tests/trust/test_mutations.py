@@ -45,9 +45,8 @@ def test_damage_of_what_commands_wrote_is_a_result_or_an_error_of_palm(tmp_path:
     written = sys.modules["written"]
     logging.disable(logging.CRITICAL)
     grid = written.Grid(tmp_path / "grid")
-    grid.open("sweep", {"rate": 1})
-    grid.prepare(GridRun("0000", {"global": {}}), keep_models=False)
-    read = {"job": lambda: grid.job("0000"), "open": lambda: grid.open("sweep", {"rate": 1})}
+    grid.prepare(run := GridRun("0000", {"global": {}, "tasks": {}, "backbone": {}}))
+    read = {"job": lambda: grid.job("0000"), "open": lambda: grid.check([run])}
     made = [written.stopped_prediction(tmp_path / "stopped"), written.Written("sweep", grid.path, read)]
     tallies = {one.name: program.tally(one, 9, seed=7) for each in made for one in each.samples()}
     assert len(tallies) > 3

@@ -37,7 +37,6 @@ from palm.core.files.fs import (
 )
 from palm.core.files.manifest import _manifest_text
 from palm.core.invocation import START
-from palm.experiments.grid.folder import Grid, GridRun
 from palm.export.convert import convert
 from palm.predict.loading import load_model
 from palm.reader.predictions import write_records
@@ -412,16 +411,6 @@ def test_a_prediction_replaces_none_of_its_several_inputs(tmp_path: Path, named:
     assert str(table) in str(caught.value)
 
 
-def test_a_grid_says_which_runs_it_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "palm")
-    grid = Grid(tmp_path)
-    grid.open("sweep", {"rate": 1})
-    folder = grid.prepare(GridRun("0000", {"global": {}}), keep_models=False)
-    grid.open("sweep", {"rate": 2}, overwrite=True)
-    assert not list(folder.glob("*.yaml"))
-    assert [message for message in caplog.messages if str(folder) in message]
-
-
 def recorded_run(folder: Path) -> None:
     """A run of task `cls` with all of palm's folders, and a user's copies of models among them."""
     make_folder(folder)
@@ -433,18 +422,6 @@ def recorded_run(folder: Path) -> None:
 
 COPIES = ["copy", "cls/copy", "best/cls_copy", "cls_copy/infer_model"]
 """Where a user may have copied a model or a task's folder, inside the folder of a run."""
-
-
-def test_a_model_that_the_user_copied_into_the_run_of_a_grid_is_kept(tmp_path: Path) -> None:
-    grid = Grid(tmp_path)
-    grid.open("sweep", {"rate": 1})
-    folder = grid.prepare(GridRun("0000", {"global": {}}), keep_models=False)
-    recorded_run(folder / "out")
-    grid.remove_unkept("0000")
-    left = sorted(file.parent.relative_to(folder / "out") for file in folder.rglob("manifest.json"))
-    assert left == sorted(Path(name) for name in (*COPIES, "model"))
-    grid.open("sweep", {"rate": 2}, overwrite=True)
-    assert len(list(folder.rglob("manifest.json"))) == len(left)
 
 
 def test_a_model_that_the_user_copied_into_a_run_or_stage_is_kept(tmp_path: Path) -> None:

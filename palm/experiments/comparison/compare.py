@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import count
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, get_args
 
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
-from palm.core.files.fs import check_replaceable, write_json, write_text
-from palm.core.files.untrusted import read_object
+from palm.core.files.fs import write_json, write_text
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
-from palm.experiments.comparison.setup import Setup, setup_of
+from palm.experiments.comparison.setup import Setup, check_runs, dev_file_of, setup_of
 from palm.experiments.comparison.statistics import smallest_differences
-from palm.experiments.comparison.tuning import UPDATES, Point, describe_tuning, tuned, tuning_problems
 from palm.experiments.comparison.variants import REFERENCE, Budget, Length, Variant
-from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result
+from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result, best_of
 from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, folder_of
 from palm.experiments.search.space import grid_points, space_of
@@ -27,7 +26,11 @@ from palm.train.model_paths import BEST
 from palm.train.run_lock import only_run_in
 
 COMPARE_JSON = "compare.json"
-COMPARE_TABLE = "compare.txt"
+COMPARE_TEXT = "compare.txt"
+COMPARE_TABLE = "compare.csv"
+
+Ways = Sequence[tuple[Variant, Length]]
+"""The variants, first the one with all tasks, and their lengths."""
 
 
 def compare(
@@ -49,7 +52,7 @@ def compare(
     """Train every target alone, all tasks together, and all but each auxiliary; find which tasks help.
 
     Every run is a process with its own folder. The same call resumes a killed comparison, and with more seeds
-    adds the missing runs. The result is also written to `compare.json` and `compare.txt`.
+    adds the missing runs. The result is also written to `compare.json`, `compare.txt` and `compare.csv`.
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
@@ -62,11 +65,11 @@ def compare(
             file other than their dev_file, else `last`: the best of many on the same rows looks too good.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.
         output: the folder; by default `<save_path>_compare`.
-        overwrite: remove the runs of another comparison from the folder.
+        overwrite: put the runs of another comparison in the folder aside.
         keep_models: keep the models and checkpoints of scored runs.
         also: name -> settings of another variant with all tasks.
         tune: setting -> values. Every way is trained with all combinations, and compared with the one that
-            is best on its dev data. `updates` is a factor of the updates of each way.
+            is best on its dev data.
         argv: command-line arguments that override settings.
 
     Raises:
@@ -75,22 +78,6 @@ def compare(
         PalmError: a run failed; finished runs are kept.
     """
     show_on_console()
-    source = Source(config, task_dir, argv)
-    setup, points = _checked(source, seeds, budget, test or {}, model, also or {}, tune or {})
-    with only_run_in(folder := folder_of(setup.settings.save_path, "compare", output)):
-        pool = source.pool(Grid(folder), "compare", workers, setup.settings, keep_models)
-        return _compared(setup, points, pool, seeds, overwrite)
-
-
-def _checked(
-    source: Source,
-    seeds: int,
-    budget: Budget,
-    test: Mapping[str, str | Path],
-    model: str | None,
-    also: Mapping[str, Mapping[str, Any]],
-    tune: Mapping[str, Sequence[Any]],
-) -> tuple[Setup, list[Point]]:
     raise_any(
         [
             *count_problems(2, seeds=seeds),
@@ -98,113 +85,165 @@ def _checked(
             *choice_problems(("best", "last"), model=model or "best"),
         ]
     )
+    source = Source(config, task_dir, argv)
 
-    def at(values: Mapping[str, Any]) -> Setup:
-        own = {name: value for name, value in values.items() if name != UPDATES}
+    def setup_at(values: Mapping[str, Any]) -> Setup:
         # Stages of the configuration already are a variant.
-        others = {name: source.at({"stages": None, **changes, **own}) for name, changes in also.items()}
-        found = setup_of(source.at(own), budget, test, model, others)
-        return replace(found, updates=values.get(UPDATES, 1.0))
+        others = {
+            name: source.edited({"stages": None, **changes, **values})
+            for name, changes in (also or {}).items()
+        }
+        return setup_of(source.edited(values), budget, test or {}, model, others)
 
-    setup = at({})
-    points = [Point(values, at(values)) for values in (grid_points(space_of(tune)) if tune else ())]
-    raise_any(tuning_problems(setup, points) if points else ())
+    setup = setup_at({})
+    points = grid_points(space_of(tune)) if tune else []
+    raise_any(_tuning_problems(setup, tune) if tune else ())
+    setups = list(map(setup_at, points)) or [setup]
     set_verbosity(setup.settings.quiet, setup.settings.verbose)
-    return setup, points
+    with only_run_in(folder := folder_of(setup.settings.save_path, "compare", output)):
+        grid = Grid(folder, setup.data(), keep_models)
+        pool = source.pool(grid, "compare", workers, setup.settings)
+        found = _compared(setup, setups, points, pool, seeds, overwrite)
+        write_json(folder / COMPARE_JSON, found.as_json())
+        write_text(folder / COMPARE_TEXT, f"{found}\n")
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows(found.rows())
+        write_text(folder / COMPARE_TABLE, table.getvalue())
+        return found
+
+
+def _tuning_problems(setup: Setup, tune: Mapping[str, Any]) -> Iterator[str]:
+    """List the reasons why settings cannot be chosen by dev data and then compared on other rows."""
+    for target in setup.tests:
+        if setup.is_dev(target):
+            yield f"tune: dev data chooses the settings of {target!r}; name other rows: --test {target}=FILE"
+        elif dev_file_of(setup.plan, target) is None:
+            yield f"tune: dev data chooses the settings, and task {target!r} has no dev_file"
+    for stage in (stage for each in (setup, *setup.also.values()) for stage in each.given_stages):
+        if own := tune.keys() & stage.keys():
+            yield f"tune: a stage sets {', '.join(sorted(own))} itself; remove it there to have it tuned"
 
 
 def _compared(
     setup: Setup,
-    points: Sequence[Point],
+    setups: Sequence[Setup],
+    points: Sequence[Mapping[str, Any]],
     pool: Pool,
-    seeds: int,
+    number: int,
     overwrite: bool,
 ) -> Outcome:
-    grid = pool.grid
-    for name in (COMPARE_JSON, COMPARE_TABLE):
-        check_replaceable(grid.path / name)
-    # The seeds are left out, so a comparison with more seeds continues in the same folder.
-    tried = {"tune": [dict(point.values) for point in points]} if points else {}
-    grid.open("compare", {**setup.about(), **tried}, overwrite, grows=("also", "data"))
     ways = setup.ways()
-    logger.info("%s", setup.equal(ways))
+    equal = setup.equal(ways[0][1])
+    logger.info("%s", equal)
     for target, rows in setup.num_rows().items():
         message = "%s: %d seeds and %d rows can show differences above %.0f to %.0f points"
-        logger.info(message, target, seeds, rows, *smallest_differences(seeds, rows))
-    settings = setup.settings
-    chosen = range(settings.random_seed, settings.random_seed + seeds)
-    runs = setup.runs(ways, chosen)  # report all errors before the first run
-    best = tuned(setup, points, ways, lambda trials: _trained(pool, trials)) if points else {}
-    if best:
-        runs = setup.runs(ways, chosen, {variant: point.setup for variant, point in best.items()})
-    return _outcome(grid, setup, ways, _trained(pool, runs), chosen, describe_tuning(points, best))
+        logger.info(message, target, number, rows, *smallest_differences(number, rows))
+    seeds = range(setup.settings.random_seed, setup.settings.random_seed + number)
+    chosen: dict[str, int] = {}
+    if points:
+        chosen = _tuned(ways, setups, pool, seeds[0], overwrite)
+        shown = "; ".join(f"{variant} {json.dumps(points[k])}" for variant, k in chosen.items())
+        equal += f" Each way has the settings with its best dev score, with the first seed: {shown}."
+    runs = _runs(ways, setups, seeds, chosen)
+    return _outcome(setup, ways, equal, _trained(pool, runs, overwrite), seeds, chosen, pool.grid)
 
 
-def _keep_earlier(folder: Path, found: Outcome) -> None:
-    """Copy an earlier result, if it differs from this one, to the first free `compare-N.json`."""
-    file = folder / COMPARE_JSON
-    if file.is_file() and (earlier := read_object(file)) != found.as_json():
-        names = (folder / f"compare-{number}.json" for number in count(1))
-        kept = next(name for name in names if not name.exists())
-        write_json(kept, earlier)
-        logger.info("the earlier result is kept as %s", kept)
+def _tuned(ways: Ways, setups: Sequence[Setup], pool: Pool, seed: int, overwrite: bool) -> dict[str, int]:
+    """Train every way with all settings and one seed; return variant -> the number of its best.
+
+    The runs with the chosen settings are those of the comparison with this seed.
+    """
+    each = [{variant.name: k for variant, _ in ways} for k in range(len(setups))]
+    results = _trained(
+        pool,
+        [run for chosen in each for run in _runs(ways, setups, [seed], chosen)],
+        overwrite,
+        may_fail=True,
+    )
+    best = {}
+    for variant, _ in ways:
+        scores = (best_of(results[_name(variant, seed, chosen)][1])[1] for chosen in each)
+        known = {k: score for k, score in enumerate(scores) if score is not None}
+        if not known:
+            raise PalmError(
+                f"tune: no run of {variant.name} finished with a dev score; try lower learning rates"
+            )
+        best[variant.name] = max(known, key=known.__getitem__)
+    return best
 
 
-def _trained(pool: Pool, runs: Sequence[GridRun]) -> dict[str, Result]:
-    """Train all runs; return run -> its result."""
+def _name(variant: Variant, seed: int, chosen: Mapping[str, int]) -> str:
+    return f"{variant.name}{f'-{chosen[variant.name]}' if chosen else ''}-seed{seed}"
+
+
+def _runs(
+    ways: Ways, setups: Sequence[Setup], seeds: Sequence[int], chosen: Mapping[str, int]
+) -> list[GridRun]:
+    """Return the runs of all ways; `chosen` is the number of each variant's setup if there are several."""
+    return [
+        setups[chosen.get(variant.name, 0)].run(_name(variant, seed, chosen), variant, length, seed)
+        for seed in seeds
+        for variant, length in ways
+    ]
+
+
+def _trained(
+    pool: Pool, runs: Sequence[GridRun], overwrite: bool, may_fail: bool = False
+) -> dict[str, tuple[str, Result]]:
+    """Train runs, equal ones once; return run -> the one that was trained for it, and its result.
+
+    Raises:
+        PalmError: a run failed, unless it `may_fail`.
+    """
+    # A seed cannot cause an error, so one run of each variant is enough.
+    check_runs({run.name.rpartition("-seed")[0]: run for run in runs})
+    first: dict[str, GridRun] = {}
+    same = {run.name: first.setdefault(json.dumps(run.about()), run).name for run in runs}
+    pool.grid.check(first.values(), overwrite)
     results: dict[str, Result] = {}
-    progress = GridProgress({run.name: run.steps for run in runs})
+    progress = GridProgress({run.name: run.steps for run in first.values()})
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
-        if result["state"] != "done" and run.test:
+        if result["state"] != "done" and not may_fail:
             raise PalmError(f"run {run.name} has no result to compare: {result['why']}")
-        shown = []
+        shown = [result["why"]] if result["why"] else []
         for task, scored in result["test"].items():
             name, value = next(iter(scored["scores"].items()))
             shown.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
         progress.report(run.name, result, is_old, ", ".join(shown))
         results[run.name] = result
 
-    pool.train(runs, done)
-    return results
+    pool.train(first.values(), done)
+    return {name: (trained, results[trained]) for name, trained in same.items()}
 
 
 def _outcome(
-    grid: Grid,
     setup: Setup,
-    ways: Sequence[tuple[Variant, Length]],
-    results: Mapping[str, Result],
+    ways: Ways,
+    equal: str,
+    results: Mapping[str, tuple[str, Result]],
     seeds: Sequence[int],
-    tuning: str,
+    chosen: Mapping[str, int],
+    grid: Grid,
 ) -> Outcome:
-    """Compare the runs' results; write the outcome as JSON and as text."""
+    """Compare the runs' results."""
+    own = {variant.name: [results[_name(variant, seed, chosen)] for seed in seeds] for variant, _ in ways}
     rows = {}
     described = {}
     for target, path in setup.tests.items():
         rows[target] = {
             variant.name: [
-                read_rows(grid.folder(f"{variant.name}-seed{seed}") / ROWS / f"{target}.jsonl")
-                for seed in seeds
+                read_rows(grid.folder(run) / ROWS / f"{target}.jsonl") for run, _ in own[variant.name]
             ]
             for variant, _ in ways
             if target in variant.tasks
         }
-        first = results[f"{REFERENCE}-seed{seeds[0]}"]["test"][target]
-        kind = "best" if first["model"] == BEST else "last"
-        number = len(rows[target][REFERENCE][0])
-        described[target] = Scoring(str(path), first["metric"], number, kind, setup.is_dev(target))
+        scored = own[REFERENCE][0][1]["test"][target]
+        kind = "best" if scored["model"] == BEST else "last"
+        count = len(rows[target][REFERENCE][0])
+        described[target] = Scoring(str(path), scored["metric"], count, kind, setup.is_dev(target))
     timed = [
-        (variant, length, mean(results[f"{variant.name}-seed{seed}"]["seconds"] for seed in seeds))
+        (variant, length, mean(result["seconds"] for _, result in own[variant.name]))
         for variant, length in ways
     ]
-    found = outcome_of(timed, rows, described, list(seeds), setup.budget, setup.equal(ways) + tuning)
-    if tuning:
-        verdicts = {
-            task: f"{verdict} (each way with its best settings by dev data)"
-            for task, verdict in found.verdicts.items()
-        }
-        found = replace(found, verdicts=verdicts)
-    _keep_earlier(grid.path, found)
-    write_json(grid.path / COMPARE_JSON, found.as_json())
-    write_text(grid.path / COMPARE_TABLE, f"{found}\n")
-    return found
+    return outcome_of(timed, rows, described, list(seeds), setup.budget, equal)

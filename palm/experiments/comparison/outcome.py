@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from palm.core.errors import PalmError
-from palm.core.files.records import check_unchanged
 from palm.core.files.untrusted import parse_json, wrap_read_errors
 from palm.core.shown import aligned
 from palm.experiments.comparison.statistics import (
@@ -22,13 +21,16 @@ from palm.experiments.comparison.statistics import (
     paired_difference,
     t_quantile,
 )
-from palm.experiments.comparison.variants import ALONE, REFERENCE, STAGED, Budget, Length, Variant
+from palm.experiments.comparison.variants import REFERENCE, STAGED, Budget, Length, Variant
 from palm.metrics import METRICS, Metric
 from palm.metrics.resampling import Floats, Pair, resampled_scores
 
 COMPARE_FORMAT = "palm-comparison"
-COMPARE_VERSION = 1
+COMPARE_VERSION = 2
 RESAMPLES = 2000
+
+MOST_LETTERS = 120
+"""Length of a verdict; everything else is in the table."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,9 @@ class SeedScores:
         deviation = float(values.std(ddof=1))
         return cls(values.tolist(), float(values.mean()), deviation, deviation / len(values) ** 0.5)
 
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} ± {self.deviation:.4f}"
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -96,31 +101,46 @@ class Answer:
 
     Args:
         target: the task.
-        reference: the name of the first way: `together`, `staged`, or one of `also`.
-        reference_label: its name in a verdict.
-        variant: the name of the other variant.
-        label: its name in a verdict.
+        way: the first way.
+        against: the second way.
         unit: of the difference.
-        difference: reference - other variant; above 0, the reference is better.
+        difference: way - against; above 0, the way is better.
+        judged: whether it enters the verdicts; of two controls alone, only the better one does.
         comparisons: the number of comparisons for which its interval and p-value are corrected: all planned
             ones, or all with variants of `also`.
         p_corrected: the p-value after that correction.
-        verdict: of the reference: `better` or `worse`; the same after `perhaps` if only the p-value before
-            the correction supports it; or `no difference`.
-        judged: whether it enters the verdicts; of two controls alone, only the better one does.
+        direction: 1 if the way is better, -1 if it is worse, 0 if even the p-value before the correction does
+            not support either.
+        is_certain: whether the corrected p-value supports it.
     """
 
     target: str
-    reference: str
-    reference_label: str
-    variant: str
-    label: str
+    way: Variant
+    against: Variant
     unit: str
     difference: Difference
+    judged: bool
     comparisons: int = 1
     p_corrected: float = 1.0
-    verdict: str = "no difference"
-    judged: bool = True
+    direction: int = 0
+    is_certain: bool = False
+
+    def words(self, better: str, worse: str, sign: int = 1) -> str:
+        """Return the word for its direction times `sign`, after `perhaps` if it is not certain."""
+        if self.direction == 0:
+            return "no difference"
+        word = better if sign * self.direction > 0 else worse
+        return word if self.is_certain else f"perhaps {word}"
+
+    @property
+    def verdict(self) -> str:
+        """`better` or `worse`, perhaps after `perhaps`, or `no difference`."""
+        return self.words("better", "worse")
+
+    @property
+    def interval(self) -> str:
+        """The 95 % interval of the difference."""
+        return f"{self.difference.low:+.2f} to {self.difference.high:+.2f}"
 
 
 @dataclass(frozen=True)
@@ -134,9 +154,6 @@ class Outcome:
         tests: target -> the rows that it was compared on.
         variants: the ways of training.
         answers: the comparisons.
-        verdicts: target -> its verdict, in words.
-        helpers: auxiliary -> target -> `helpful`, `harmful`, either of them after `perhaps`, or
-            `no difference`.
     """
 
     budget: Budget
@@ -145,45 +162,93 @@ class Outcome:
     tests: Mapping[str, Scoring]
     variants: Sequence[Trained]
     answers: Sequence[Answer]
-    verdicts: Mapping[str, str]
-    helpers: Mapping[str, Mapping[str, str]]
+
+    @property
+    def auxiliaries(self) -> dict[str, dict[str, str]]:
+        """Auxiliary -> target -> `helpful`, `harmful`, either after `perhaps`, or `no difference`.
+
+        An auxiliary is judged by the variant that leaves out only it.
+        """
+        everything = set(self.variants[0].variant.tasks)
+        found: dict[str, dict[str, str]] = {}
+        for answer in filter(lambda each: each.judged, self.answers):
+            for other, sign in ((answer.way, -1), (answer.against, 1)):
+                left_out = everything.difference(other.tasks)
+                if len(left_out) == 1 and REFERENCE in (answer.way.name, answer.against.name):
+                    own = found.setdefault(left_out.pop(), {})
+                    own[answer.target] = answer.words("helpful", "harmful", sign)
+        return found
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Target -> its verdict in one line."""
+        return {target: _one_line(target, self) for target in self.tests}
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it, JSON-ready."""
-        return {"format": COMPARE_FORMAT, "version": COMPARE_VERSION, **json.loads(json.dumps(asdict(self)))}
+        found = asdict(self) | {"auxiliaries": self.auxiliaries, "verdicts": self.verdicts}
+        for answer, each in zip(self.answers, found["answers"], strict=True):
+            each |= {"way": answer.way.name, "against": answer.against.name, "verdict": answer.verdict}
+        return {"format": COMPARE_FORMAT, "version": COMPARE_VERSION, **json.loads(json.dumps(found))}
+
+    def rows(self) -> list[list[str]]:
+        """Return the comparisons as a table with a header."""
+        head = ["task", "way", "score", "against", "score", "difference", "95 % interval"]
+        found = [[*head, "p", "p corrected", "verdict"]]
+        scores = {trained.variant.name: trained.scores for trained in self.variants}
+        for answer in self.answers:
+            target = answer.target
+            both = [(way.label, str(scores[way.name][target])) for way in (answer.way, answer.against)]
+            difference = f"{answer.difference.mean:+.2f} {answer.unit}"
+            p_values = [_p(answer.difference.p_value), _p(answer.p_corrected)]
+            found.append([target, *both[0], *both[1], difference, answer.interval, *p_values, answer.verdict])
+        return found
 
     def __str__(self) -> str:
         head = ["variant", "tasks", "updates", "s/run", *(f"{t}: {self.tests[t].metric}" for t in self.tests)]
-        rows = [head]
-        for each in self.variants:
-            found = [each.scores.get(target) for target in self.tests]
-            cells = ["" if own is None else f"{own.mean:.4f} ± {own.deviation:.4f}" for own in found]
-            way = each.variant
-            rows.append(
-                [way.name, ", ".join(way.tasks), str(each.length.total), f"{each.seconds:.0f}", *cells]
-            )
-        compared = [
-            ["task", "variant", "against", "difference", "95 % interval", "p", "p corrected", "verdict"]
+        trained = [
+            [
+                *(each.variant.name, ", ".join(each.variant.tasks)),
+                *(str(each.length.total), f"{each.seconds:.0f}"),
+                *(str(each.scores.get(target, "")) for target in self.tests),
+            ]
+            for each in self.variants
         ]
-        for answer in self.answers:
-            effect = answer.difference
-            interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
-            numbers = [f"{effect.mean:+.2f} {answer.unit}", interval, _p(effect.p_value)]
-            ways = [answer.reference_label, answer.label]
-            compared.append([answer.target, *ways, *numbers, _p(answer.p_corrected), answer.verdict])
         tested = (
             f"{task}: {on.rows} rows of {on.file}{' (dev_file)' if on.is_dev else ''}, {on.model} model"
             for task, on in self.tests.items()
         )
         mean = f"Mean ± standard deviation over {len(self.seeds)} seeds."
-        verdicts = (f"{task}: {verdict}" for task, verdict in self.verdicts.items())
-        return "\n".join(
-            [self.equal, *tested, "", *aligned(rows), mean, "", *aligned(compared), "", *verdicts]
-        )
+        tables = [*aligned([head, *trained]), mean, "", *aligned(self.rows())]
+        return "\n".join([self.equal, *tested, "", *tables, "", *self.verdicts.values()])
 
 
 def _p(value: float) -> str:
     return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
+
+
+def _one_line(target: str, outcome: Outcome) -> str:
+    """Return the verdict about a target: each way against the target alone, then each auxiliary."""
+    parts = [
+        _against_alone(answer)
+        for answer in outcome.answers
+        if answer.target == target and answer.judged and answer.against.is_alone
+    ]
+    parts += [f"{task} {own[target]}" for task, own in outcome.auxiliaries.items() if target in own]
+    line = f"{target}: {parts[0]}"
+    for part in parts[1:]:
+        if len(line) + len(part) > MOST_LETTERS - len("; ; …"):
+            return f"{line}; …"
+        line += f"; {part}"
+    return line
+
+
+def _against_alone(answer: Answer) -> str:
+    found = answer.difference
+    interval = f"({found.low:+.1f} to {found.high:+.1f})"
+    if answer.direction == 0:
+        return f"{answer.way.label} and alone: no difference {interval}"
+    return f"{answer.way.label} {answer.verdict} than alone by {abs(found.mean):.1f} {answer.unit} {interval}"
 
 
 Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
@@ -191,16 +256,6 @@ Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
 
 Scored = tuple[Floats, Floats]
 """Scores of a variant on all rows, float64[seeds], and on resamples of them, float64[resamples, seeds]."""
-
-
-def _corrected_apart(
-    answers: Sequence[Answer], asked: Collection[str], tests: Mapping[str, Scoring]
-) -> list[Answer]:
-    """Correct planned comparisons together, and those with variants of `also` separately."""
-    families: dict[bool, list[Answer]] = {False: [], True: []}
-    for each in answers:
-        families[each.reference in asked or each.variant in asked].append(each)
-    return [each for family in families.values() for each in _corrected(family, tests)]
 
 
 def outcome_of(
@@ -232,37 +287,71 @@ def outcome_of(
         scored = _scored(metric, target, by_variant, resamples)
         for name, (values, _) in scored.items():
             scores[name][target] = SeedScores.of(values)
-        known = [(variant, length) for variant, length, _ in variants if variant.name in by_variant]
-        for pairs in _pairs(known):
-            found = [_answer(target, *pair, metric, scored) for pair in pairs]
-            least = min(found, key=lambda answer: answer.difference.mean)
-            answers += [replace(answer, judged=answer is least) for answer in found]
+        for pairs in _pairs([(variant, each) for variant, each, _ in variants if variant.name in by_variant]):
+            found = [_difference(metric, scored, *pair) for pair in pairs]
+            least = min(found, key=lambda each: each.mean)
+            unit = f"points of {metric.main}" if metric.higher_is_better else metric.main
+            answers += [
+                Answer(target, *pair, unit, each, judged=each is least)
+                for pair, each in zip(pairs, found, strict=True)
+            ]
     asked = {variant.name for variant, _, _ in variants if variant.is_way} - {REFERENCE, STAGED}
     answers = _corrected_apart(answers, asked, tests)
     trained = [Trained(*way, scores[way[0].name]) for way in variants]
-    verdicts = {
-        target: "; ".join(_verdict_text(a, len(seeds)) for a in answers if a.target == target and a.judged)
-        for target in rows
-    }
-    return Outcome(budget, equal, list(seeds), tests, trained, answers, verdicts, _helpers(variants, answers))
+    return Outcome(budget, equal, list(seeds), tests, trained, answers)
 
 
 def _pairs(known: Sequence[tuple[Variant, Length]]) -> Iterator[list[tuple[Variant, Variant]]]:
     """Yield lists of pairs to compare; only the worst result of a list is judged.
 
     Each way of all tasks is compared with the target alone, with its own steps and with as many updates; and
-    the reference is compared with every other variant.
+    every other variant with the reference.
     """
     alone = [(variant, length.total) for variant, length in known if variant.is_alone]
     reference = known[0][0]
     for variant, length in known:
         if not variant.is_alone and variant is not reference:
-            yield [(reference, variant)]
+            yield [(variant, reference)]
         if variant.is_way and alone:
             own, _ = alone[0]
             # The one whose number of updates comes closest to that of this way.
             longer, _ = min(alone, key=lambda each: abs(each[1] - length.total))
             yield [(variant, control) for control in ((own,) if longer is own else (own, longer))]
+
+
+def _scored(
+    metric: type[Metric], target: str, by_variant: Mapping[str, Sequence[Sequence[Pair]]], resamples: int
+) -> dict[str, Scored]:
+    """Score variants on all rows and on resamples of them."""
+    runs = [pairs for each in by_variant.values() for pairs in each]
+    if len({len(pairs) for pairs in runs}) > 1:
+        raise PalmError(f"task {target!r}: runs were scored on different numbers of rows; use --overwrite")
+    scores, resampled = resampled_scores(metric, runs, resamples, np.random.default_rng(0))
+    # A score that is not a number is the worst possible one, or the worst seen if there is no such bound.
+    both = np.concatenate([scores, resampled.ravel()])
+    worst = metric.worst if metric.higher_is_better else float(both.max(initial=0.0, where=np.isfinite(both)))
+    ends = np.cumsum([len(each) for each in by_variant.values()])[:-1]
+    whole = np.split(np.where(np.isfinite(scores), scores, worst), ends)
+    parts = np.split(np.where(np.isfinite(resampled), resampled, worst), ends, axis=1)
+    return dict(zip(by_variant, zip(whole, parts, strict=True), strict=True))
+
+
+def _difference(
+    metric: type[Metric], scored: Mapping[str, Scored], way: Variant, against: Variant
+) -> Difference:
+    factor = 100 / metric.perfect if metric.higher_is_better else -1.0
+    pairs = zip(scored[way.name], scored[against.name], strict=True)
+    return paired_difference(*(factor * (one - other) for one, other in pairs))
+
+
+def _corrected_apart(
+    answers: Sequence[Answer], asked: Collection[str], tests: Mapping[str, Scoring]
+) -> list[Answer]:
+    """Correct planned comparisons together, and those with variants of `also` separately."""
+    families: dict[bool, list[Answer]] = {False: [], True: []}
+    for each in answers:
+        families[each.way.name in asked].append(each)
+    return [each for family in families.values() for each in _corrected(family, tests)]
 
 
 def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[Answer]:
@@ -280,15 +369,15 @@ def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> list[
         most = _largest_difference(METRICS[tests[answer.target].metric])
         low = max(effect.mean - half, -most)
         high = min(effect.mean + half, most)
-        direction = "better" if effect.mean > 0 else "worse"
-        verdict = "no difference" if effect.p_value >= LEVEL else f"perhaps {direction}"
+        direction = 0 if effect.p_value >= LEVEL else 1 if effect.mean > 0 else -1
         found.append(
             replace(
                 answer,
                 difference=replace(effect, low=low, high=high),
                 comparisons=len(answers),
                 p_corrected=p,
-                verdict=direction if p < LEVEL else verdict,
+                direction=direction,
+                is_certain=p < LEVEL,
             )
         )
     return found
@@ -299,83 +388,11 @@ def _largest_difference(metric: type[Metric]) -> float:
     return 100 * (1 - metric.worst / metric.perfect) if metric.higher_is_better else math.inf
 
 
-def _scored(
-    metric: type[Metric], target: str, by_variant: Mapping[str, Sequence[Sequence[Pair]]], resamples: int
-) -> dict[str, Scored]:
-    """Score variants on all rows and on resamples of them."""
-    runs = [pairs for each in by_variant.values() for pairs in each]
-    if len({len(pairs) for pairs in runs}) > 1:
-        raise PalmError(f"task {target!r}: runs were scored on different numbers of rows; use --overwrite")
-    scores, resampled = resampled_scores(metric, runs, resamples, np.random.default_rng(0))
-    ends = np.cumsum([len(each) for each in by_variant.values()])[:-1]
-    # A score that is not a number counts as 0, as it does when the best model is chosen.
-    whole = np.split(np.nan_to_num(scores, nan=0.0), ends)
-    parts = np.split(np.nan_to_num(resampled, nan=0.0), ends, axis=1)
-    return dict(zip(by_variant, zip(whole, parts, strict=True), strict=True))
-
-
-def _answer(
-    target: str,
-    reference: Variant,
-    variant: Variant,
-    metric: type[Metric],
-    scored: Mapping[str, Scored],
-) -> Answer:
-    factor = 100 / metric.perfect if metric.higher_is_better else -1.0
-    unit = f"points of {metric.main}" if metric.higher_is_better else metric.main
-    pairs = zip(scored[reference.name], scored[variant.name], strict=True)
-    return Answer(
-        target=target,
-        reference=reference.name,
-        reference_label=reference.label,
-        variant=variant.name,
-        label=variant.label,
-        unit=unit,
-        difference=paired_difference(*(factor * (one - other) for one, other in pairs)),
-    )
-
-
-def _verdict_text(answer: Answer, seeds: int) -> str:
-    """Return a verdict in words: of a way against a target alone, else of a variant against the reference."""
-    found = answer.difference
-    way = answer.reference_label
-    is_alone = answer.label.startswith(ALONE)
-    interval = f"({found.low:+.1f} to {found.high:+.1f})"
-    if answer.verdict == "no difference":
-        about = f"{way} and {answer.label}" if is_alone else answer.label
-        return f"{about}: no difference that {seeds} seeds can show {interval}"
-    by = f"by {abs(found.mean):.1f} {answer.unit} {interval}"
-    if answer.verdict.startswith("perhaps"):
-        corrected = f"after correction for {answer.comparisons} comparisons (p {_p(answer.p_corrected)})"
-        by += f", not certain {corrected}"
-    if is_alone:
-        return f"{way} is {answer.verdict} than {answer.label} {by}"
-    opposite = {"better": "worse", "worse": "better"}
-    *perhaps, word = answer.verdict.split()
-    return f"{answer.label}: {' '.join([*perhaps, opposite[word]])} {by}"
-
-
-def _helpers(
-    variants: Sequence[tuple[Variant, Length, float]], answers: Sequence[Answer]
-) -> dict[str, dict[str, str]]:
-    """Judge each auxiliary by the variant that leaves out only it: auxiliary -> target -> word."""
-    everything = set(variants[0][0].tasks)
-    left_out = {variant.name: everything - {*variant.tasks} for variant, _, _ in variants}
-    found: dict[str, dict[str, str]] = {}
-    for answer in answers:
-        if answer.judged and answer.reference == REFERENCE and len(left_out[answer.variant]) == 1:
-            (helper,) = left_out[answer.variant]
-            word = answer.verdict.replace("better", "helpful").replace("worse", "harmful")
-            found.setdefault(helper, {})[answer.target] = word
-    return found
-
-
 def read_rows(path: Path) -> list[Pair]:
     """Read prediction and truth of every row that a run was scored on.
 
     Raises:
-        StorageError: the file is missing or was changed.
+        StorageError: the file is missing or cannot be read.
     """
-    check_unchanged(path, "restore it, or remove the folder of its run, so that palm trains it again")
     with wrap_read_errors(path), path.open("rb") as file:
         return [(line["prediction"], line["truth"]) for line in map(parse_json, file)]

@@ -12,7 +12,7 @@ from typing import Any
 
 from palm.config import Config, read_config
 from palm.controller.build import build, open_data
-from palm.controller.document import Document, data_checksums, document, result_settings
+from palm.controller.document import Document, data_checksums, document
 from palm.controller.plan import Plan, plan
 from palm.controller.saved_model import targets_of
 from palm.controller.settings import RunSettings
@@ -35,6 +35,7 @@ from palm.experiments.comparison.variants import (
     variants_of,
 )
 from palm.experiments.grid.folder import GridRun
+from palm.experiments.grid.source import devices_of
 from palm.reader.tables.files import is_data
 from palm.train.planning import StepPlan
 
@@ -56,7 +57,6 @@ class Setup:
         stages: the planned stages of the configuration; empty if it has none.
         also: name -> the setup of another variant with all tasks.
         as_given: whether its length is set by its own settings instead of the budget.
-        updates: factor of the length of every run.
     """
 
     config: Config
@@ -68,20 +68,10 @@ class Setup:
     stages: Sequence[StagePlan] = ()
     also: Mapping[str, Setup] = field(default_factory=dict)
     as_given: bool = False
-    updates: float = 1.0
 
-    def about(self) -> dict[str, Any]:
-        """Return everything that its runs depend on, JSON-ready."""
-        return {
-            "budget": self.budget,
-            "model": self.model,
-            "test": {name: str(path.absolute()) for name, path in self.tests.items()},
-            "settings": self._settings,
-            "data": data_checksums(
-                [self.plan, *(other.plan for other in self.also.values())], self.tests.values()
-            ),
-            "also": {name: other._settings for name, other in self.also.items()},
-        }
+    def data(self) -> dict[str, str]:
+        """Return file -> checksum of all data of its runs."""
+        return data_checksums([self.plan, *(other.plan for other in self.also.values())], self.tests.values())
 
     def ways(self) -> list[tuple[Variant, Length]]:
         """Return the variants, first the one with all tasks, and their lengths.
@@ -97,18 +87,12 @@ class Setup:
         for name, other in own.items():
             label = "in stages" if name == STAGED else name
             length, stages = other._length(whole)
-            changes = {"stages": stages}
-            ways.append((Variant(name, label, names, changes, is_way=True, as_given=other.as_given), length))
+            ways.append((Variant(name, label, names, {"stages": stages}, is_way=True), length))
         return [*ways, *controls_of(ways, whole)]
-
-    @property
-    def _devices(self) -> int:
-        # The steps of a run depend on its number of devices, so all runs use one by default.
-        return 1 if self.settings.num_devices == "auto" else self.settings.num_devices
 
     def _planned(self) -> StepPlan:
         """Return the plan of all tasks with these settings; their data is in the cache afterwards."""
-        return open_data(build(self.plan, self.config.place), self._devices)
+        return open_data(build(self.plan, self.config.place), devices_of(self.settings))
 
     def num_rows(self) -> dict[str, int]:
         """Return target -> the number of examples in its test file."""
@@ -124,14 +108,17 @@ class Setup:
         epochs = self.settings.num_epochs
         if not self.stages:
             plan = self._planned()
-            own = length_of(plan, epochs)
-            return own if self.as_given else fitted(plan, epochs, whole, self.budget), None
-        plans = list(steps_of(self.stages, self._devices).values())
+            return length_of(plan, epochs) if self.as_given else fitted(
+                plan, epochs, whole, self.budget
+            ), None
+        plans = list(steps_of(self.stages, devices_of(self.settings)).values())
         # All stages are scaled by the same factor, so they keep their proportions.
         factor = 1.0 if self.as_given else self._spent(whole) / sum(map(self._spent, plans))
-        plans = [planned(plan, None, _times(factor, plan.total_steps)) for plan in plans]
-        limits = [{"num_epochs": None, "max_steps": plan.max_steps} for plan in plans]
-        stages = [{**stage, **limit} for stage, limit in zip(self._stages or (), limits, strict=True)]
+        plans = [planned(plan, None, max(1, round(factor * plan.total_steps))) for plan in plans]
+        stages = [
+            {**stage, "num_epochs": None, "max_steps": plan.max_steps}
+            for stage, plan in zip(self.given_stages, plans, strict=True)
+        ]
         steps = Counter[str]()
         for plan in plans:
             steps.update(plan.expected_steps)
@@ -145,103 +132,63 @@ class Setup:
         return sum(task.expected_steps for task in plan.tasks if task.name in self.tests)
 
     @property
-    def _settings(self) -> dict[str, Any]:
-        return result_settings(document(self.config, self.plan, self.config.tasks, stages=self._stages))
+    def given_stages(self) -> list[dict[str, Any]]:
+        """The stages as given."""
+        return absolute_stages(self.config, self.plan, self.stages) if self.stages else []
 
-    @property
-    def _stages(self) -> list[dict[str, Any]] | None:
-        return absolute_stages(self.config, self.plan, self.stages) if self.stages else None
-
-    def runs(
-        self,
-        ways: Sequence[tuple[Variant, Length]],
-        seeds: Sequence[int],
-        points: Mapping[str, Setup] = MappingProxyType({}),
-    ) -> list[GridRun]:
-        """Return the runs of all variants, ordered by seed.
-
-        Each variant is built once, and discarded, before any of them trains.
-
-        Args:
-            ways: the variants.
-            seeds: of their runs.
-            points: variant -> the comparison with its own settings, if they differ from these.
-
-        Raises:
-            ConfigError: a variant has errors of its own, such as settings that need other tasks.
-        """
-        runs = [
-            points.get(variant.name, self)._run(variant, length, seed)
-            for seed in seeds
-            for variant, length in ways
-        ]
-        problems: list[str] = []
-        # A seed cannot cause an error, so the runs of one seed are enough.
-        for run in runs[: len(ways)]:
-            config = read_config(run.settings, argv=[])
-            try:
-                parts = plan(config, for_train=True)
-                build(parts, config.place)
-                stages_of(config, parts)
-            except ConfigError as error:
-                problems += [f"variant {run.name.rpartition('-seed')[0]}: {line}" for line in error.problems]
-        raise_any(problems)
-        return runs
-
-    def _run(self, variant: Variant, length: Length, seed: int) -> GridRun:
-        changes = {
-            "num_epochs": length.num_epochs,
-            "max_steps": length.max_steps,
-            "random_seed": seed,
-            "num_devices": self._devices,
-            **variant.changes,
-        }
-        if self.updates != 1:
-            changes |= {"num_epochs": None, "max_steps": _times(self.updates, length.total)}
-            stages = variant.changes.get("stages") or ()
-            longer = [{**stage, "max_steps": _times(self.updates, stage["max_steps"])} for stage in stages]
-            changes["stages"] = longer or None
+    def run(self, name: str, variant: Variant, length: Length, seed: int) -> GridRun:
+        """Return a run of a variant."""
         source = self.also.get(variant.name, self)
-        settings = document(source.config, source.plan, variant.tasks, **changes)
+        settings = document(
+            source.config,
+            source.plan,
+            variant.tasks,
+            num_epochs=length.num_epochs,
+            max_steps=length.max_steps,
+            random_seed=seed,
+            num_devices=devices_of(self.settings),
+            **variant.changes,
+        )
         balance = {} if source.plan.balance is None else source.plan.balance[1]
         for line in drop_missing(settings, ("balance", *balance)):
             if seed == self.settings.random_seed:
                 logger.info("variant %s: %s", variant.name, line)
         tests = {task: str(self.tests[task].absolute()) for task in variant.tasks if task in self.tests}
-        return GridRun(
-            f"{variant.name}-seed{seed}", settings, _times(self.updates, length.total), tests, self.model
-        )
+        return GridRun(name, settings, length.total, tests, self.model)
 
-    def equal(self, ways: Sequence[tuple[Variant, Length]]) -> str:
-        """Describe what is equal in all variants, in words and numbers."""
-        updates = ", ".join(f"{variant.name} {length.total}" for variant, length in ways)
-        stops = self.settings.early_stopping_patience > 0
-        late = "; with early stopping, these are upper limits" if stops else ""
-        reference = ways[0][1]
-        if self.budget == "target":
-            each = ", ".join(f"{name} {reference.steps[name]}" for name in self.tests)
-            equal = f"Equal target steps, except for rounding: {each}; updates: {updates}{late}."
-        else:
-            own = "; ".join(f"{way.name}: {length}" for way, length in ways if not way.is_alone)
-            equal = f"Equal updates: {reference.total}; steps of tasks: {own}; all updates: {updates}{late}."
-        judged = (
-            "Each way is judged against the better of two runs of the target alone: with the same steps as "
-            "among all tasks, and with as many updates as that way."
+    def equal(self, whole: Length) -> str:
+        """Describe what is equal in all variants; `whole` is the length of the run of all tasks."""
+        steps = ", ".join(f"{name} {whole.steps[name]}" for name in self.tests)
+        equal = f"steps of targets ({steps})" if self.budget == "target" else f"updates ({whole.total})"
+        return (
+            f"All ways to train several tasks have equal {equal}, and are judged against the better of "
+            "two runs of the target alone: with as many steps as among all tasks, and with as many updates."
         )
-        apart = "".join(f" {way.name}, as given: {length}." for way, length in ways if way.as_given)
-        return f"{equal} {judged}{apart}"
 
     def is_dev(self, target: str) -> bool:
         """Check whether a target is compared on its dev_file."""
         return self.tests[target] == dev_file_of(self.plan, target)
 
-    def given_stages(self) -> list[dict[str, Any]]:
-        """Return the stages of this comparison and of the variants in `also`, as given."""
-        return [stage for each in (self, *self.also.values()) for stage in each._stages or ()]
 
+def check_runs(runs: Mapping[str, GridRun]) -> None:
+    """Build the model of each variant once, and discard it, so that errors come before the first run.
 
-def _times(factor: float, steps: int) -> int:
-    return max(1, round(factor * steps))
+    Args:
+        runs: variant -> one of its runs.
+
+    Raises:
+        ConfigError: a variant has errors of its own, such as settings that need other tasks.
+    """
+    problems: list[str] = []
+    for variant, run in runs.items():
+        config = read_config(run.settings, argv=[])
+        try:
+            parts = plan(config, for_train=True)
+            build(parts, config.place)
+            stages_of(config, parts)
+        except ConfigError as error:
+            problems += [f"variant {variant}: {line}" for line in error.problems]
+    raise_any(problems)
 
 
 def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]:
@@ -294,8 +241,7 @@ def setup_of(
     is_apart = all(path != dev_file_of(whole, name) for name, path in tests.items())
     which = model or ("best" if is_apart else "last")
     setup = Setup(config, whole, settings, budget, tests, which, stages_of(config, whole))
-    others = {name: _changed(setup, name, each) for name, each in also.items()}
-    return replace(setup, also=others)
+    return replace(setup, also={name: _changed(setup, name, each) for name, each in also.items()})
 
 
 def _changed(setup: Setup, name: str, config: Config) -> Setup:

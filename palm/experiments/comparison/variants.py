@@ -34,7 +34,6 @@ class Variant:
         tasks: the tasks that it trains, in the configuration's order.
         changes: settings of the whole run in which it differs.
         is_way: whether it trains all tasks, and so is judged against every target alone.
-        as_given: whether its length is set by its own settings instead of the budget.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Variant:
     tasks: Sequence[str]
     changes: Mapping[str, Any] = field(default_factory=dict)
     is_way: bool = False
-    as_given: bool = False
 
     @property
     def is_alone(self) -> bool:

@@ -1,30 +1,24 @@
-"""The folder of a grid: its description, and for every run a folder with its job and result."""
+"""The folder of a grid: a folder for every run with its configuration, its job and its result."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
 from palm.config import yaml_text
-from palm.controller.document import Document, changed_data
+from palm.controller.document import Document, result_settings
 from palm.core.differences import changes, shortened
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import remove_directory, remove_stale
-from palm.core.files.door import has_link, make_folder
-from palm.core.files.fs import check_replaceable, remove_written, write_json, write_text
-from palm.core.files.locking import locked
+from palm.core.files.atomic_dir import remove_directory
+from palm.core.files.door import make_folder
+from palm.core.files.fs import write_json, write_text
 from palm.core.files.records import read_record
 from palm.core.logging import logger
-from palm.train.history import HISTORY_FILE
-from palm.train.run_directory import RunDirectory
-from palm.train.run_names import CONFIGURATION as RESOLVED
-from palm.train.run_names import RECORD, STAGES_RECORD
 
-DESCRIPTION = "grid.json"
 CONFIGURATION = "config.yaml"
 JOB = "job.json"
 RESULT = "result.json"
@@ -32,27 +26,24 @@ LOG = "log.txt"
 OUT = "out"
 ROWS = "rows"
 
-RUN_FILES = (HISTORY_FILE, RECORD, STAGES_RECORD, RESOLVED)
-RUN_PATTERNS = [CONFIGURATION, JOB, RESULT, LOG, f"{ROWS}/*.jsonl"]
-RUN_PATTERNS += [f"{OUT}/{place}{name}" for place in ("", "stages/*/") for name in RUN_FILES]
-"""The files of a run's folder, except models and checkpoints, which have manifests."""
-
-REMEDY = "Replace its runs (--overwrite), or give another folder (--output)"
-
 MOST_DIFFERENCES = 8
 """Maximum differences in a message."""
 
 
-class Description(TypedDict):
-    """The content of `grid.json`."""
-
-    kind: str
-    about: Mapping[str, Any]
-
-
 class Job(TypedDict):
-    """The content of `job.json`: what the process of a run needs in addition to the configuration."""
+    """The content of `job.json`: what a run is, in addition to its configuration.
 
+    Attributes:
+        about: everything that its result depends on.
+        data: file -> checksum of the data.
+        test: task -> the file with labels to score its model on.
+        model: which model to score, `best` or `last`.
+        point: the settings that a search tries in this run.
+        keep_models: whether to keep its models and checkpoints.
+    """
+
+    about: Mapping[str, Any]
+    data: Mapping[str, str]
     test: Mapping[str, str]
     model: str
     point: Mapping[str, Any]
@@ -97,6 +88,7 @@ class GridRun:
         test: task -> a file with labels to score its model on after training.
         model: which model to score: `best`, if there is one, or `last`.
         point: the settings that a search tries in this run.
+        basis: everything that its result depends on, if that is not its configuration.
     """
 
     name: str
@@ -105,6 +97,12 @@ class GridRun:
     test: Mapping[str, str] = field(default_factory=dict)
     model: str = "best"
     point: Mapping[str, Any] = field(default_factory=dict)
+    basis: Mapping[str, Any] = field(default_factory=dict)
+
+    def about(self) -> Mapping[str, Any]:
+        """Return everything that its result depends on except the data, JSON-ready."""
+        tested = {"test": self.test, "model": self.model} if self.test else {}
+        return self.basis or {**result_settings(self.settings), **tested}
 
 
 @dataclass(frozen=True)
@@ -113,88 +111,62 @@ class Grid:
 
     Args:
         path: the folder.
+        data: file -> checksum of the data of all runs.
+        keep_models: whether to keep the models and checkpoints of finished runs.
     """
 
     path: Path
+    data: Mapping[str, str] = field(default_factory=dict)
+    keep_models: bool = False
 
-    def open(
-        self, kind: str, about: Mapping[str, Any], overwrite: bool = False, grows: Sequence[str] = ()
-    ) -> bool:
-        """Begin a grid, or resume the same one.
+    def check(self, runs: Iterable[GridRun], overwrite: bool = False) -> None:
+        """Compare runs with those of the same names that were begun before.
 
         Args:
-            kind: the command that makes it, such as `compare`.
-            about: everything that its runs depend on, JSON-ready.
-            grows: sections of `about` that may gain or lose entries; common entries must be equal, and
-                earlier ones are kept.
-            overwrite: remove the runs of a grid with another description.
-
-        Returns:
-            True if a grid was begun, False if it was resumed.
+            runs: the runs that are to be in the folder.
+            overwrite: set other runs aside, as `runs.previous`.
 
         Raises:
-            StorageError: the folder contains another grid, with the differences; or it cannot be written.
+            StorageError: a run was begun with other settings or data; with the differences.
         """
-        file = self.path / DESCRIPTION
-        earlier = "grid"
-        if file.is_file():
-            saved = read_record(file, Description)
-            earlier = saved["kind"]
-            old = saved["about"]
-            # A comparison may get more variants later. Its results stay valid if everything that is in both
-            # descriptions is equal.
-            about = {**about, **{name: {**old.get(name, {}), **about[name]} for name in grows}}
-            kept = {name: {key: about[name][key] for key in old.get(name, {})} for name in grows}
-            lines = [
-                f"{'.'.join(path)} was {before!r} and is now {now!r}"
-                for path, before, now in changes(old, {**about, **kept})
-            ]
-            if earlier != kind:
-                lines = [f"it was made by palm {earlier}, not palm {kind}"]
-            if not lines:
-                write_json(file, {**saved, "about": about})
-                return False
-            if not overwrite:
-                changed = "\n  ".join(shortened(lines, MOST_DIFFERENCES))
-                raise StorageError(f"{self.path} was begun with other settings:\n  {changed}\n{REMEDY}")
-        elif self.folders() and not overwrite:
-            raise StorageError(f"{self.path} has runs but no {DESCRIPTION} with their settings. {REMEDY}")
-        for folder in self.folders():
-            clear(folder)
-            # One that could not be removed would count as the result of the new run.
-            check_replaceable(folder / RESULT)
-            logger.info("removed the files of an earlier %s: %s", earlier, folder)
-        make_folder(self.path / "runs")
-        write_json(file, {"kind": kind, "about": about})
-        return True
+        lines = dict.fromkeys(line for run in runs for line in self._differences(run))
+        if not lines:
+            return
+        if not overwrite:
+            changed = "\n  ".join(shortened(list(lines), MOST_DIFFERENCES))
+            raise StorageError(
+                f"{self.path} was begun with other settings:\n  {changed}\n"
+                "Put its runs aside (--overwrite), or give another folder (--output)"
+            )
+        logger.info("the earlier runs are kept as %s", set_aside(self.path / "runs"))
+
+    def _differences(self, run: GridRun) -> list[str]:
+        job = self.job(run.name)
+        if job is None:
+            return []
+        data = {name: self.data.get(name, known) for name, known in job["data"].items()}
+        found = [*changes(job["about"], run.about()), *changes(job["data"], data)]
+        return [f"{'.'.join(path)} was {before!r} and is now {now!r}" for path, before, now in found]
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a run.
+        """Return the folder of a run."""
+        return self.path / "runs" / name
 
-        Raises:
-            StorageError: its path contains a symbolic link.
-        """
-        folder = self.path / "runs" / name
-        if has_link(folder / OUT, self.path):
-            raise StorageError(
-                f"the path {folder / OUT} contains a symbolic link; remove the link, or give another folder "
-                "(--output)"
-            )
-        return folder
-
-    def folders(self) -> list[Path]:
-        """Return the folders of all runs that were begun."""
-        found = (job.parent for job in (self.path / "runs").glob(f"*/{JOB}"))
-        return sorted(folder for folder in found if not has_link(folder, self.path))
-
-    def prepare(self, run: GridRun, keep_models: bool) -> Path:
+    def prepare(self, run: GridRun) -> Path:
         """Write the files that the process of a run reads, and return its folder."""
         folder = self.folder(run.name)
         make_folder(folder)
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
         settings = {**run.settings, "global": {**run.settings["global"], **own}}
         write_text(folder / CONFIGURATION, yaml_text(settings))
-        job = {"test": run.test, "model": run.model, "point": run.point, "keep_models": keep_models}
+        job: Job = {
+            "about": run.about(),
+            "data": self.data,
+            "test": run.test,
+            "model": run.model,
+            "point": run.point,
+            "keep_models": self.keep_models,
+        }
         write_json(folder / JOB, job)
         return folder
 
@@ -203,26 +175,17 @@ class Grid:
         file = self.folder(name) / JOB
         return read_record(file, Job) if file.exists() else None
 
-    def remove_unkept(self, name: str) -> None:
-        """Remove the models of a run that was begun without `keep_models`."""
-        if (job := self.job(name)) is not None and not job["keep_models"]:
-            folder = self.folder(name)
-            with worker_lock(folder):
-                remove_models(folder)
-
-    def changed_data(self) -> list[str]:
-        """Return the data files that are no longer those that the grid was begun with.
-
-        Raises:
-            DataError: a file is missing or cannot be read.
-        """
-        file = self.path / DESCRIPTION
-        return changed_data(read_record(file, Description)["about"].get("data", {})) if file.exists() else []
-
     def result(self, name: str) -> Result | None:
         """Return the result of a run; None until it has finished."""
         file = self.folder(name) / RESULT
         return read_record(file, Result) if file.exists() else None
+
+
+def set_aside(path: Path) -> Path:
+    number = 1
+    while os.path.lexists(place := path.with_name(f"{path.name}.previous{'' if number == 1 else number}")):
+        number += 1
+    return path.rename(place)
 
 
 def best_of(result: Result) -> tuple[int, float | None]:
@@ -239,24 +202,7 @@ def word_of(value: Any) -> str:
     return str(value) if isinstance(value, str | Path) else json.dumps(value)
 
 
-def worker_lock(folder: Path) -> AbstractContextManager[None]:
-    """The lock of a run's folder, held by its process, which may outlive its parent to save."""
-    return locked(folder / ".worker.lock", f"ending the run in {folder}")
-
-
-def clear(folder: Path) -> None:
-    """Remove everything that palm wrote to the folder of a run, except the lock file."""
-    with worker_lock(folder):
-        remove_models(folder)
-        for pattern in RUN_PATTERNS:
-            for file in folder.glob(pattern):
-                if not has_link(file, folder):
-                    remove_written(file)
-
-
 def remove_models(folder: Path) -> None:
-    """Remove the models and checkpoints of a run, finished or not; the caller holds `worker_lock`."""
-    for place in (folder / OUT, *sorted((folder / OUT).rglob("*"))):
-        remove_stale(place, lambda _: True)
-    for saved in RunDirectory(folder / OUT, (), ()).folders():
-        remove_directory(saved)
+    """Remove the models and checkpoints that a run has written to its folder."""
+    for manifest in list((folder / OUT).rglob("manifest.json")):
+        remove_directory(manifest.parent)

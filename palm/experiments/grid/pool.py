@@ -15,12 +15,10 @@ import torch
 from palm.core.checks import count_problems, raise_any
 from palm.core.durations import duration
 from palm.core.errors import PalmError
-from palm.core.files.door import open_to_append
-from palm.core.files.fs import check_replaceable, write_text
 from palm.core.invocation import START, command_of_program
 from palm.core.logging import logger
 from palm.core.signals import Stopped
-from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, Grid, GridRun, Result
+from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, RESULT, Grid, GridRun, Result
 from palm.train.events import Logged
 from palm.train.history import HISTORY_FILE, read_lines
 
@@ -41,13 +39,11 @@ class Pool:
         command: the `palm` command that trains one run, followed by its options; the path of the run's
             configuration is inserted after the first word.
         slots: environment variables of the runs that are trained at the same time, one mapping for each.
-        keep_models: whether to keep the models and checkpoints of scored runs.
     """
 
     grid: Grid
     command: Sequence[str]
     slots: Sequence[Mapping[str, str]]
-    keep_models: bool = False
 
     def train(self, runs: Iterable[GridRun], done: Callable[[GridRun, Result, bool], None]) -> None:
         """Train all unfinished runs in order, as many at a time as there are slots.
@@ -68,7 +64,6 @@ class Pool:
             while True:
                 while free and (run := next(waiting, None)) is not None:
                     if (result := self.grid.result(run.name)) is not None:
-                        self.grid.remove_unkept(run.name)  # its process may have died before it did so
                         done(run, result, True)
                         continue
                     active.append((run, self._started(run, free[-1]), free.pop()))
@@ -92,15 +87,13 @@ class Pool:
             _stop([process for _, process, _ in active])
 
     def _started(self, run: GridRun, slot: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        folder = self.grid.prepare(run, self.keep_models)
+        folder = self.grid.prepare(run)
         first, *rest = self.command
         words = [*START, first, str(folder / CONFIGURATION), *rest]
         logger.info("%s: training; its log is %s", run.name, folder / LOG)
-        if not (folder / LOG).exists():
-            write_text(folder / LOG, f"{shlex.join(words)}\n", grows=True)
-        # Output is appended to the log, so it must still be palm's own file.
-        check_replaceable(folder / LOG)
-        with open_to_append(folder / LOG) as log:
+        with (folder / LOG).open("ab") as log:
+            log.write(f"{shlex.join(words)}\n".encode())
+            log.flush()
             # With a new session, Ctrl-C reaches only this process, which stops the others.
             return subprocess.Popen(
                 words,
@@ -133,7 +126,7 @@ class Pool:
         return f"{run.name}: step {steps[-1] if steps else 0}{of}"
 
     def _resume_hint(self) -> str:
-        done = sum(self.grid.result(folder.name) is not None for folder in self.grid.folders())
+        done = len(list(self.grid.folder("").glob(f"*/{RESULT}")))
         command = command_of_program() or "run the same command again"
         return f"{done} runs are done; to resume the others from their checkpoints: {command}"
 

@@ -1,4 +1,4 @@
-"""The configuration from which the runs of a grid are made, as given and with changed settings."""
+"""The configuration that the runs of a grid are edits of."""
 
 from __future__ import annotations
 
@@ -29,18 +29,16 @@ class Source:
     task_dir: str | Path
     argv: Sequence[str]
 
-    def at(self, changes: Mapping[str, Any]) -> Config:
-        """Read it with some settings changed; these override all others."""
+    def edited(self, changes: Mapping[str, Any]) -> Config:
+        """Return it with some settings changed; `task.setting` is a setting of one task."""
         words = [*self.argv, *(f"--{name}={word_of(value)}" for name, value in changes.items())]
         return read_program_config(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
 
-    def pool(
-        self, grid: Grid, command: str, workers: int | None, settings: RunSettings, keep_models: bool = False
-    ) -> Pool:
+    def pool(self, grid: Grid, command: str, workers: int | None, settings: RunSettings) -> Pool:
         """Return the process pool of a grid; its processes can import the user's own components."""
         home = [] if isinstance(self.config, Mapping) else ["--of", str(self.config)]
         slots = slots_of(workers, settings.use_gpu, settings.num_devices)
-        return Pool(grid, [command, "--one_run", *home], slots, keep_models)
+        return Pool(grid, [command, "--one_run", *home], slots)
 
 
 def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:
@@ -50,3 +48,8 @@ def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:
     if not save_path.name:
         raise ConfigError(f"save_path: {save_path} has no folder beside it for the runs; set --output")
     return save_path.with_name(f"{save_path.name}_{kind}")
+
+
+def devices_of(settings: RunSettings) -> int:
+    """Return the number of devices of a run: by default one, because its steps depend on the number."""
+    return 1 if settings.num_devices == "auto" else settings.num_devices

@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 
 from palm.controller.controller import Controller
-from palm.core.errors import StorageError, TrainingError
+from palm.controller.document import changed_data
+from palm.core.errors import ResourceError, StorageError, TrainingError
 from palm.core.files.door import make_folder, within
 from palm.core.files.fs import write_json, write_text
+from palm.core.files.locking import locked
 from palm.core.files.manifest import is_sealed
 from palm.core.files.records import read_record
 from palm.core.numerics.device import device_of
@@ -25,12 +27,10 @@ from palm.experiments.grid.folder import (
     OUT,
     RESULT,
     ROWS,
-    Grid,
     Job,
     Result,
     Tested,
     remove_models,
-    worker_lock,
 )
 from palm.metrics import metrics_of, scores_of
 from palm.parallel.group import broadcast, is_launched, is_main_process
@@ -57,32 +57,31 @@ def work(folder: Path) -> None:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     # This starts a process for each of several devices, which all come here.
     controller = Controller(folder / CONFIGURATION, argv=[])
-    # Two launches must not write to the same folder.
-    with within(folder), worker_lock(folder) if is_main_process() else nullcontext():
+    # A process whose grid was killed may still be saving.
+    lock = locked(folder / ".worker.lock", f"ending the run in {folder}")
+    with within(folder), lock if is_main_process() else nullcontext():
+        if broadcast(lambda: (folder / RESULT).is_file()):
+            return
         job = read_record(folder / JOB, Job)
-        if not broadcast(lambda: (folder / RESULT).is_file()):
-            broadcast(partial(_check_data, folder, is_trained=False))
-            result = _trained(folder, controller, job)
-            broadcast(partial(_check_data, folder, is_trained=True))
-            if is_main_process():
-                write_json(folder / RESULT, result)
-        # Also after the result of a process that died while it removed them.
-        if is_main_process() and not job["keep_models"]:
-            remove_models(folder)
+        broadcast(partial(_check_data, job))
+        result = _trained(folder, controller, job)
+        broadcast(partial(_check_data, job))
+        if is_main_process():
+            write_json(folder / RESULT, result)
+            if not job["keep_models"]:
+                remove_models(folder)
 
 
-def _check_data(folder: Path, is_trained: bool) -> None:
-    """Check that the data files are still those that the grid was begun with.
+def _check_data(job: Job) -> None:
+    """Check that the data files are still those that the run was begun with.
 
     Raises:
-        StorageError: some have changed; names them. The models that were trained on them are removed.
+        StorageError: some have changed; names them.
     """
-    if changed := Grid(folder.parents[1]).changed_data():
-        if is_trained:  # the next process would continue from the last checkpoint
-            remove_models(folder)
+    if changed := changed_data(job["data"]):
         raise StorageError(
-            f"the data changed after the first run was begun: {', '.join(changed)}; restore the files and "
-            "run the same command again, or replace all runs (--overwrite)"
+            f"the data changed after the run was begun: {', '.join(changed)}; restore the files and "
+            "run the same command again, or train all runs anew (--overwrite)"
         )
 
 
@@ -99,7 +98,7 @@ def _trained(folder: Path, controller: Controller, job: Job) -> Result:
     listener = _Listener()
     try:
         trained = controller.train([listener])
-    except TrainingError as error:  # such as a NaN loss, which is a result and not an error of the grid
+    except (ResourceError, TrainingError) as error:  # too little memory or a NaN loss is a result, too
         why = str(error).splitlines()[0]
         return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
     evaluator = listener.evaluator
@@ -130,5 +129,4 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
             json.dumps({"prediction": record, "truth": truth}, ensure_ascii=False) for record, truth in pairs
         )
         write_text(folder / ROWS / f"{task}.jsonl", "".join(f"{line}\n" for line in lines))
-    scores = scores_of(metrics_of(names), pairs)
-    return {"metric": names[0], "model": which, "scores": json_ready(scores)}
+    return {"metric": names[0], "model": which, "scores": json_ready(scores_of(metrics_of(names), pairs))}

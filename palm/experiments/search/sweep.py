@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from palm.config import Config, yaml_text
-from palm.controller.document import data_checksums, document, result_settings
+from palm.config import yaml_text
+from palm.controller.document import Document, data_checksums, document, result_settings
 from palm.controller.plan import plan
 from palm.controller.settings import RunSettings
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.fs import check_not_read, check_replaceable, remove_written, write_json, write_text
+from palm.core.files.fs import check_not_read, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.core.shown import aligned
 from palm.experiments.grid.folder import Grid, GridRun, Result, best_of
 from palm.experiments.grid.pool import GridProgress, Pool
-from palm.experiments.grid.source import Source, folder_of
+from palm.experiments.grid.source import Source, devices_of, folder_of
 from palm.experiments.search.space import Space, first_point, grid_points, json_of_space, space_of
 from palm.experiments.search.study import Study
 from palm.train.run_lock import only_run_in
@@ -49,6 +49,18 @@ class Trial:
     step: int
     seconds: float | None
     why: str = ""
+
+    @classmethod
+    def of(cls, run: GridRun, result: Result) -> Trial:
+        """Create it from a finished run."""
+        step, score = best_of(result)
+        seconds = result["seconds"] or None
+        return cls(run.name, run.point, result["state"], score, step, seconds, result["why"])
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name} {value}" for name, value in self.values.items())
+        score = "no dev score" if self.score is None else f"dev score {self.score:.4f}"
+        return f"{values}: {self.why or score}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,7 @@ def sweep(
         trials: number of trials chosen by Optuna; by default all combinations are tried.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.
         output: the folder; by default `<save_path>_sweep`.
-        overwrite: remove the runs of another sweep from the folder.
+        overwrite: put the runs of another sweep in the folder aside.
         keep_models: keep the models and checkpoints of finished runs.
         argv: command-line arguments that override settings.
 
@@ -115,91 +127,84 @@ def sweep(
     if "save_path" in found:
         raise ConfigError("sweep: save_path cannot vary; each run has its own folder under --output")
     source = Source(config, task_dir, argv)
-    settings = _checked(source.at(first_point(found)))
+    planned = plan(source.edited(first_point(found)), for_train=True)
+    settings = _checked(planned.settings, any(task.task.get("dev_file") for task in planned.tasks))
     with only_run_in(folder := folder_of(settings.save_path, "sweep", output)):
-        study = _opened(folder, found, source, trials, overwrite)
-        pool = source.pool(Grid(folder), "sweep", workers, settings, keep_models)
-        return _written(folder, _trained(pool, source, found, study, trials or 0), source)
+        check_not_read(folder / BEST_CONFIG, [source.config])
+        grid = Grid(folder, data_checksums([planned]), keep_models)
+        pool = source.pool(grid, "sweep", workers, settings)
+        if trials is None:
+            tried = _all_tried(pool, source, found, overwrite)
+        else:
+            tried = _chosen(pool, source, found, trials, settings.random_seed, overwrite)
+        return _written(folder, tried, source)
 
 
-def _checked(config: Config) -> RunSettings:
-    planned = plan(config, for_train=True)
-    settings = RunSettings(**planned.settings)
-    set_verbosity(settings.quiet, settings.verbose)
-    if settings.stages:
-        raise ConfigError(NO_STAGES)
-    if all(task.task.get("dev_file") is None for task in planned.tasks):
+def _checked(settings: Mapping[str, Any], has_dev: bool) -> RunSettings:
+    found = RunSettings(**settings)
+    set_verbosity(found.quiet, found.verbose)
+    if found.stages:
+        raise ConfigError(
+            "stages: a sweep compares single runs by their best dev score, and stages are several runs; "
+            "remove them, and search the settings of one stage: give its task_instance, and for a later "
+            "stage start_from: <save_path>/stages/<the one before>/weights"
+        )
+    if not has_dev:
         raise ConfigError("a sweep needs dev scores, but no task has a dev_file; set dev_file for a target")
-    return settings
+    return found
 
 
-def _document(config: Config) -> dict[str, Any]:
-    plan(config, for_train=True)  # records the resolved settings
-    whole = config.resolved()
-    alike = {"num_devices": 1} if whole["global"].get("num_devices", "auto") == "auto" else {}
-    return {**whole, "global": {**whole["global"], **alike}}
+def _document(source: Source, point: Mapping[str, Any], **changes: Any) -> Document:
+    """Return the configuration of the run with these settings."""
+    config = source.edited(point)
+    planned = plan(config, for_train=True)
+    devices = devices_of(RunSettings(**planned.settings))
+    return document(config, planned, config.tasks, num_devices=devices, **changes)
 
 
-NO_STAGES = (
-    "stages: a sweep compares single runs by their best dev score, and stages are several runs; remove them, "
-    "and search the settings of one stage: give its task_instance, and for a later stage start_from: "
-    "<save_path>/stages/<the one before>/weights. Then write the best settings into the stage"
-)
+def _all_tried(pool: Pool, source: Source, space: Space, overwrite: bool) -> list[Trial]:
+    """Train a run for every point of a grid."""
+    # All configurations are made before the first run, so that all errors are reported.
+    runs = [
+        GridRun(_name(number), _document(source, point), point=point)
+        for number, point in enumerate(grid_points(space))
+    ]
+    pool.grid.check(runs, overwrite)
+    return _trained(pool, iter(runs), len(runs))
 
 
-def _opened(folder: Path, space: Space, source: Source, trials: int | None, overwrite: bool) -> Study | None:
-    """Open the folder; return its study, or None if all points are tried."""
-    if trials is None:
-        for point in grid_points(space):
-            plan(source.at(point), for_train=True)  # report all errors before the first run
-    for name in (SWEEP_JSON, BEST_CONFIG):
-        check_replaceable(folder / name)
-        check_not_read(folder / name, [source.config])
-    given = source.at(first_point(space))
-    planned = plan(given, for_train=True)
-    about = {
-        "space": json_of_space(space),
-        "by": "grid" if trials is None else "optuna",
-        "settings": result_settings(document(given, planned, given.tasks)),
-        "data": data_checksums([planned]),
-    }
-    if Grid(folder).open("sweep", about, overwrite):
-        for name in (SWEEP_JSON, BEST_CONFIG):
-            remove_written(folder / name)
-    return None if trials is None else Study(space, planned.settings.get("random_seed", 1))
-
-
-def _trained(pool: Pool, source: Source, space: Space, study: Study | None, trials: int) -> list[Trial]:
-    """Train a run for every point of a grid, or every trial of a study."""
-    points = [] if study is not None else grid_points(space)
-    names = [f"{k:04d}" for k in range(trials or len(points))]
-    progress = GridProgress(dict.fromkeys(names, 1))
-    found: dict[str, Trial] = {}
+def _chosen(pool: Pool, source: Source, space: Space, trials: int, seed: int, overwrite: bool) -> list[Trial]:
+    """Train runs whose points a study chooses by the scores of earlier ones."""
+    basis = {**result_settings(_document(source, first_point(space))), "space": json_of_space(space)}
+    study = Study(space, seed)
+    pool.grid.check((GridRun(_name(k), {}, basis=basis) for k in range(trials)), overwrite)
 
     def runs() -> Iterator[GridRun]:
-        for number, name in enumerate(names):
+        for name in map(_name, range(trials)):
             # A trial that was begun has its point on disk; it is passed to Optuna before the next choice.
             job = pool.grid.job(name)
-            known = None if job is None else dict(job["point"])
-            point = points[number] if study is None else study.next_point(known)
-            yield GridRun(name, _document(source.at(point)), point=point)
+            point = study.next_point(None if job is None else dict(job["point"]))
+            yield GridRun(name, _document(source, point), point=point, basis=basis)
+
+    return _trained(pool, runs(), trials, study)
+
+
+def _trained(pool: Pool, runs: Iterator[GridRun], count: int, study: Study | None = None) -> list[Trial]:
+    progress = GridProgress({_name(k): 1 for k in range(count)})
+    found: dict[str, Trial] = {}
 
     def done(run: GridRun, result: Result, is_old: bool) -> None:
-        step, score = best_of(result)
+        trial = found[run.name] = Trial.of(run, result)
         if study is not None:
-            study.tell(int(run.name), score if result["state"] == "done" else None)
-        label = _label(run.point)
-        shown = result["why"] or ("no dev score" if score is None else f"dev score {score:.4f}")
-        progress.report(run.name, result, is_old, f"{label}: {shown}")
-        seconds = result["seconds"] or None
-        found[run.name] = Trial(run.name, run.point, result["state"], score, step, seconds, result["why"])
+            study.tell(int(run.name), trial.score if trial.state == "done" else None)
+        progress.report(run.name, result, is_old, str(trial))
 
-    pool.train(runs(), done)
+    pool.train(runs, done)
     return [found[name] for name in sorted(found)]
 
 
-def _label(point: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in point.items())
+def _name(number: int) -> str:
+    return f"{number:04d}"
 
 
 def _written(folder: Path, trials: Sequence[Trial], source: Source) -> Sweep:
@@ -207,11 +212,9 @@ def _written(folder: Path, trials: Sequence[Trial], source: Source) -> Sweep:
     if not whole:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
     best = max(whole, key=lambda trial: trial.score or 0.0)
-    document = _document(source.at(best.values))
-    document["global"]["save_path"] = str((folder / "best").absolute())
-    label = f"{_label(best.values)}; dev score {best.score:.4f} at step {best.step}"
-    head = f"# The best of {len(trials)} runs of a sweep: {label}"
-    write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(document)}")
+    settings = _document(source, best.values, save_path=str((folder / "best").absolute()))
+    head = f"# The best of {len(trials)} runs of a sweep: {best} at step {best.step}"
+    write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(settings)}")
     found = Sweep(trials, best, folder / BEST_CONFIG)
     write_json(folder / SWEEP_JSON, {"best": best.run, "trials": list(map(asdict, trials))})
     return found
