@@ -20,11 +20,11 @@ from palm.reader.inspection import (
     FileStatistics,
     Role,
     examples_of,
+    gold_of,
     place_of,
     readable_row,
     texts_of,
     tokenizer_of,
-    truths_of,
 )
 from palm.reader.rows.facts import TextFacts
 from palm.reader.rows.rows import Rows
@@ -121,7 +121,7 @@ class FileReading:
         self.reader.bad_rows = self.bad
         try:
             for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
-                truths = list(truths_of(self.reader, chunk, self.role))
+                truths = list(gold_of(self.reader, chunk, self.role))
                 for example, truth in zip(chunk, truths, strict=True):
                     texts = [self._normalized(text) for text in texts_of(example)]
                     self.digests.add(texts, tuple(map(str, truth.values())) or None)

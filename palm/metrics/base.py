@@ -15,7 +15,7 @@ Prediction = Mapping[str, Any]
 """A record, as written by prediction."""
 
 Truth = Mapping[str, Any]
-"""The true values of the same example, as returned by `Reader.truths`."""
+"""The true values of the same example, as returned by `Reader.gold`."""
 
 
 class Metric(ABC):
@@ -109,12 +109,12 @@ def metrics_of(names: Sequence[str]) -> list[type[Metric]]:
     return list(metrics.values())
 
 
-def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[str]:
+def metric_problems(names: Sequence[str], gold_names: Iterable[str]) -> list[str]:
     """The reasons why predictions cannot be evaluated by these metrics, one line each.
 
     Args:
         names: names or dotted paths of metrics.
-        truth_names: the reader's `Reader.truth_names`.
+        gold_names: the reader's `Reader.gold_names`.
     """
     if not names:
         return ["the head has no default metrics; choose some with the setting metrics"]
@@ -122,7 +122,7 @@ def metric_problems(names: Sequence[str], truth_names: Iterable[str]) -> list[st
         metrics = metrics_of(names)
     except ConfigError as error:
         return error.problems
-    known = set(truth_names)
+    known = set(gold_names)
     fitting = ", ".join(sorted(name for name in METRICS if known.issuperset(METRICS[name].needs))) or "none"
     return [
         f"the metric {name!r} needs {' and '.join(map(repr, metric.needs))}, which the reader does not "

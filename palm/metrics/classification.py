@@ -104,11 +104,11 @@ class MatthewsCorrelation(LabelCounts):
         # Integers until the division, to avoid cancellation on large files.
         by_chance = sum(count * self.true[label] for label, count in self.predicted.items())
         spread_predicted = self.total**2 - sum(n * n for n in self.predicted.values())
-        spread_true = self.total**2 - sum(n * n for n in self.true.values())
-        if not spread_predicted or not spread_true:
+        spread_gold = self.total**2 - sum(n * n for n in self.true.values())
+        if not spread_predicted or not spread_gold:
             return {"mcc": 0.0}
         covariance = self.right.total() * self.total - by_chance
-        return {"mcc": covariance / math.sqrt(spread_predicted * spread_true)}
+        return {"mcc": covariance / math.sqrt(spread_predicted * spread_gold)}
 
 
 @METRICS.register("qwk")

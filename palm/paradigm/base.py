@@ -104,7 +104,7 @@ class Head(Component2x, Results, nn.Module):
         """Fit values other than weights, such as thresholds, to dev data; does nothing by default.
 
         Args:
-            pairs: the record of every example and its ground truth, as returned by `Reader.truths`.
+            pairs: the record of every example and its ground truth, as returned by `Reader.gold`.
 
         Returns:
             The pairs with the records of the fitted head, for the metrics.

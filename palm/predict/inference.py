@@ -187,7 +187,7 @@ class InferenceModel(TaskModel):
         raise_any(type_problems((list, tuple, NoneType), "a list of names", metrics=metrics))
         names = self.head.metrics if metrics is None else metrics
         raise_any(problem for name in names for problem in type_problems(str, "a name", metric=name))
-        if problems := metric_problems(names, self.reader.truth_names):
+        if problems := metric_problems(names, self.reader.gold_names):
             raise ConfigError(problems)
         source = Path(path)
         write = None
@@ -200,4 +200,4 @@ class InferenceModel(TaskModel):
             def write(records: Iterator[Mapping[str, Any]], examples: Iterator[Any]) -> object:
                 return write_table(records, target, self.reader, source, examples)
 
-        return self.score(encoded(self.reader, self.reader.read_true(source)), names, write=write)
+        return self.score(encoded(self.reader, self.reader.read_gold(source)), names, write=write)

@@ -39,7 +39,7 @@ class Reader(Component, ABC):
         cacheable: whether rows may be cached on disk, because they only depend on the data file, the settings
             (for a `Path`, on the file's content) and this class's module. It is not inherited; a subclass
             has to set it again.
-        truth_names: the fields that `truths` returns; metrics that need others do not fit.
+        gold_names: the fields that `gold` returns; metrics that need others do not fit.
         ignored_settings: setting that is accepted for PaddlePALM's files without effect -> the reason.
         known_columns: all columns that a table of this reader may have.
         split_by: the columns whose texts must not occur in two parts of a split table.
@@ -54,7 +54,7 @@ class Reader(Component, ABC):
     companions: tuple[Path, ...] = ()
     outputs_attr: Specs
     targets_attr: Specs
-    truth_names: Sequence[str] = ()
+    gold_names: Sequence[str] = ()
     ignored_settings: ClassVar[Mapping[str, str]] = {}
     known_columns: ClassVar[tuple[str, ...]] = ()
     split_by: ClassVar[tuple[str, ...]] = ("text_a", "text_b", "text_b_neg")
@@ -117,21 +117,21 @@ class Reader(Component, ABC):
         """The number of tokens that every row adds to a batch, int64[rows]."""
         return rows.lengths
 
-    def read_true(self, path: Path) -> Iterator[Any]:
-        """The examples of an evaluation file, lazily, for `truths`.
+    def read_gold(self, path: Path) -> Iterator[Any]:
+        """The examples of an evaluation file, lazily; by default, those that are trained on.
 
         Raises:
             DataError: see `read`.
         """
         return self.read(path, with_targets=True)
 
-    def truths(self, examples: Iterable[Any]) -> Iterator[Record]:  # noqa: ARG002
-        """The true values of each example of `read_true`, in the form of its record, for metrics.
+    def gold(self, example: Any) -> Record:  # noqa: ARG002
+        """The true values of an example of `read_gold`, in the form of its record, for metrics.
 
         Raises:
             PalmError: the reader does not implement it.
         """
-        raise PalmError(f"{type(self).__name__} cannot be evaluated: define truth_names and truths()")
+        raise PalmError(f"{type(self).__name__} cannot be evaluated: define gold_names and gold()")
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         """Write the task's prediction files into `directory` and return predictions that read from them.
@@ -146,7 +146,7 @@ class Reader(Component, ABC):
 
         Args:
             path: the table.
-            examples: the examples of `read_true` whose rows are returned; None for all rows to predict.
+            examples: the examples of `read_gold` whose rows are returned; None for all rows to predict.
         """
         return ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from palm.config import FilePath
@@ -60,7 +60,7 @@ class EmbeddingReader(GroupReader):
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         self.use_list(negative_columns)
         self.targets_attr = {}
-        self.truth_names = ("pair",)
+        self.gold_names = ("pair",)
         if label_type is not None:
             raise_any(choice_problems(("real",), label_type=label_type))
             self.label_columns = ("label",)
@@ -83,9 +83,5 @@ class EmbeddingReader(GroupReader):
         for negative in example.texts if with_targets else ():
             yield negative, None
 
-    def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
-        if self.labels is not None:
-            yield from super().truths(examples)
-            return
-        for example in examples:
-            yield {"pair": (example.text_a, example.text_b)}
+    def gold(self, example: TextExample) -> Record:
+        return {"pair": (example.text_a, example.text_b)} if self.labels is None else super().gold(example)

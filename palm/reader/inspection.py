@@ -39,7 +39,7 @@ SPREAD = {"least": 0.0, "median": 0.5, "95 %": 0.95, "99 %": 0.99, "most": 1.0}
 
 def examples_of(reader: Reader, path: Path, role: Role) -> Iterator[Any]:
     """Read the examples of a file as a run does in this role."""
-    return reader.read_true(path) if role == "dev" else reader.read(path, with_targets=role == "train")
+    return reader.read_gold(path) if role == "dev" else reader.read(path, with_targets=role == "train")
 
 
 def named_texts(example: Any) -> list[tuple[str, str]]:
@@ -64,13 +64,13 @@ def texts_of(example: Any) -> list[str]:
     return [text for _, text in named_texts(example)]
 
 
-def truths_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict[str, Any]]:
+def gold_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict[str, Any]]:
     """Return the truth of each example; empty mappings if there is none or the reader cannot provide it."""
     if role == "pred" or (chunk and isinstance(chunk[0], RankedExample)):
         return repeat({}, len(chunk))
     try:
-        truths = list(reader.truths(chunk))
-    except PalmError:  # a user's own reader need not define truths
+        truths = [reader.gold(example) for example in chunk]
+    except PalmError:  # a user's own reader need not define gold
         return repeat({}, len(chunk))
     return [{name: value for name, value in truth.items() if name != "id"} for truth in truths]
 

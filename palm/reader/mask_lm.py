@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class MaskLMReader(TextReader):
 
     cacheable = True
     known_columns = ("text_a", "text_b")
-    truth_names = ("words",)
+    gold_names = ("words",)
 
     def __init__(
         self,
@@ -100,21 +100,17 @@ class MaskLMReader(TextReader):
         each = zip(*fields.values(), strict=True)
         return {"words": [dict(zip(fields, word, strict=True)) for word in each]}
 
-    def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
-        """Empty records, as predictions contain the masked words; warns once about rows without words."""
-        total = wordless = 0
-        first = ""
-        for example in examples:
-            total += 1
-            # A letter or digit is part of a word, so only texts without any have to be tokenized.
-            if not any(map(str.isalnum, f"{example.text_a}{example.text_b or ''}")):
-                rows = super().encode([example], with_targets=False)
-                if not self._has_words([example], rows).all():
-                    wordless = wordless + 1
-                    first = first or example.place
-            yield {}
-        if wordless:
-            self.warn_once(f"{first}: no word to mask; evaluation skips {wordless} rows of {total}")
+    def gold(self, example: TextExample) -> Record:
+        """An empty record, as predictions contain the masked words; warns about a row without words."""
+        # A letter or digit is part of a word, so only texts without any have to be tokenized.
+        if not any(map(str.isalnum, f"{example.text_a}{example.text_b or ''}")):
+            rows = super().encode([example], with_targets=False)
+            if not self._has_words([example], rows).all():
+                file = example.place.rpartition(":")[0]
+                self.warn_once(
+                    f"{file}: evaluation skips rows without a word to mask, such as {example.place}"
+                )
+        return {}
 
 
 def word_mask(lengths: Ids, first_segments: Ids, separators: int) -> npt.NDArray[np.bool_]:

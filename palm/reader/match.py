@@ -94,7 +94,7 @@ class MatchReader(TextReader):
         if label_type != "class":
             raise ConfigError("label_type: pairwise training has no labels; remove it, or set pointwise")
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
-        self.truth_names = ("is_right",)
+        self.gold_names = ("is_right",)
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
         columns = super().columns_of(with_targets)
@@ -107,9 +107,9 @@ class MatchReader(TextReader):
         wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
         return RankedExample(example.text_a, example.text_b, None, row.place, wrong)
 
-    def read_true(self, path: Path) -> Iterator[TextExample]:
+    def read_gold(self, path: Path) -> Iterator[TextExample]:
         """The examples; a pairwise one becomes its right text, labelled 1, and its wrong one, labelled 0."""
-        for example in super().read_true(path):
+        for example in super().read_gold(path):
             if isinstance(example, RankedExample):
                 yield TextExample(example.text_a, example.text_b, 1, example.place)
                 yield TextExample(example.text_a, example.text_b_neg, 0, example.place)

@@ -106,12 +106,12 @@ class MRCReader(TokenizingReader):
         self.remove_noanswer = remove_noanswer
         self.outputs_attr = {**SEQUENCE_ATTR, "unique_ids": ONE_PER_ROW}
         self.targets_attr = {"start_positions": ONE_PER_ROW, "end_positions": ONE_PER_ROW}
-        self.truth_names = ("answers",)
+        self.gold_names = ("answers",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[SquadQuestion]:
         return self._questions(SquadFile(Path(path), "positions" if with_targets else "none"))
 
-    def read_true(self, path: Path) -> Iterator[SquadQuestion]:
+    def read_gold(self, path: Path) -> Iterator[SquadQuestion]:
         """Every question with the texts of all its answers, if any, regardless of their positions."""
         return self._questions(SquadFile(Path(path), "texts"))
 
@@ -144,9 +144,8 @@ class MRCReader(TokenizingReader):
         first = files_of(table_of(Path(path)))[0]
         return format_of(first) or (named if named is not None and ".json" not in first.suffixes else "squad")
 
-    def truths(self, examples: Iterable[SquadQuestion]) -> Iterator[Record]:
-        for example in examples:
-            yield {"id": example.id, "answers": [answer.text for answer in example.answers]}
+    def gold(self, example: SquadQuestion) -> Record:
+        return {"id": example.id, "answers": [answer.text for answer in example.answers]}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[SquadQuestion]:
         return parsed_questions(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -100,7 +100,7 @@ class RelationReader(SpanReader):
             self.targets_attr = {"relation_labels": pairs}
         else:
             self.targets_attr = {**self.targets_attr, **places, "relation_labels": pairs}
-        self.truth_names = ("relations", "spans")
+        self.gold_names = ("relations", "spans")
 
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
         example = super().example_of(row, with_targets or self.spans_given, missing_labels)
@@ -170,11 +170,10 @@ class RelationReader(SpanReader):
         given = {"spans": self.listed(example)} if self.spans_given else {}
         return {**super().record(example, rows, places, decoded), **given, "relations": relations}
 
-    def truths(self, examples: Iterable[SpanExample]) -> Iterator[Record]:
-        for example in examples:
-            check_labelled(NO_LABEL if example.relations is None else 0, example.place)
-            relations = [self._ends(head, tail, label) for head, tail, label in example.relations or ()]
-            yield {"relations": relations, "spans": self.listed(example)}
+    def gold(self, example: SpanExample) -> Record:
+        check_labelled(NO_LABEL if example.relations is None else 0, example.place)
+        relations = [self._ends(head, tail, label) for head, tail, label in example.relations or ()]
+        return {"relations": relations, "spans": self.listed(example)}
 
     def _ends(self, head: int, tail: int, label: int) -> Record:
         return {"head": head, "tail": tail, "label": self.labels.names.get(label, str(label))}

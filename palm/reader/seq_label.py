@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
@@ -92,7 +92,7 @@ class SequenceLabelReader(WordReader):
             )
         self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
-        self.truth_names = ("labels",)
+        self.gold_names = ("labels",)
 
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> TaggedExample | None:
         words = words_of(row.cells["text_a"], row.place)
@@ -136,11 +136,10 @@ class SequenceLabelReader(WordReader):
         words = {name: [*chain.from_iterable(row[name] for row in decoded)] for name in decoded[0]}
         return {**words, "labels": self._named(words["labels"])}
 
-    def truths(self, examples: Iterable[TaggedExample]) -> Iterator[Record]:
-        for example in examples:
-            assert example.labels is not None, "evaluation needs examples that were read with labels"
-            check_labelled(example.labels[0], example.place)
-            yield {"labels": self._named(example.labels), "label_ids": example.labels}
+    def gold(self, example: TaggedExample) -> Record:
+        assert example.labels is not None, "evaluation needs examples that were read with labels"
+        check_labelled(example.labels[0], example.place)
+        return {"labels": self._named(example.labels), "label_ids": example.labels}
 
     def _named(self, labels: Iterable[int]) -> list[str]:
         return [self.labels.names.get(label, str(label)) for label in labels]

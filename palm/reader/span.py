@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, starmap
 from typing import Any, ClassVar, NamedTuple
@@ -164,7 +164,7 @@ class SpanReader(WordReader):
         self.span_labels = self.labels
         self.outputs_attr = {**SEQUENCE_ATTR, "word_starts": TensorSpec(("batch", "words"), torch.long)}
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
-        self.truth_names = ("spans",)
+        self.gold_names = ("spans",)
 
     def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
         text = row.cells["text_a"]
@@ -233,10 +233,9 @@ class SpanReader(WordReader):
                 spans.append(span | {"prob": prob})
         return {"spans": spans}
 
-    def truths(self, examples: Iterable[SpanExample]) -> Iterator[Record]:
-        for example in examples:
-            check_labelled(NO_LABEL if example.spans is None else 0, example.place)
-            yield {"spans": self.listed(example)}
+    def gold(self, example: SpanExample) -> Record:
+        check_labelled(NO_LABEL if example.spans is None else 0, example.place)
+        return {"spans": self.listed(example)}
 
     def listed(self, example: SpanExample) -> list[Record]:
         """The true spans of an example, in the unit and form of its file."""

@@ -56,7 +56,7 @@ class TextReader(TokenizingReader):
         """Read these labels from files and use them as targets."""
         self.labels = labels
         self.targets_attr = {labels.target: TensorSpec(labels.shape, labels.dtype)}
-        self.truth_names = (labels.field,)
+        self.gold_names = (labels.field,)
 
     def columns_of(self, with_targets: bool) -> tuple[str, ...]:
         is_labelled = with_targets and self.labels is not None
@@ -85,12 +85,11 @@ class TextReader(TokenizingReader):
         is_scalar = len(self.labels.shape) == 1
         return Column.scalar(values, dtype) if is_scalar else Column.ragged(values, dtype)
 
-    def truths(self, examples: Iterable[TextExample]) -> Iterator[Record]:
-        (field,) = self.truth_names
-        for example in examples:
-            label = _label(example)
-            check_labelled(label, example.place)
-            yield {field: int(np.argmax(label)) if isinstance(self.labels, SoftLabels) else label}
+    def gold(self, example: TextExample) -> Record:
+        (field,) = self.gold_names
+        label = _label(example)
+        check_labelled(label, example.place)
+        return {field: int(np.argmax(label)) if isinstance(self.labels, SoftLabels) else label}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[TextExample]:
         required = set(self.text_columns)

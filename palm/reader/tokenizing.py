@@ -124,7 +124,7 @@ class TokenizingReader(Reader):
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
         return self._examples(path, with_targets, self.missing_labels)
 
-    def read_true(self, path: Path) -> Iterator[Any]:
+    def read_gold(self, path: Path) -> Iterator[Any]:
         return self._examples(path, with_targets=True, missing_labels=False)
 
     def _examples(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[Any]:

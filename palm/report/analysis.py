@@ -317,7 +317,7 @@ def _judged_rows(
 ) -> Iterator[Row]:
     """Predict a file and yield its examples; update `counts`, and append to `pairs` and `windows`."""
     reader = model.reader
-    for chunk in encoded(reader, reader.read_true(path)):
+    for chunk in encoded(reader, reader.read_gold(path)):
         windows += np.bincount(chunk.rows["example"].values, minlength=len(chunk.examples)).tolist()
         losses = example_losses(model, chunk.examples)
         for each, loss in zip(model.predictions([chunk], with_gold=True), losses, strict=True):

@@ -415,10 +415,10 @@ def counts_of(reader: Reader) -> Counts:
     Raises:
         PalmError: the reader is a user's own and returns another kind of truth.
     """
-    found = next((KINDS[name] for name in reader.truth_names if name in KINDS), None)
+    found = next((KINDS[name] for name in reader.gold_names if name in KINDS), None)
     if found is None:
         raise PalmError(
-            f"the truths of {type(reader).__name__} have {', '.join(reader.truth_names) or 'no fields'}; the "
+            f"the truths of {type(reader).__name__} have {', '.join(reader.gold_names) or 'no fields'}; the "
             f"report needs one of {', '.join(KINDS)}"
         )
     return found(label_names(reader))

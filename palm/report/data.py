@@ -9,7 +9,7 @@ from pathlib import Path
 
 from palm.reader import Reader
 from palm.reader.chunks import encoded_chunks
-from palm.reader.inspection import FileStatistics, truths_of
+from palm.reader.inspection import FileStatistics, gold_of
 from palm.reader.tables.files import data_size
 from palm.reader.tables.selection import data_checksum
 
@@ -49,10 +49,10 @@ def statistics(reader: Reader, path: Path, role: str, most: int = MOST_EXAMPLES)
     Raises:
         DataError: a row cannot be used; with its file and line.
     """
-    examples = reader.read_true(path)
+    examples = reader.read_gold(path)
     counts = FileStatistics(reader)
     for chunk, rows in encoded_chunks(reader, islice(examples, most), with_targets=False):
-        counts.add(rows, truths_of(reader, chunk, "dev"))
+        counts.add(rows, gold_of(reader, chunk, "dev"))
     return DataFile(
         role=role,
         path=str(path),

@@ -26,7 +26,7 @@ def example_losses(model: InferenceModel, examples: Sequence[Any]) -> list[float
 
     Args:
         model: of the task.
-        examples: as returned by `Reader.read_true`.
+        examples: as returned by `Reader.read_gold`.
     """
     usable = {}
     for number, each in enumerate(examples if has_row_losses(model) else ()):

@@ -209,8 +209,8 @@ def load_dev_data(task: Task) -> DevData:
     reader = task.reader
     bad = reader.bad_rows = BadRows(task.dev_file, reader.on_bad_row)
     try:
-        examples = list(reader.read_true(task.dev_file))
-        exhaust(reader.truths(examples))  # labels may be missing
+        examples = list(reader.read_gold(task.dev_file))
+        exhaust(map(reader.gold, examples))  # labels may be missing
     finally:
         reader.bad_rows = None
     bad.finish(reader.warn_once)

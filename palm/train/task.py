@@ -315,7 +315,7 @@ def wiring_problems(task: Task, backbone: Backbone, for_train: bool = True) -> l
     ]
     found += _size_problems(reader, backbone)
     if task.dev_file is not None:
-        found += metric_problems(task.metric_names, reader.truth_names)
+        found += metric_problems(task.metric_names, reader.gold_names)
     return [f"task {task.name!r}: {line}" for line in found]
 
 

@@ -82,7 +82,7 @@ def encoded(
 
     Args:
         reader: the reader of the examples.
-        examples: those of `Reader.read`, or of `Reader.read_true` to score them.
+        examples: those of `Reader.read`, or of `Reader.read_gold` to score them.
         first: index in the file of the first one.
         with_targets: encode each chunk with targets, too, for its loss.
     """
@@ -96,7 +96,7 @@ def _labelled(reader: Reader, examples: Sequence[Any], rows: Rows) -> Rows | Non
     """Encode the same rows with targets; None if training has other rows, or cannot use one."""
     try:
         labelled = reader.encode(examples, with_targets=True)
-    except (PalmError, AttributeError):  # read_true may return other examples than read
+    except (PalmError, AttributeError):  # read_gold may return other examples than read
         return None
     for name in ("example", "token_ids"):
         if name not in labelled or not np.array_equal(labelled[name].values, rows[name].values):
@@ -170,7 +170,7 @@ class TaskModel:
 
         Args:
             chunks: see `encoded`.
-            with_gold: also yield the gold values of the examples, which are those of `Reader.read_true`;
+            with_gold: also yield the gold values of the examples, which are those of `Reader.read_gold`;
                 records then also have the head's `eval_outputs`.
             losses: filled with the loss of every batch whose rows have targets.
             together: divide the batches among all ranks, which must all call this with the same examples;
@@ -212,7 +212,7 @@ class TaskModel:
     ) -> list[Prediction]:
         in_order = [decoded[row] for row in range(len(chunk.rows))]
         records = self.reader.records(chunk.examples, chunk.rows, in_order, chunk.first)
-        gold = self.reader.truths(chunk.examples) if with_gold else repeat(None, len(chunk.examples))
+        gold = map(self.reader.gold, chunk.examples) if with_gold else repeat(None, len(chunk.examples))
         return [Prediction(*each) for each in zip(chunk.examples, records, gold, strict=True)]
 
     @torch.inference_mode()
@@ -279,7 +279,7 @@ class TaskModel:
         """Score the predictions of examples with labels; all ranks must call this, and divide the work.
 
         Args:
-            chunks: of examples of `Reader.read_true`.
+            chunks: of examples of `Reader.read_gold`.
             metrics: names of metrics.
             losses: as for `predictions`.
             tune: first fit the head to the examples (see `Head.tune`).

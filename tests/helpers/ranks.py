@@ -205,7 +205,7 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
     # Three batches, of which two ranks have two each.
     model = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
     losses: Losses = {}
-    chunks = encoded(model.reader, model.reader.read_true(folder / "seven.tsv"), with_targets=True)
+    chunks = encoded(model.reader, model.reader.read_gold(folder / "seven.tsv"), with_targets=True)
     model.score(chunks, model.head.metrics, losses=losses)
     seen["dev_loss"] = mean_loss(gather_objects(losses))
     seen["exchanged"] = exchanged() if processes > 1 else []

@@ -125,7 +125,7 @@ def test_soft_labels_train_a_student(tmp_path: Path) -> None:
     examples = list(reader.read(path, with_targets=True))
     batch = reader.collate(reader.encode(examples, with_targets=True), [1, 0], rng_of_row)
     assert batch["label_probs"].tolist() == [[0, 0, 0, 1], [0.5, 0.25, 0.25, 0]]
-    assert [truth["label"] for truth in reader.truths(examples)] == [0, 3]
+    assert [truth["label"] for truth in map(reader.gold, examples)] == [0, 3]
     logits = torch.randn(2, 4)
     ours = Classify(4, 8, soft_labels=True).loss({"logits": logits}, batch)
     expected = -(batch["label_probs"] * F.log_softmax(logits, -1)).sum(-1).mean()

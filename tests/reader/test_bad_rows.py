@@ -204,7 +204,7 @@ def test_a_file_with_misplaced_answers_and_empty_questions_trains(
 def test_evaluation_needs_only_the_texts_of_answers(folder: Path) -> None:
     path = squad(folder, *QUESTIONS[:-1])
     reader = MRCReader(folder / "vocab.txt", 32, 4, 8)
-    truths = [truth["answers"] for truth in reader.truths(reader.read_true(path))]
+    truths = [truth["answers"] for truth in map(reader.gold, reader.read_gold(path))]
     assert truths == [["red door"], ["red"], ["red"], ["lamp"], ["red"], ["blue"], ["lamp"]]
 
 

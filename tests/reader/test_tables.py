@@ -195,7 +195,7 @@ def test_questions_come_from_rows(vocab: Path, tmp_path: Path, answers: Any, tex
     [question] = reader.read(path, True)
     assert ([answer.text for answer in question.answers], question.id) == (texts, "1")
     assert [each.id for each in reader.read(path, False)] == ["1", "q"]
-    assert [each["answers"] for each in reader.truths(reader.read_true(path))] == [texts]
+    assert [each["answers"] for each in map(reader.gold, reader.read_gold(path))] == [texts]
 
 
 # ---- labels ----
@@ -209,7 +209,7 @@ def test_a_row_without_a_label_is_not_a_row_and_is_counted(
     reader = ClassifyReader(vocab, 12, label_map={"null": 0, "nan": 1})
     assert [each.label for each in reader.read(path, True)] == [0, 1]
     assert any("a.jsonl: 3 rows" in line for line in caplog.messages)
-    assert len(list(reader.read_true(path))) == 2
+    assert len(list(reader.read_gold(path))) == 2
     assert len(list(reader.read(path, False))) == 5
 
 

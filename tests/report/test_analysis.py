@@ -48,7 +48,7 @@ def test_the_hardest_row_is_the_one_whose_label_got_the_least_probability(run: P
     found = of("cls", run)
     model = palm.load_model(run / "cls" / "best_model")
     dev = Path(read_run(run).setting("cls", "dev_file"))
-    examples = list(model.reader.read_true(dev))
+    examples = list(model.reader.read_gold(dev))
     records = model.records(iter(examples))
     losses = sorted(
         (
@@ -206,7 +206,7 @@ def cases(folder: Path) -> list[tuple[InferenceModel, Path]]:
 @pytest.mark.parametrize("number", range(4))
 def test_the_mean_of_single_losses_is_the_loss_of_the_batch(number: int, tmp_path: Path) -> None:
     model, file = cases(tiny.write_files(tmp_path))[number]
-    examples = list(model.reader.read_true(file))
+    examples = list(model.reader.read_gold(file))
     rows = model.reader.encode(examples, with_targets=True)
     assert len(rows) == len(examples)
     batch = model.reader.collate(rows, range(len(rows)), lambda k: generator(0, k))
@@ -222,7 +222,7 @@ def test_the_loss_of_tags_is_that_of_the_words_of_a_text(tmp_path: Path) -> None
     _, file = cases(folder)[1]
     reader = palm.reader.SequenceLabelReader(folder / "vocab.txt", 24, {"O": 0, "B-x": 1, "I-x": 2})
     model = model_of(folder, reader, palm.head.SequenceLabel(n_classes=3, hidden_size=WIDTH, use_crf=False))
-    examples = list(reader.read_true(file))
+    examples = list(reader.read_gold(file))
     words = [len(example.words) for example in examples]
     rows = reader.encode(examples, with_targets=True)
     batch = reader.collate(rows, range(3), lambda k: generator(0, k))
@@ -239,7 +239,7 @@ def test_a_question_whose_answer_does_not_stand_there_has_no_loss(tmp_path: Path
     data = json.loads((folder / "mrc.json").read_text(encoding="utf-8"))
     data["data"][0]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] += 1
     (folder / "mrc.json").write_text(json.dumps(data), encoding="utf-8")
-    losses = example_losses(model, list(model.reader.read_true(folder / "mrc.json")))
+    losses = example_losses(model, list(model.reader.read_gold(folder / "mrc.json")))
     assert [number for number, loss in enumerate(losses) if loss is None] == [1]
 
 
@@ -334,7 +334,7 @@ def test_ranges_without_rows_are_left_out() -> None:
 
 def test_a_reader_with_other_truths_is_named(tmp_path: Path) -> None:
     reader = palm.reader.ClassifyReader(tiny.write_files(tmp_path) / "vocab.txt", 24)
-    reader.truth_names = ("mood",)
+    reader.gold_names = ("mood",)
     with pytest.raises(palm.PalmError, match=r"ClassifyReader.* mood\b"):
         counts_of(reader)
 

@@ -335,7 +335,7 @@ def test_questions_without_an_answer_score_as_their_prediction_files_do(folder: 
 
 
 def test_dev_data_is_read_and_tokenized_once_in_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encode, read = palm.reader.ClassifyReader.encode, palm.reader.ClassifyReader.read_true
+    encode, read = palm.reader.ClassifyReader.encode, palm.reader.ClassifyReader.read_gold
     calls: list[object] = []
     dev = folder / "dev.tsv"
     lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
@@ -345,12 +345,12 @@ def test_dev_data_is_read_and_tokenized_once_in_a_run(folder: Path, monkeypatch:
         calls.extend([with_targets] if len(examples) == 7 else [])
         return encode(self, examples, with_targets)
 
-    def read_true(self: Any, path: Path) -> Any:
+    def read_gold(self: Any, path: Path) -> Any:
         calls.append(path)
         return read(self, path)
 
     monkeypatch.setattr(palm.reader.ClassifyReader, "encode", encoded)
-    monkeypatch.setattr(palm.reader.ClassifyReader, "read_true", read_true)
+    monkeypatch.setattr(palm.reader.ClassifyReader, "read_gold", read_gold)
     config = tiny.config(folder, "cls", num_epochs=1, eval_every_n_steps=2, save_every_n_steps=3)
     config["tasks"]["cls"]["dev_file"] = str(dev)
     palm.Controller(config, argv=[]).train()

@@ -109,7 +109,7 @@ def test_negatives_only_train(vocab: Path, tmp_path: Path) -> None:
     batch = reader.collate(encoded(reader, path, with_targets=True), [0, 1], rng_of_row)
     assert batch["group_rows"].tolist() == [[0, 1, 2, 3], [4, 5, -1, -1]]
     assert [len(rows) for rows in (encoded(reader, path, False)["sequence_lengths"][0],)] == [2]
-    assert [truth["pair"] for truth in reader.truths(reader.read_true(path))] == [
+    assert [truth["pair"] for truth in map(reader.gold, reader.read_gold(path))] == [
         ("who", "anna"),
         ("what", "boat"),
     ]

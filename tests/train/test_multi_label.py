@@ -45,7 +45,7 @@ def test_every_form_of_labels_gives_the_same_sets(vocab: Path, tmp_path: Path, n
     reader = MultiLabelReader(vocab, 16, **own)
     batch = reader.collate(encoded(reader, path, with_targets=True), [1, 0], rng_of_row)
     assert batch["label_set"].tolist() == [[0, 0, 0], [1, 0, 1]]
-    assert [truth["label_set"] for truth in reader.truths(reader.read_true(path))] == [[0, 2], []]
+    assert [truth["label_set"] for truth in map(reader.gold, reader.read_gold(path))] == [[0, 2], []]
 
 
 def test_unknown_labels_do_not_count(vocab: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_unknown_labels_do_not_count(vocab: Path, tmp_path: Path) -> None:
     loss = head.loss({"logits": torch.tensor([[0.0, 9.0]])}, batch)
     assert (loss.item(), head.num_terms(batch)) == (pytest.approx(np.log(2)), 1)
     with pytest.raises(DataError, match=r"some\.tsv:2"):
-        list(reader.truths(reader.read_true(path)))
+        list(map(reader.gold, reader.read_gold(path)))
 
 
 @pytest.mark.parametrize(("cell", "named"), [("pink", "'pink'"), ('["red"', '\\["red"'), ("[1.5]", "'1.5'")])

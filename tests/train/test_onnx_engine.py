@@ -187,7 +187,7 @@ def data_of(kind: str, folder: Path) -> Path:
 def scored(model: InferenceModel, file: Path) -> tuple[dict[str, float], float | None]:
     """The scores of a file with labels, and its mean loss."""
     losses: Losses = {}
-    chunks = encoded(model.reader, model.reader.read_true(file), with_targets=True)
+    chunks = encoded(model.reader, model.reader.read_gold(file), with_targets=True)
     return model.score(chunks, model.head.metrics, losses=losses), mean_loss([losses])
 
 

@@ -60,7 +60,7 @@ def test_relations_are_marks_of_pairs_of_spans(vocab: Path, tmp_path: Path, span
     assert labels[0].eq(-100).nonzero().tolist() == [[k, k, label] for k in range(3) for label in range(2)]
     assert labels[1].eq(-100).all()
     assert ("span_labels" in batch) == (spans == "predicted")
-    truth, empty = reader.truths(reader.read_true(path))
+    truth, empty = map(reader.gold, reader.read_gold(path))
     assert truth["relations"] == json.loads(ROW)["relations"]
     assert empty == {"relations": [], "spans": []}
     predicting = reader.collate(encoded(reader, path, with_targets=False), [0, 1], rng_of_row)

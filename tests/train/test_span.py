@@ -66,7 +66,7 @@ def test_every_form_of_spans_gives_the_same_targets_and_itself_back(
     expected[0, 2, 3], expected[0, 2, 2] = 1, 2
     expected[1, 0, 0] = 0
     assert batch["span_labels"].equal(expected)
-    truth, empty = reader.truths(reader.read_true(path))
+    truth, empty = map(reader.gold, reader.read_gold(path))
     assert [[s["start"], s["end"], s["label"]] for s in truth["spans"]] == spans
     assert [span["text"] for span in truth["spans"]] == ["red boat", "red"]
     assert empty == {"spans": []}
@@ -140,7 +140,7 @@ def test_rows_without_spans_train_no_spans(vocab: Path, tmp_path: Path) -> None:
     assert Span(2, 4).num_terms(batch) == 1
     assert batch["span_labels"][1].tolist() == [[-100, -100]] * 2
     with pytest.raises(DataError, match=r"some\.jsonl:2"):
-        list(reader.truths(reader.read(path, with_targets=True)))
+        list(map(reader.gold, reader.read(path, with_targets=True)))
 
 
 def test_spans_of_two_rows_are_counted_and_the_others_keep_their_places(

@@ -121,7 +121,7 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     model.to(device_of(settings.get("use_gpu", True), settings.get("device", "auto")))
     chosen = next(each for each in controller.plan.tasks if each.name == task).task.get("metrics")
     names: Sequence[str] = chosen or model.head.metrics
-    chunks = encoded(model.reader, model.reader.read_true(Path(job["test"][task])))
+    chunks = encoded(model.reader, model.reader.read_gold(Path(job["test"][task])))
     pairs = [(each.record, each.gold or {}) for each in model.predictions(chunks, with_gold=True)]
     if is_main_process():
         make_folder(folder / ROWS)
