@@ -17,6 +17,7 @@ import torch
 import palm
 from helpers import hub
 from helpers.file_server import FileServer, file_server
+from palm import compat
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.cli import main as command
 from palm.compat.downloader import MODELS, download, ls
@@ -90,14 +91,14 @@ def test_a_name_becomes_a_folder_as_the_scripts_of_2_x_expect_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = palm.downloader.download("pretrain", "ERNIE-v1-zh-base")
+    folder = compat.downloader.download("pretrain", "ERNIE-v1-zh-base")
     assert folder == Path("pretrain/ERNIE-v1-zh-base")
     assert visible(folder) == ["config.json", "ernie_config.json", "model.safetensors", "vocab.txt"]
     config = json.loads((folder / "ernie_config.json").read_text(encoding="utf-8"))
-    backbone = palm.backbone.ERNIE.from_config(config)
-    head = palm.head.Classify(4, 8)
-    trainer = palm.Trainer("cls")
-    palm.reader.ClassifyReader(str(folder / "vocab.txt"), 8).register_with(backbone)
+    backbone = compat.backbone.ERNIE.from_config(config)
+    head = compat.head.Classify(4, 8)
+    trainer = compat.Trainer("cls")
+    compat.reader.ClassifyReader(str(folder / "vocab.txt"), 8).register_with(backbone)
     trainer.build_forward(backbone, head)
     trainer.load_pretrain("pretrain/ERNIE-v1-zh-base/params")
     assert equal(backbone, tiny(ERNIE))

@@ -27,7 +27,6 @@ from palm import Controller
 from palm.backbone import BERT, Backbone
 from palm.core.errors import ConfigError, StorageError
 from palm.pretrained import from_ours, pretrained_directory
-from palm.reader import ClassifyReader
 
 MODEL = "someone/tiny-bert"
 EXACT = f"{MODEL}@{hub.COMMIT}"
@@ -298,18 +297,6 @@ def test_a_wrong_name_in_a_configuration_is_reported_with_its_line(
         ConfigError, match=rf"config\.yaml:{line}: pretrain_path: no such folder: .*someone/else; "
     ):
         Controller(file, argv=[])
-
-
-@pytest.mark.usefixtures("server")
-def test_a_trainer_starts_from_it(tmp_path: Path) -> None:
-    data = tiny.write_files(tmp_path)
-    reader = ClassifyReader(data / "vocab.txt", 16)
-    trainer = palm.Trainer("cls")
-    backbone, head = encoder(5), palm.head.Classify(4, 8)
-    reader.register_with(backbone)
-    trainer.build_forward(backbone, head)
-    trainer.load_pretrain(MODEL)
-    assert equal(backbone, encoder())
 
 
 @pytest.mark.usefixtures("server")
