@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from palm.backbone.attention import SelfAttention
 from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
-from palm.core.numerics.fused_cast import cast_together
-from palm.core.numerics.layers import ACTIVATIONS, casts_norms, layer_norm, linear
-from palm.parallel.group import world_size
-from palm.parallel.shards import local_shard
+from palm.core.numerics.layers import ACTIVATIONS, layer_norm, linear
 
 
 class FeedForward(nn.Module):
@@ -114,27 +108,3 @@ class PreNorm(PostNorm):
         residual = residual + self.dropout(self.attention(normalized, packing, first_only))
         output: Tensor = residual + self.dropout(self.ffn(layer_norm(residual, self.ffn_norm)))
         return output
-
-
-def casting(
-    layers: Iterable[nn.Module], tokens: Tensor, *, one_of_several_ranks: bool = False
-) -> AbstractContextManager[None]:
-    """Return a context in which the layers' parameters are cast to the dtype of the tokens in one operation.
-
-    On several ranks, which send the gradients of one layer while others are still being computed, each layer
-    is cast by itself, where its parameters are unsharded.
-    """
-    is_other_case = (world_size() > 1) != one_of_several_ranks
-    if tokens.dtype == torch.float32 or not torch.is_grad_enabled() or is_other_case:
-        return nullcontext()
-    kinds = (nn.Linear, nn.LayerNorm) if casts_norms(tokens) else (nn.Linear,)
-    parts = (part for layer in layers for part in layer.modules() if isinstance(part, kinds))
-    parameters = (parameter for part in parts for parameter in part.parameters())
-    return cast_together((each for each in parameters if local_shard(each) is each), tokens.dtype)
-
-
-def call_layer(layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    """Call a layer of an encoder; see `PostNorm.forward`."""
-    with casting([layer], tokens, one_of_several_ranks=True):
-        output: Tensor = layer(tokens, packing, first_only)
-    return output

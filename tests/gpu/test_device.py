@@ -79,7 +79,7 @@ def test_a_layer_takes_no_more_operators_than_it_did(seen: dict[str, Any]) -> No
     if seen["kind"] == "gpu":
         pytest.skip("the pretend device counts operators")
     # 16 of them are the norms of its parameters' gradients, which are one kernel on a GPU.
-    assert seen["layer operators"] == {"one device": 58, "several ranks": 60}
+    assert seen["layer operators"] == 90
 
 
 @pytest.mark.parametrize("task", [*FIRST, *OTHERS])

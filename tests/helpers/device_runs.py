@@ -40,7 +40,6 @@ from safetensors.torch import load_file
 import palm.compat as palm
 from helpers import tiny
 from helpers.device_modes import FILES, FIRST, MODES, OTHERS, RUNS, SEQ_LABEL
-from palm.backbone import layer
 from palm.cli import main
 from palm.controller.controller import Controller
 from palm.predict.inference import InferenceModel
@@ -151,19 +150,15 @@ def train(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]
     return {"losses": values, "waits": waits[2:], "operators": operators[2:]}
 
 
-def layer_operators(folder: Path) -> dict[str, float]:
-    """The operators of a step for a layer more, in bf16, with dropout: of one device, as of several ranks."""
-    found = {}
-    for name, ranks in (("one device", 1), ("several ranks", 2)):
-        counts = []
-        for layers in (2, 4):
-            file = folder / f"backbone-{layers}.json"
-            file.write_text(json.dumps({**tiny.BACKBONE, "num_hidden_layers": layers}), encoding="utf-8")
-            settings = {"precision": "bf16", "backbone_config_path": str(file)}
-            with patch.object(layer, "world_size", lambda ranks=ranks: ranks):
-                counts.append(train(folder, "cuda", settings)["operators"])
-        found[name] = (sum(counts[1]) - sum(counts[0])) / 2 / len(counts[0])
-    return found
+def layer_operators(folder: Path) -> float:
+    """The operators of a step for a layer more, in bf16, with dropout."""
+    counts = []
+    for layers in (2, 4):
+        file = folder / f"backbone-{layers}.json"
+        file.write_text(json.dumps({**tiny.BACKBONE, "num_hidden_layers": layers}), encoding="utf-8")
+        settings = {"precision": "bf16", "backbone_config_path": str(file)}
+        counts.append(train(folder, "cuda", settings)["operators"])
+    return (sum(counts[1]) - sum(counts[0])) / 2 / len(counts[0])
 
 
 def logged_waits(folder: Path) -> float:

@@ -18,7 +18,6 @@ import torch
 
 import palm.compat as palm
 from helpers import tiny
-from palm.backbone import layer
 from palm.controller.controller import Controller
 from palm.core.numerics import layers
 from palm.parallel import replica
@@ -121,7 +120,6 @@ def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
     """
     with (
         patch.object(layers, "casts_norms", lambda _: True),
-        patch.object(layer, "casts_norms", lambda _: True),
         patch.object(replica, "casts_norms", lambda _: in_bf16),
     ):
         training = Controller(config, argv=[]).training()

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.numerics.fused_cast import cast
 from palm.core.numerics.precision import compute_dtype
 from palm.core.numerics.skip_init import skips_init
 from palm.core.numerics.weight_cache import cached_product
@@ -46,8 +45,8 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
     """
     if product := cached_product(layers, tokens.dtype):
         return product(tokens)
-    weights = [cast(layer.weight, tokens.dtype) for layer in layers]
-    biases = [cast(layer.bias, tokens.dtype) for layer in layers]
+    weights = [layer.weight.to(tokens.dtype) for layer in layers]
+    biases = [layer.bias.to(tokens.dtype) for layer in layers]
     if len(layers) == 1:
         return F.linear(tokens, weights[0], biases[0])
     return F.linear(tokens, torch.cat(weights), torch.cat(biases))
@@ -71,9 +70,8 @@ def casts_norms(where: Tensor) -> bool:
 def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Apply a layer norm in the dtype of `tokens`; mean and variance are always float32."""
     dtype = tokens.dtype if casts_norms(tokens) else norm.weight.dtype
-    weight = cast(norm.weight, dtype)
-    bias = cast(norm.bias, dtype)
-    return F.layer_norm(tokens, norm.normalized_shape, weight, bias, norm.eps)
+    weight = norm.weight.to(dtype)
+    return F.layer_norm(tokens, norm.normalized_shape, weight, norm.bias.to(dtype), norm.eps)
 
 
 def init_weights(module: nn.Module, initializer_range: float) -> None:
