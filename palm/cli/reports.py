@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import shutil
 import sys
@@ -70,7 +69,6 @@ def report(options: argparse.Namespace) -> None:
     [
         cli.option("first", metavar="RUN", help=A_RUN),
         cli.option("second", metavar="RUN", help="the folder of another run"),
-        cli.JSON,
     ],
 )
 def diff(options: argparse.Namespace) -> None:
@@ -81,9 +79,6 @@ def diff(options: argparse.Namespace) -> None:
     from palm.report.difference import difference_table, differences
 
     found = differences(options.first, options.second)
-    if options.json:
-        cli.write_line(cli.json_text([dataclasses.asdict(difference) for difference in found]))
-    else:
-        cli.write_line(difference_table(found, options.first, options.second))
+    cli.write_line(difference_table(found, options.first, options.second))
     if found:
         raise SystemExit(ExitCode.FOUND)

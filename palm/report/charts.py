@@ -1,4 +1,4 @@
-"""Charts of the page as values: coordinates for its SVG, and their points as a table."""
+"""Charts of the page as values: coordinates for its SVG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 from palm.report.curves import Curve, Point
@@ -16,15 +15,6 @@ MOST_POINTS = 400
 
 MOST_MARKS = 120
 """Maximum points of a curve with marks, which show their values under the pointer."""
-
-MOST_ROWS = 120
-"""Maximum rows of the table behind a chart."""
-
-NAME_WIDTH = 15
-"""Space that the name of a stage needs beside its line, where it is written downwards."""
-
-NAME_LENGTH = 28
-"""Maximum characters of the name of a stage."""
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 """Patterns of lines, which differ not only in colour for colour-blind readers and greyscale prints."""
@@ -91,8 +81,7 @@ class Line:
         faint: draw it thinly behind the others, as raw points behind their mean.
         dash: index of its pattern in `DASHES`.
         marks: draw a dot on every point.
-        star: the point to mark as the best, if there is one.
-        in_table: whether the table behind the chart includes it.
+        in_legend: whether the legend names it.
     """
 
     curve: Curve
@@ -100,8 +89,7 @@ class Line:
     faint: bool = False
     dash: int = 0
     marks: bool = False
-    star: Point | None = None
-    in_table: bool = True
+    in_legend: bool = True
 
     @property
     def kind(self) -> str:
@@ -144,35 +132,6 @@ class Chart:
     x_name: str = "global step"
 
     @property
-    def tabled(self) -> list[Line]:
-        """The lines with points that are in the table behind the chart."""
-        return [line for line in self.lines if line.in_table and line.curve.points]
-
-    @property
-    def columns(self) -> list[str]:
-        """The column names of the table behind the chart."""
-        return [self.x_name, *(line.curve.name for line in self.tabled)]
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The rows of the table: all points, or a selection; a dash where a curve has no point."""
-        by_step = [dict(line.curve.points) for line in self.tabled]
-        kept = Curve("", [(step, 0) for step in self._steps]).thinned(MOST_ROWS).points
-        return [
-            [shown_number(step), *(shown_number(own[step]) if step in own else "–" for own in by_step)]
-            for step, _ in kept
-        ]
-
-    @property
-    def is_cut(self) -> bool:
-        """True if the table leaves points out."""
-        return len(self._steps) > MOST_ROWS
-
-    @property
-    def _steps(self) -> list[float]:
-        return sorted({step for line in self.tabled for step, _ in line.curve.points})
-
-    @property
     def frame(self) -> Frame | None:
         """The axes; None without points."""
         points = [point for line in self.lines for point in line.curve.points]
@@ -180,25 +139,6 @@ class Chart:
             return None
         first, last = _range([step for step, _ in points])
         return Frame(first, last, ticks(*_range([value for _, value in points]), 5))
-
-
-def stage_lines(frame: Frame, stages: Sequence[tuple[float, str]]) -> list[tuple[float, str, str]]:
-    """Return the x coordinates where stages begin, their names, and the text there is room for.
-
-    Args:
-        frame: of the chart.
-        stages: the step after which each stage begins, and its name, in order.
-    """
-    places: dict[float, list[str]] = {}
-    for step, name in stages:
-        if step < frame.x_high:  # the first one begins before the first point
-            places.setdefault(frame.x(max(step, frame.x_low)), []).append(name)
-    found = []
-    for x, end in pairwise([*places, frame.right]):
-        names = ", ".join(places[x])
-        text = names if len(names) <= NAME_LENGTH else f"{names[: NAME_LENGTH - 1]}…"
-        found.append((x, names, text if end - x >= NAME_WIDTH else ""))
-    return found
 
 
 def labels(values: Sequence[float]) -> list[tuple[float, str]]:

@@ -12,14 +12,13 @@ from torch import Tensor
 from palm.config.model_names import ADAPTER_CONFIG
 from palm.core.checks import path_problems, raise_any
 from palm.core.errors import StorageError
-from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
 from palm.core.files.tensors import headers_in, weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.report.run import read_run
 from palm.train import model_paths
-from palm.train.events import Ended
-from palm.train.history import HISTORY_FILE, read_lines
+from palm.train.history import HISTORY_FILE
 from palm.train.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE
 
 Facts = dict[str, Any]
@@ -134,41 +133,19 @@ def _checkpoint(folder: Path) -> Facts | None:
     }
 
 
-MODELS = {
-    "best": f"*/{model_paths.BEST}",
-    "last": f"*/{model_paths.LAST}",
-    "best of the run": f"{model_paths.BEST_OF_RUN}/*",
-    "on the way": f"*/{model_paths.ON_THE_WAY}*",
-}
-"""Kind of a run's models -> pattern of their paths in its folder."""
-
-
 def _run(folder: Path) -> Facts | None:
-    models = {kind: _models(folder, pattern) for kind, pattern in MODELS.items()}
-    checkpoints = numbered(folder, CHECKPOINT)
-    history = folder / HISTORY_FILE
-    if not (any(models.values()) or checkpoints or history.is_file()):
+    if not (folder / HISTORY_FILE).is_file():
         return None
+    run = read_run(folder)
+    models: dict[str, list[str]] = {}
+    for model in run.models:
+        models.setdefault(model.kind, []).append(model.folder.relative_to(folder).as_posix())
     return {
         "format": "palm run",
-        **(_progress(history) if history.is_file() else {}),
+        "state": "not ended" if run.history.end is None else run.history.end.reason,
+        "step": run.history.last_step,
         "models": models,
-        "checkpoints": [checkpoints[step].name for step in sorted(checkpoints)],
-    }
-
-
-def _models(folder: Path, pattern: str) -> list[str]:
-    paths = [path for path in folder.glob(pattern) if (path / model_paths.DESCRIPTION).is_file()]
-    paths.sort(key=lambda path: (path.parent, len(path.name), path.name))  # `step9` before `step10`
-    return [path.relative_to(folder).as_posix() for path in paths]
-
-
-def _progress(history: Path) -> Facts:
-    lines = read_lines(history)
-    has_ended = bool(lines) and lines[-1]["event"] == Ended.recorded_as
-    return {
-        "state": lines[-1]["reason"] if has_ended else "not ended",
-        "step": max((line["step"] for line in lines), default=0),
+        "checkpoints": [f"{CHECKPOINT}{step}" for step in run.checkpoints],
     }
 
 

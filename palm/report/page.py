@@ -23,7 +23,7 @@ from palm.core.shown import shown_score, shown_value
 from palm.core.version import __version__
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Chart, Line, minus, shown_number, stage_lines
+from palm.report.charts import Chart, Line, minus, shown_number
 from palm.report.curves import Curve
 from palm.report.groups import SeedGroup
 from palm.report.history import History
@@ -125,7 +125,6 @@ def environment(*packages: str) -> Environment:
         "duration": duration,
         "minus": minus,
     }
-    made.globals["stage_lines"] = stage_lines
     return made
 
 
@@ -200,7 +199,7 @@ def _reliability(analysis: Analysis) -> Chart:
     lines = [
         Line(Curve(name, points), k, marks=True) for k, (name, points) in enumerate(analysis.reliability)
     ]
-    ideal = Line(Curve("ideal", [(0.0, 0.0), (1.0, 1.0)]), 7, faint=True, in_table=False)
+    ideal = Line(Curve("ideal", [(0.0, 0.0), (1.0, 1.0)]), 7, faint=True, in_legend=False)
     note = "above the diagonal, predictions are right more often than their probabilities say"
     shown = [ideal, *lines] if lines else []
     return Chart("Reliability of probabilities", "share correct", shown, note, "probability")
@@ -217,7 +216,7 @@ def _mix_chart(history: History) -> Chart:
     for number, (task, plan) in enumerate(history.start.tasks.items()):
         planned = Curve(task, [(0, 0), (history.start.total_steps, plan.expected_steps)])
         lines.append(Line(curves.realised_steps(history, task), number, marks=True))
-        lines.append(Line(planned, number, dash=2, faint=True, in_table=False))
+        lines.append(Line(planned, number, dash=2, faint=True, in_legend=False))
     note = "Dotted lines lead to the planned steps."
     return Chart("Steps of every task", "steps of the task", lines, note)
 

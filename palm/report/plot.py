@@ -78,7 +78,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         figure = plotext.figure
         figure.clear()
         figure.theme("simple" if colour else "colorless")
-        lines = [line for line in chart.tabled if not line.faint]
+        lines = [line for line in chart.lines if line.curve.points and not line.faint]
         frame = chart.frame
         assert frame is not None
         # The names of several curves are listed above them, one per line.

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from palm.config.files import ORIGIN, Lines, read_yaml
-from palm.config.values import flattened, guessed
+from palm.config.values import guessed
 from palm.core.errors import StorageError
 from palm.core.files.door import has_link
 from palm.core.files.fs import numbered
 from palm.core.files.manifest import is_sealed, verified_object
-from palm.core.files.records import check_plain, read_record
+from palm.core.files.records import check_plain
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.report.history import History, read_history
 from palm.train.model_paths import DESCRIPTION, models_of
-from palm.train.run_names import CONFIGURATION, RECIPE, RECORD, RunRecord, name_problem
+from palm.train.run_names import CONFIGURATION, RECIPE, name_problem
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ class Run:
         folder: its `save_path`.
         history: its events.
         sections: `global`, the tasks and `backbone` -> their resolved settings; empty if not recorded.
-        defaults: the same sections -> settings that were left at their defaults, if a result depends on them.
         models: the saved models, for each task the best first.
         checkpoints: their global steps.
         is_configured: True if a configuration made the run and can repeat it, False if a program did.
@@ -72,7 +71,6 @@ class Run:
     folder: Path
     history: History
     sections: Mapping[str, Sequence[Value]] = field(default_factory=dict)
-    defaults: Mapping[str, Sequence[Value]] = field(default_factory=dict)
     models: Sequence[Model] = ()
     checkpoints: Sequence[int] = ()
     is_configured: bool = False
@@ -128,27 +126,7 @@ def read_run(folder: str | Path) -> Run:
     is_configured = file.is_file()
     sections = _sections(file if is_configured else folder / RECIPE)
     checkpoints = sorted(numbered(folder, "step_"))
-    return Run(folder, history, sections, _defaults(folder, sections), models, checkpoints, is_configured)
-
-
-def _defaults(folder: Path, sections: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
-    """Return the settings in the run's record that its configuration does not set."""
-    file = folder / RECORD
-    if not file.is_file() or not sections:
-        return {}
-    facts: dict[str, Any] = dict(read_record(file, RunRecord)["identity"])
-    if "backbone" not in facts:  # a run in stages, each of which has its own record
-        return {}
-    tasks = {f"task {name}": settings for name, settings in facts.pop("tasks").items()}
-    parts = {"global": facts, **tasks, "backbone": facts.pop("backbone")["settings"]}
-    given = {
-        title: {each.name for each in (*sections.get(title, ()), *sections.get("global", ()))}
-        for title in parts
-    }
-    return {
-        title: [Value(name, each) for name, each in flattened(own).items() if name not in given[title]]
-        for title, own in parts.items()
-    }
+    return Run(folder, history, sections, models, checkpoints, is_configured)
 
 
 def _sections(file: Path) -> dict[str, list[Value]]:

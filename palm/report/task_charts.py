@@ -31,9 +31,7 @@ def task_charts(groups: Sequence[SeedGroup]) -> Iterator[Chart]:
             drawn = [lines_of(*each, is_single) for each in zip(groups, colours, strict=True)]
             lines = [line for line in chain.from_iterable(drawn) if line.curve.points]
             if lines:
-                has_ring = any(line.star for line in lines)
-                note = f"A ring marks the step that was best by {metrics[0]}." if has_ring else ""
-                yield Chart(f"{task}: {name}", name, lines, note)
+                yield Chart(f"{task}: {name}", name, lines)
 
 
 def _first_metrics(histories: Sequence[History], task: str) -> list[str]:
@@ -46,7 +44,7 @@ def _losses(task: str, group: SeedGroup, colour: int, is_single: bool) -> Iterat
     for run in group.runs:
         points = curves.losses(run.history, task).points
         raw = Curve("step loss", points)
-        yield Line(raw, colour, faint=True, marks=len(points) <= MOST_MARKS, in_table=is_single)
+        yield Line(raw, colour, faint=True, marks=len(points) <= MOST_MARKS, in_legend=is_single)
     yield Line(Curve(smooth, mean_curve(group, partial(curves.smooth_losses, task=task))), colour)
     points = mean_curve(group, partial(curves.dev_losses, task=task))
     yield Line(Curve(dev, points), colour, dash=1, marks=True)
@@ -55,8 +53,6 @@ def _losses(task: str, group: SeedGroup, colour: int, is_single: bool) -> Iterat
 def _scores(task: str, name: str, group: SeedGroup, colour: int, is_single: bool) -> Iterator[Line]:
     score = partial(curves.scores, task=task, name=name)
     for run in group.runs if len(group.runs) > 1 else ():
-        yield Line(score(run.history), colour, faint=True, in_table=False)
+        yield Line(score(run.history), colour, faint=True, in_legend=False)
     points = mean_curve(group, score)
-    best = group.runs[0].history.best(task) if len(group.runs) == 1 else None
-    star = next((point for point in points if best is not None and point[0] == best.step), None)
-    yield Line(Curve(name if is_single else group.name, points), colour, marks=is_single, star=star)
+    yield Line(Curve(name if is_single else group.name, points), colour, marks=is_single)

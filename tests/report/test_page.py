@@ -15,9 +15,8 @@ import pytest
 import palm
 from helpers.runs import HOSTILE
 from palm.cli import main
-from palm.report import charts
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Frame, Line, minus, shown_number
+from palm.report.charts import Frame, Line, minus
 from palm.report.curves import Curve
 from palm.report.history import read_history
 from palm.report.page import page_title
@@ -29,13 +28,12 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 class Page(HTMLParser):
-    """What a test asks of a page: its tags, its figures' tables and lines, its text."""
+    """What a test asks of a page: its tags, the lines of its figures, its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[str] = []
-        self.tables: dict[str, list[list[str]]] = {}
         self.lines: dict[str, list[str]] = {}
         self._titles: list[str] = []
         self.title = ""
@@ -47,12 +45,8 @@ class Page(HTMLParser):
         self._inside = tag
         if tag == "figcaption":
             self._titles.append("")
-        elif tag == "tr" and self._titles:
-            self.tables.setdefault(self._titles[-1], []).append([])
         elif tag == "polyline":
             self.lines.setdefault(self._titles[-1], []).append(dict(attrs)["points"] or "")
-        elif tag == "table" and (self._titles == [] or self._titles[-1] in self.tables):
-            self._titles.append(f"table {len(self.tags)}")
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
@@ -60,8 +54,6 @@ class Page(HTMLParser):
             self.title += data
         if self._inside == "figcaption":
             self._titles[-1] += data.strip()
-        if self._inside in ("td", "th") and self._titles and self._titles[-1] in self.tables:
-            self.tables[self._titles[-1]][-1].append(data)
 
     def handle_endtag(self, tag: str) -> None:
         self._inside = ""
@@ -81,11 +73,6 @@ def check(page: Page, run: Path) -> None:
     """The page has the history's numbers, as text and as lines, and the hostile row as text."""
     history = read_history(run)
     steps = [step for step in history.steps if step.task == "cls"]
-    table = page.tables["cls: loss"]
-    assert table[0] == ["global step", "step loss", "smoothed", "dev loss"]
-    assert [row[:2] for row in table[1:] if row[1] != "–"] == [
-        [shown_number(s.step), shown_number(s.loss)] for s in steps
-    ]
     raw = [tuple(map(float, pair.split(","))) for pair in page.lines["cls: loss"][0].split()]
     assert len(raw) == len(steps)
     # Of three points the proportions of their heights are those of their losses.
@@ -96,8 +83,7 @@ def check(page: Page, run: Path) -> None:
     assert 0 < scale < (Frame.bottom - Frame.top) / (losses[high] - losses[low]) + 1e-6
     for height, loss in zip(heights, losses, strict=True):
         assert height == pytest.approx(heights[low] + scale * (loss - losses[low]), abs=0.11)  # 0.1 are drawn
-    f1 = [[shown_number(e.step), shown_number(e.scores["mrc"]["f1"])] for e in history.evaluations]
-    assert page.tables["mrc: f1"] == [["global step", "f1"], *f1]
+    assert len(page.lines["mrc: f1"][0].split()) == len(history.evaluations)
     assert HOSTILE in "".join(page.text)
     assert not [attrs for tag, attrs in page.tags if tag in ("script", "img", "iframe", "object", "base")]
     assert not [name for _, attrs in page.tags for name in attrs if name.startswith("on")]
@@ -120,12 +106,11 @@ def test_the_page_needs_no_network_and_is_small(reported: Path) -> None:
     assert len(text.encode()) < 2_000_000
 
 
-def test_every_chart_has_a_name_and_a_table_and_every_link_a_goal(reported: Path) -> None:
+def test_every_chart_has_a_name_and_every_link_a_goal(reported: Path) -> None:
     page = Page((reported / "report.html").read_text(encoding="utf-8"))
     charts = [attrs for tag, attrs in page.tags if attrs.get("class") == "chart"]
     assert len(charts) >= 12
     assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in charts)
-    assert set(page.lines) <= set(page.tables)
     names = {attrs["id"] for _, attrs in page.tags if "id" in attrs}
     links = [attrs["href"] or "" for tag, attrs in page.tags if tag == "a"]
     assert links
@@ -230,33 +215,25 @@ def test_numbers_have_a_minus_sign_and_no_negative_zero() -> None:
     assert minus("2026-11-23 x-1 -0.004 -0") == "2026-11-23 x-1 −0.004 0"
 
 
-def test_letters_of_charts_have_twelve_pixels_where_a_chart_is_narrowest() -> None:
-    style = (Path(charts.__file__).parent / "template" / "style.css").read_text(encoding="utf-8")
-    (letters,) = re.findall(r"\.chart text \{ font: (\d+)px", style)
-    narrowest = 350 - 2 * 14 - 2  # a column of `.charts`, less the padding and the border of a figure
-    assert int(letters) * narrowest / Frame.width >= 12
-
-
 def test_colours_that_come_again_have_another_dash() -> None:
     lines = [Line(Curve("", ()), colour) for colour in range(16)]
     assert len({(line.kind, line.dashes) for line in lines}) == 16
 
 
 def test_a_score_is_shown_with_its_interval_and_the_commonest_label(reported: Path) -> None:
-    analysis = analyses_of(read_run(reported), predict=False)["cls"]
+    analysis = analyses_of(read_run(reported))["cls"]
     assert isinstance(analysis, Analysis)
     true = [each.support for each in analysis.label_scores]
-    assert analysis.baseline == max(true) / sum(true) == max(true) / analysis.examples
+    assert analysis.baseline == max(true) / sum(true) == max(true) / analysis.data["examples"]
     assert f"frequent label: {analysis.baseline:.4f}" in (reported / "report.html").read_text(
         encoding="utf-8"
     )
 
 
-def test_the_page_marks_what_decides_and_has_defaults_memory_and_whole_names(reported: Path) -> None:
+def test_the_page_marks_the_main_metric_and_has_the_memory(reported: Path) -> None:
     text = (reported / "report.html").read_text(encoding="utf-8")
     history = read_history(reported)
     assert text.count(">main metric</span>") == len({task for e in history.evaluations for task in e.scores})
-    assert len(re.findall(r"<summary>[^<]*: \d+ more, at their defaults</summary>", text)) >= 2
     assert re.search(r"[0-9.]+ GiB of memory of the process", text)
     assert 'class="scroll" tabindex="0" role="region"' in text
     assert 'title="cls"' in text

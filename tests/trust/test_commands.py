@@ -99,7 +99,6 @@ NEEDED: dict[str, list[str]] = {
     "train  out/best": [*TWO_TASKS, "--eval_every_n_steps", "1"],
     "compare": TWO_TASKS,
     "train  out/cls/infer_model/lora": ["--cls.lora", "{rank: 2}"],
-    "report  run/report_data.json": ["--dev_file", "cls=cls.tsv"],
 }
 """What a command, or an argument of it, or a place that it writes, needs beside the positional arguments."""
 
@@ -112,7 +111,7 @@ OWN_PLACES = {
             *("stages", "cls/best_model", "cls.train.rows.json", "bad_rows.jsonl"),
         )
     ],
-    "report": ["run/report.html", "run/report_data.json"],
+    "report": ["run/report.html"],
     "plot": ["run/curves.html"],
 }
 """Where a command writes that is not told where."""
@@ -200,7 +199,7 @@ class Door:
     def target(self) -> str:
         if self.place in TABLES.get(self.command, ()):
             return self.place
-        of_command = {"plot": ".html", "evaluate": ".jsonl", "check": ".html", "train": ".json"}
+        of_command = {"plot": ".html", "evaluate": ".jsonl", "check": ".html", "train": ".html"}
         return f"target{of_command.get(self.command, '')}"
 
 
@@ -387,7 +386,7 @@ def inputs() -> Iterator[object]:
 def test_an_output_that_is_an_input_is_refused(door: Door, source: str, work: Path) -> None:
     before = {path: fingerprint(path) for path in work.rglob("*") if path.is_file()}
     command_said(door.words(source))
-    grows = {".palm-files.jsonl", "report.html", "report_data.json"}
+    grows = {".palm-files.jsonl", "report.html"}
     lost = [
         path
         for path, was in before.items()

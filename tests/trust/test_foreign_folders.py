@@ -55,9 +55,8 @@ def foreign(trained: Path, tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "mine.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     shutil.copytree(trained / "out", tmp_path / "out")
     yield tmp_path / "out"
-    for file in ("report.html", "report_data.json"):
-        place = tmp_path / "out" / file
-        assert not place.is_file() or place.is_symlink() or CANARY not in place.read_text(encoding="utf-8")
+    place = tmp_path / "out" / "report.html"
+    assert not place.is_file() or place.is_symlink() or CANARY not in place.read_text(encoding="utf-8")
 
 
 def names(run: Path, setting: str, file: str) -> None:
@@ -75,8 +74,6 @@ def names(run: Path, setting: str, file: str) -> None:
 def test_a_run_of_ones_own_is_predicted_as_before(trained: Path) -> None:
     text = palm.write_report(trained / "out").read_text(encoding="utf-8")
     assert "confus" in text.lower()
-    stored = json.loads((trained / "out" / "report_data.json").read_text(encoding="utf-8"))
-    assert [file["role"] for file in stored["tasks"]["cls"]["data"]] == ["train", "dev"]
 
 
 @pytest.mark.parametrize("setting", ["dev_file", "train_file"])
@@ -142,8 +139,7 @@ def test_the_users_own_argument_names_any_file(foreign: Path) -> None:
     names(foreign, "dev_file", str(mine))
     text = palm.write_report(foreign, dev_files={"cls": mine}).read_text(encoding="utf-8")
     assert CANARY in text
-    for file in ("report.html", "report_data.json"):
-        (foreign / file).unlink()
+    (foreign / "report.html").unlink()
 
 
 @pytest.mark.parametrize("door", ["report", "plot", "diff"])
@@ -178,7 +174,7 @@ def test_a_task_with_a_name_that_no_folder_can_have_is_an_error_of_palm(foreign:
 HOSTILE = "\x1b[31m\x9b32m\u202e"
 
 
-@pytest.mark.parametrize("words", [["plot", "--terminal"], ["diff", "--json"], ["inspect", "--json"]])
+@pytest.mark.parametrize("words", [["plot", "--terminal"], ["diff"], ["inspect", "--json"]])
 def test_names_of_a_foreign_folder_do_not_control_the_terminal(
     foreign: Path, words: list[str], trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -221,10 +217,10 @@ DOORS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize(
     ("door", "file"),
     [
-        *(("report", name) for name in ("history.jsonl", "resolved_config.yaml", "report_data.json")),
+        *(("report", name) for name in ("history.jsonl", "resolved_config.yaml")),
         ("report", "compare.json"),
         ("plot", "history.jsonl"),
-        *(("diff", name) for name in ("history.jsonl", "resolved_config.yaml", "run.json")),
+        *(("diff", name) for name in ("history.jsonl", "resolved_config.yaml")),
         ("diff", "cls/infer_model/config.json"),
         ("inspect", "history.jsonl"),
         *(("export", f"cls/infer_model/{name}") for name in ("config.json", "vocab.txt")),
