@@ -66,7 +66,6 @@ class Evaluator:
         dev: task -> its dev data, read and tokenized once.
         best: task -> its best evaluation.
         overall: the best evaluation of the whole run, by `best_by`.
-        means: global step and mean normalized score (by `best_by`) of every evaluation.
 
     Raises:
         DataError: dev data that cannot be used, with its file and line.
@@ -89,7 +88,6 @@ class Evaluator:
         self.evaluations: list[Evaluated] = []
         self.best = {task.name: Best() for task in self.tasks}
         self.overall = Best()
-        self.means: list[tuple[int, float]] = []
         self.dev = {task.name: load_dev_data(task) for task in self.tasks}
         training.attach("evaluator", self)
         for task in self.tasks:
@@ -127,9 +125,9 @@ class Evaluator:
                 scores[task.name] = model.score(chunks, task.metric_names, losses=losses, tune=True)
                 if (loss := mean_loss(gather_objects(losses))) is not None:
                     dev_loss[task.name] = loss
-        self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
+        mean = self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
         best = [name for name, found in self.best.items() if found.waited == 0]
-        evaluation = replace(evaluation, best=best)
+        evaluation = replace(evaluation, best=best, mean=mean)
         for task in self.tasks:
             score = normalized_score(task, scores[task.name])
             self.training.record_score(task, 0.0 if math.isnan(score) else score)
@@ -138,15 +136,17 @@ class Evaluator:
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, shown, mark)
         return evaluation
 
-    def _record(self, evaluation: Evaluated) -> None:
+    def _record(self, evaluation: Evaluated) -> float | None:
+        """Compare with the best so far; return the mean normalized score of `best_by`."""
         self.evaluations.append(evaluation)
         found = {task.name: normalized_score(task, evaluation.scores[task.name]) for task in self.tasks}
         for name, best in self.best.items():
             best.update(found[name], evaluation.step)
-        if self.best_by:
-            mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
-            self.overall.update(mean, evaluation.step)
-            self.means.append((evaluation.step, mean))
+        if not self.best_by:
+            return None
+        mean = math.fsum(found[name] for name in self.best_by) / len(self.best_by)
+        self.overall.update(mean, evaluation.step)
+        return mean
 
     def state_dict(self) -> dict[str, Any]:
         """Return all evaluations, JSON-ready."""

@@ -233,6 +233,7 @@ class Evaluated(Event, recorded_as="evaluation"):
         dev_loss: task -> mean loss of its dev rows; only tasks whose training and prediction rows are the
             same.
         best: tasks for which this is the best evaluation so far.
+        mean: mean normalized score of the tasks of `best_by`; NaN if one is not a number.
         seconds: time since the run began; only in the history.
     """
 
@@ -240,6 +241,7 @@ class Evaluated(Event, recorded_as="evaluation"):
     scores: Mapping[str, Mapping[str, float]]
     dev_loss: Mapping[str, float] = field(default_factory=dict)
     best: Sequence[str] = ()
+    mean: float | None = None
     seconds: float | None = None
 
 

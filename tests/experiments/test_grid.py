@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -21,8 +22,9 @@ from palm.core.files.atomic_dir import new_directory
 from palm.core.files.checksum import checksum
 from palm.core.files.fs import write_json
 from palm.experiments.grid import worker
-from palm.experiments.grid.folder import Grid, GridRun, remove_models
+from palm.experiments.grid.folder import Grid, GridRun, best_of, remove_models
 from palm.experiments.grid.pool import GridProgress, Pool, slots_of
+from palm.train.events import Evaluated, StageStarted
 
 PROGRAM = """
 import json, sys
@@ -128,13 +130,25 @@ def test_a_run_whose_data_change_meanwhile_has_its_result_once_they_are_restored
 
 def test_a_run_that_does_not_fit_into_memory_has_failed_and_does_not_end_the_grid(tmp_path: Path) -> None:
     class Full:
-        def train(self, _: object) -> None:
+        def train(self) -> None:
             raise ResourceError("the GPU has too little memory for a step\nsaved: nothing")
 
     job: Any = {"test": {}}
     result = worker._trained(tmp_path, Full(), job)  # type: ignore[arg-type]
     assert (result["state"], result["dev"]) == ("failed", [])
     assert result["why"] == "the GPU has too little memory for a step"
+
+
+def test_scores_are_those_of_the_last_stage_that_are_numbers(tmp_path: Path) -> None:
+    events = [Evaluated(5, {}, mean=0.9), StageStarted(5, "2-b", 3, {})]
+    events += [Evaluated(step, {}, mean=mean) for step, mean in ((6, 0.5), (7, math.nan), (8, 0.5), (9, 0.4))]
+    lines = [json.dumps(event.as_line()) for event in events]
+    (tmp_path / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    scores = worker.dev_scores(tmp_path / "history.jsonl")
+    assert scores == [(6, 0.5), (8, 0.5), (9, 0.4)]
+    result: Any = {"dev": scores}
+    assert best_of(result) == (6, 0.5)
+    assert best_of({**result, "dev": []}) == (0, None)
 
 
 RUN = {"global": {"seed": 1}, "tasks": {}, "backbone": {}}

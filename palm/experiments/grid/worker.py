@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -35,20 +36,11 @@ from palm.experiments.grid.folder import (
 from palm.metrics import metrics_of, scores_of
 from palm.parallel.group import broadcast, is_launched, is_main_process
 from palm.predict.loading import load_model
-from palm.train.evaluation import Evaluator, json_ready
-from palm.train.events import Event, Started
+from palm.train.evaluation import json_ready
+from palm.train.events import Evaluated, StageStarted
+from palm.train.history import HISTORY_FILE, read_events
 from palm.train.model_paths import BEST, LAST
 from palm.train.task_model import encoded
-
-
-class _Listener:
-    """Keeps the evaluator of a run (of the last stage that was trained); None if nothing was trained."""
-
-    evaluator: object = None
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self.evaluator = event.training.attached("evaluator")
 
 
 def work(folder: Path) -> None:
@@ -95,21 +87,30 @@ def _end_with_parent() -> None:
 
 
 def _trained(folder: Path, controller: Controller, job: Job) -> Result:
-    listener = _Listener()
     try:
-        trained = controller.train([listener])
+        trained = controller.train()
     except (ResourceError, TrainingError) as error:  # too little memory or a NaN loss is a result, too
         why = str(error).splitlines()[0]
         return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
-    evaluator = listener.evaluator
     return {
         "state": "done",
         "why": "",
-        "dev": evaluator.means if isinstance(evaluator, Evaluator) else [],
+        "dev": dev_scores(folder / OUT / HISTORY_FILE),
         "steps": trained.steps,
         "seconds": round(trained.seconds, 3),
         "test": {task: _scored(folder, controller, task, job) for task in job["test"]},
     }
+
+
+def dev_scores(history: Path) -> list[tuple[int, float]]:
+    """Return global step and score of the evaluations of a run, in its last stage if it has several."""
+    found: list[tuple[int, float]] = []
+    for event in read_events(history):
+        if isinstance(event, StageStarted):
+            found = []
+        elif isinstance(event, Evaluated) and event.mean is not None and math.isfinite(event.mean):
+            found.append((event.step, event.mean))
+    return found
 
 
 def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested:
