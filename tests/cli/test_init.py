@@ -42,7 +42,7 @@ def test_a_project_is_in_order_and_trains(tasks: list[str], tmp_path: Path) -> N
     for target in targets:
         found = analyses[target]
         assert isinstance(found, Analysis), found
-        assert found.examples > 0
+        assert found.data["examples"] > 0
         assert len(found.hardest) > 0
         assert found.hardest[0].place in shown
 
@@ -207,5 +207,8 @@ def test_a_table_of_several_texts_a_row_becomes_a_task(
     assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
     task = yaml.safe_load((tmp_path / "project" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert (task["reader"], task["columns"]["text_a"]) == (kind, "question")
-    found = check(tmp_path / "project" / "config.yaml", measure=False)
+    config = str(tmp_path / "project" / "config.yaml")
+    found = check(config, measure=False)
     assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
+    assert main(["train", config, "--max_steps", "2"]) == 0
+    assert main(["predict", config]) == 0

@@ -6,16 +6,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from palm.core.checks import raise_any
+from palm.core.differences import shortened
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.atomic_dir import new_directory
-from palm.core.files.door import copy, make_executable, make_folder, remove
+from palm.core.files.door import make_executable, make_folder
 from palm.core.files.fs import write_text
-from palm.core.files.manifest import MANIFEST, is_sealed
 from palm.core.registry import did_you_mean
 from palm.train.run_names import name_problem
 
@@ -42,7 +40,7 @@ KINDS = {
 }
 """Kinds of tasks of a project."""
 
-HELPER = "mlm"
+AUXILIARY = "mlm"
 """The kind that is an auxiliary if there are other tasks."""
 
 SIZES = {
@@ -126,14 +124,22 @@ def write_project(
         StorageError: the folder is not empty, or cannot be written.
     """
     raise_any(task_problems(tasks))
-    was_killed = is_sealed(folder) and (folder / SCRIPT).is_file()  # before the manifest was removed below
-    if folder.is_dir() and not was_killed and (there := sorted(path.name for path in folder.iterdir())):
-        names = ", ".join(there[:3]) + (", …" if len(there) > 3 else "")
+    if folder.is_dir() and (there := sorted(path.name for path in folder.iterdir())):
+        names = ", ".join(shortened(there, 3))
         raise StorageError(f"{folder} is not empty ({names}) and will not be replaced; give a new folder")
-    with new_directory(folder, overwrite=was_killed) as part:
-        _fill(part, tasks, pretrain, table, effort)
-    remove(folder / MANIFEST)
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = _example_tasks(tasks) if table is None else {f"{n}.yaml": text for n, text in table.files.items()}
+    if pretrain is None:
+        data = [text for name, text in files.items() if name.startswith("data/")]
+        vocabulary = _vocabulary(data if table is None else table.texts)
+        files["encoder/vocab.txt"] = "\n".join(vocabulary) + "\n"
+        files["encoder/config.json"] = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2) + "\n"
+    values = _values(tasks, pretrain, effort)
+    files |= {name: _filled(TEMPLATES / name, values) for name in ("config.yaml", "README.md", SCRIPT)}
+    for name, text in files.items():
+        make_folder((folder / name).parent)
+        write_text(folder / name, text)
+    make_executable(folder / SCRIPT)
+    return sorted(files)
 
 
 def tasks_of(text: str) -> dict[str, str]:
@@ -165,41 +171,22 @@ def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
             yield "--tasks: a task cannot be called 'config', the name of the global file"
 
 
-def _fill(
-    folder: Path,
-    tasks: Mapping[str, str],
-    pretrain: str | None,
-    table: TableTasks | None,
-    effort: str | None,
-) -> None:
-    """Write all files of a project."""
-    for name, text in ({} if table is None else table.files).items():
-        write_text(folder / f"{name}.yaml", text)
-    for name, kind in tasks.items() if table is None else ():
-        make_folder(folder / "data" / name)
-        for rows in (TEMPLATES / "data" / kind).iterdir():
-            copy(rows, folder / "data" / name / rows.name)
-        suffix = next((TEMPLATES / "data" / kind).glob("train.*")).suffix
+def _example_tasks(tasks: Mapping[str, str]) -> dict[str, str]:
+    """Return the file and the data of each task."""
+    files = {}
+    for name, kind in tasks.items():
+        rows = sorted((TEMPLATES / "data" / kind).iterdir())
+        files |= {f"data/{name}/{file.name}": file.read_text(encoding="utf-8") for file in rows}
+        suffix = rows[-1].suffix  # of train
         data = f"data/{name}"
         paths = {"data": data, "train": f"{data}/train{suffix}", "dev": f"{data}/dev{suffix}"}
-        write_text(folder / f"{name}.yaml", _filled(TEMPLATES / f"{kind}.yaml", paths))
-    if pretrain is None:
-        files = sorted((folder / "data").rglob("*"))
-        texts = chain.from_iterable(map(_texts, files)) if table is None else table.texts
-        vocabulary = _vocabulary(texts)
-        make_folder(folder / "encoder")
-        write_text(folder / "encoder" / "vocab.txt", "\n".join(vocabulary) + "\n")
-        sizes = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2)
-        write_text(folder / "encoder" / "config.json", f"{sizes}\n")
-    values = _values(tasks, pretrain, effort)
-    for file in ("config.yaml", "README.md", SCRIPT):
-        write_text(folder / file, _filled(TEMPLATES / file, values))
-    make_executable(folder / SCRIPT)
+        files[f"{name}.yaml"] = _filled(TEMPLATES / f"{kind}.yaml", paths)
+    return files
 
 
 def _values(tasks: Mapping[str, str], pretrain: str | None, effort: str | None) -> dict[str, str]:
     """Return the values of the placeholders in the templates of the project."""
-    targets = [name for name, kind in tasks.items() if kind != HELPER] or list(tasks)
+    targets = [name for name, kind in tasks.items() if kind != AUXILIARY] or list(tasks)
     encoder, start = RANDOM if pretrain is None else PRETRAINED
     named = {"pretrain": json.dumps(pretrain)}
     is_fixed = pretrain is None and effort is None
@@ -230,28 +217,6 @@ def _filled(template: Path | str, values: Mapping[str, str]) -> str:
     """Fill the placeholders `{name}` of a template or its file; `${NAME}` of a shell is kept."""
     text = template if isinstance(template, str) else template.read_text(encoding="utf-8")
     return re.sub(r"(?<!\$)\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
-
-
-def _texts(file: Path) -> Iterator[str]:
-    """Yield the texts of a data file of the project's own rows."""
-    if file.suffix == ".tsv":
-        head, *cells = (line.split("\t") for line in file.read_text(encoding="utf-8").splitlines())
-        yield from chain.from_iterable(_cells(dict(zip(head, row, strict=True))) for row in cells)
-    elif file.suffix == ".jsonl":
-        lines = file.read_text(encoding="utf-8").splitlines()
-        yield from chain.from_iterable(_cells(json.loads(line)) for line in lines)
-    elif file.suffix == ".json" and not file.stem.endswith("label_map"):
-        for page in json.loads(file.read_text(encoding="utf-8"))["data"]:
-            for paragraph in page["paragraphs"]:
-                yield paragraph["context"]
-                yield from (question["question"] for question in paragraph["qas"])
-
-
-def _cells(row: Mapping[str, str | list[str]]) -> Iterator[str]:
-    """Yield the texts of a row, words joined."""
-    for name, cell in row.items():
-        if name not in ("label", "spans", "relations"):
-            yield " ".join(cell) if isinstance(cell, list) else cell
 
 
 def _vocabulary(texts: Iterable[str]) -> Sequence[str]:

@@ -162,4 +162,5 @@ def _is_text(values: Sequence[Any]) -> bool:
 def _yaml(settings: Mapping[str, Any]) -> str:
     head = "# Found in the first rows of the table; please check it.\n"
     lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items())
-    return head + "\n".join(lines) + "\nsplit: {dev: 0.1}   # a tenth of the rows is the dev_file\n"
+    split = "\nsplit: {dev: 0.1, test: 0.1}   # a tenth of the rows is the dev_file, another the pred_file\n"
+    return head + "\n".join(lines) + split
