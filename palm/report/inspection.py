@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,11 @@ from palm.core.checks import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.files.serialization import file_settings
-from palm.core.files.tensors import headers_in, weights_under
+from palm.core.files.tensors import weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.pretrained import read_directory, read_weights
+from palm.pretrained.configs import read_config
+from palm.reader.text.labels import Labels
 from palm.report.run import read_run
 from palm.train import model_paths
 from palm.train.history import HISTORY_FILE
@@ -23,9 +25,6 @@ from palm.train.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE
 
 Facts = dict[str, Any]
 """Facts about a directory, JSON-ready: `format` first."""
-
-Size = tuple[str, int]
-"""The type and the number of elements of a tensor."""
 
 LAYOUT_TITLES = {
     "palm": "palm encoder",
@@ -76,9 +75,7 @@ def _exported(folder: Path) -> Facts | None:
         "versions": {"palm": description["palm_version"]},
     }
     if description["to"] == "hf":
-        from palm.pretrained import read_weights
-
-        facts["parameters"] = _parameters(_sizes(read_weights(folder, headers=True)))
+        facts["parameters"] = _parameters(read_weights(folder, headers=True))
     hidden = ("format", "version", "palm_version", "to")
     return facts | {name: value for name, value in description.items() if name not in hidden}
 
@@ -150,9 +147,6 @@ def _run(folder: Path) -> Facts | None:
 
 
 def _pretrained(folder: Path) -> Facts:
-    from palm.pretrained import read_directory
-    from palm.pretrained.configs import read_config
-
     directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
     library = config.get("transformers_version")
@@ -161,7 +155,7 @@ def _pretrained(folder: Path) -> Facts:
         "format": LAYOUT_TITLES[given.layout],
         "architecture": config.get("architectures", [directory.backbone])[0],
         "backbone": _component({"name": directory.backbone, "settings": directory.settings}),
-        "parameters": _parameters(_sizes(given.weights)),
+        "parameters": _parameters(given.weights),
         "left out": sorted(given.left_out),
         "unknown": sorted(given.unused),
         "labels": list(config.get("id2label", {}).values()),
@@ -172,8 +166,6 @@ def _pretrained(folder: Path) -> Facts:
 
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
     """Describe reader, head, labels and vocabulary of a task."""
-    from palm.reader.text.labels import Labels
-
     settings = file_settings(parts["reader"]["settings"], folder)
     label_map = settings.get("label_map")
     labels = Labels(None, label_map).names if label_map is not None else {}
@@ -196,37 +188,22 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 
 
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
-    """Describe the parameters of the encoder and of every head, in a file that is read without torch.
+    """Describe the parameters of the encoder and of every head.
 
     Args:
         folder: of a saved model or checkpoint.
         heads: head -> prefix of its weights' names.
     """
-    file = folder / model_paths.WEIGHTS
-    with wrap_read_errors(file):
-        found = {name: (_dtype(kind), prod(shape)) for name, (kind, shape) in headers_in(file).items()}
+    found = read_weights(folder / model_paths.WEIGHTS, headers=True)
     places = {"backbone": "backbone", **heads}
     return {part: _parameters(weights_under(place, found)) for part, place in places.items()}
 
 
-_KINDS = {"F": "float", "BF": "bfloat", "I": "int", "U": "uint"}
-
-
-def _dtype(short: str) -> str:
-    """Return torch's name of a safetensors dtype: float32 for F32."""
-    kind = short.rstrip("0123456789")
-    return f"{_KINDS.get(kind, kind)}{short.removeprefix(kind)}"
-
-
-def _sizes(weights: Mapping[str, Tensor]) -> dict[str, Size]:
-    return {name: (str(value.dtype).removeprefix("torch."), value.numel()) for name, value in weights.items()}
-
-
-def _parameters(sizes: Mapping[str, Size]) -> Facts:
+def _parameters(weights: Mapping[str, Tensor]) -> Facts:
     return {
-        "number": sum(number for _, number in sizes.values()),
-        "tensors": len(sizes),
-        "dtype": ", ".join(sorted({dtype for dtype, _ in sizes.values()})),
+        "number": sum(value.numel() for value in weights.values()),
+        "tensors": len(weights),
+        "dtype": ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in weights.values()})),
     }
 
 

@@ -173,7 +173,7 @@ def task_problems(tasks: Mapping[str, str]) -> Iterator[str]:
 
 def _example_tasks(tasks: Mapping[str, str]) -> dict[str, str]:
     """Return the file and the data of each task."""
-    files = {}
+    files: dict[str, str] = {}
     for name, kind in tasks.items():
         rows = sorted((TEMPLATES / "data" / kind).iterdir())
         files |= {f"data/{name}/{file.name}": file.read_text(encoding="utf-8") for file in rows}
