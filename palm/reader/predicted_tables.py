@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -33,7 +33,7 @@ OTHER_FILES = (".json", ".tsv", ".txt", ".xlsx", ".xls", ".pdf", ".html", ".arro
 
 def is_table_name(path: Path) -> bool:
     """Check whether predictions under this name are a table rather than a folder of files."""
-    return path.suffix.lower() in (".jsonl", *_WRITE)
+    return path.suffix.lower() in (".jsonl", ".csv", ".parquet")
 
 
 def check_output_name(path: Path) -> None:
@@ -106,18 +106,29 @@ def write_table(
     Raises:
         StorageError: the file cannot be written, or palm may not replace it.
     """
-    names = list(dict.fromkeys(chain.from_iterable(reader.rows_of(source))))
-    table = reader.rows_of(source, examples)
-    rows = joined_rows(table, records, names) if names else map(task_cells, records)
+    head = list(islice(reader.rows_of(source), BATCH))
+    names = list(dict.fromkeys(chain.from_iterable(head)))
+    rows = (
+        joined_rows(reader.rows_of(source, examples), records, names) if names else map(task_cells, records)
+    )
     make_folder(path.parent)
-    write = _WRITE.get(path.suffix.lower())
-    if write is None:
+    if path.suffix.lower() == ".jsonl":
         return write_records(rows, path.parent, path.name, kind=KIND)
+    first = list(islice(rows, BATCH))
+    columns = list(dict.fromkeys(chain(names, *first)))
+    made = _uniform(chain(first, rows), columns, path)
     with write_atomically(path, kind=KIND) as file:
-        first = list(islice(rows, BATCH))
-        columns = list(dict.fromkeys(chain(names, *first)))
-        made = _uniform(chain(first, rows), columns, path)
-        return SavedTable(path, write(file, made, columns, _schemas(reader, source, first, names)))
+        if path.suffix.lower() == ".csv":
+            count = _write_csv(file, made, columns)
+        else:
+            count = _write_parquet(
+                file, made, [_only(head, names), _only(first, {*columns} - {*names})], source
+            )
+    return SavedRecords(path, count, lambda path: (dict(row.cells) for row in raw_rows(path)))
+
+
+def _only(rows: Iterable[Mapping[str, Any]], names: Collection[str]) -> list[Record]:
+    return [{name: row.get(name) for name in names} for row in rows]
 
 
 def _uniform(
@@ -129,19 +140,7 @@ def _uniform(
         yield {name: row.get(name) for name in columns}
 
 
-class SavedTable(SavedRecords):
-    """A sequence of the rows of a table, which stay on disk."""
-
-    def _read(self, places: range) -> list[Record]:
-        rows = islice(self, max(places) + 1 if places else 0)
-        found = {place: row for place, row in enumerate(rows) if place in places}
-        return [found[place] for place in places]
-
-    def __iter__(self) -> Iterator[Record]:
-        return (dict(row.cells) for row in raw_rows(self.path))
-
-
-def _write_csv(file: BinaryIO, rows: Iterable[Record], columns: Sequence[str], _: Iterable[Any]) -> int:
+def _write_csv(file: BinaryIO, rows: Iterable[Record], columns: Sequence[str]) -> int:
     text = TextIOWrapper(file, "utf-8", "backslashreplace", "")
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -155,7 +154,10 @@ def _csv_cell(value: Any) -> Any:
     return value if is_plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], schemas: Iterable[Any]) -> int:
+def _write_parquet(
+    file: BinaryIO, rows: Iterable[Record], samples: Sequence[list[Record]], source: Path
+) -> int:
+    """Write rows with the types of the input's files and of samples of the input and of the task."""
     try:
         from pyarrow import ArrowException, Table, unify_schemas
         from pyarrow.parquet import ParquetWriter
@@ -163,7 +165,9 @@ def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], sch
         raise StorageError("Parquet files need pyarrow: pip install 'palm-torch[parquet]'") from None
     count = 0
     try:
-        schema = unify_schemas([*schemas], promote_options="permissive").remove_metadata()
+        own, task = (Table.from_pylist(sample).schema for sample in samples)
+        known = (arrow_schemas(source) if len(own) else []) or [own]
+        schema = unify_schemas([*known, task], promote_options="permissive").remove_metadata()
         with ParquetWriter(file, schema) as writer:
             for batch in chunks_of(rows, BATCH):
                 writer.write_table(Table.from_pylist(batch, schema))
@@ -171,21 +175,3 @@ def _write_parquet(file: BinaryIO, rows: Iterable[Record], _: Sequence[str], sch
     except (ArrowException, OverflowError, UnicodeError) as error:
         raise StorageError(f"the rows do not fit one Parquet schema ({error}); write .jsonl") from error
     return count
-
-
-def _schemas(reader: Reader, source: Path, first: Sequence[Record], names: Sequence[str]) -> Iterator[Any]:
-    """The schemas of the input's files, or else of all its rows, and of the first predictions."""
-    from pyarrow import Table
-
-    known = arrow_schemas(source) if names else []
-    yield from known
-    for batch in chunks_of(() if known else reader.rows_of(source), BATCH):
-        yield Table.from_pylist([{name: row.get(name) for name in names} for row in batch]).schema
-    task = dict.fromkeys(name for row in first for name in row if name not in names)
-    yield Table.from_pylist([{name: row.get(name) for name in task} for row in first]).schema
-
-
-_WRITE: dict[str, Callable[[BinaryIO, Iterable[Record], Sequence[str], Iterable[Any]], int]] = {
-    ".csv": _write_csv,
-    ".parquet": _write_parquet,
-}

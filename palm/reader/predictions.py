@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
@@ -26,23 +25,20 @@ Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
 PREDICTION_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 ANSWER_FIELDS = ("text", "nbest", "null_odds")
 
-STRIDE = 256
-"""Lines per stored offset: ten million lines need 312 KiB of offsets."""
-
 
 class SavedRecords(Sequence[Record]):
-    """A sequence of the records in a JSON lines file, which stay on disk.
+    """A sequence of the records in a file, which stay on disk; an index reads the file up to it.
 
     Args:
         path: the file.
-        count: the number of lines.
-        offsets: the byte offset of every `STRIDE`-th line.
+        count: the number of records.
+        read: yields the records of the file.
     """
 
-    def __init__(self, path: Path, count: int, offsets: Sequence[int] = ()) -> None:
+    def __init__(self, path: Path, count: int, read: Callable[[Path], Iterator[Record]]) -> None:
         self.path = path
         self._count = count
-        self._offsets = offsets
+        self._read = read
 
     def __len__(self) -> int:
         return self._count
@@ -52,28 +48,15 @@ class SavedRecords(Sequence[Record]):
     @overload
     def __getitem__(self, index: slice) -> list[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | list[Record]:
-        if not isinstance(index, slice):
-            place = range(self._count)[index]
-            return self._read(range(place, place + 1))[0]
-        return self._read(range(self._count)[index])
-
-    def _read(self, places: range) -> list[Record]:
-        """The records at these indices, in this order."""
-        if not places:
-            return []
-        first = min(places)
-        with wrap_read_errors(self.path), self.path.open("rb") as file:
-            file.seek(self._offsets[first // STRIDE])
-            lines = islice(file, first % STRIDE, first % STRIDE + max(places) + 1 - first)
-            records = {place: json.loads(line) for place, line in enumerate(lines, first) if place in places}
-            return [records[place] for place in places]
+        wanted = range(self._count)[index]
+        places = range(wanted, wanted + 1) if isinstance(wanted, int) else wanted
+        rows = enumerate(islice(self, max(places, default=-1) + 1))
+        found = {place: row for place, row in rows if place in places}
+        records = [found[place] for place in places]
+        return records[0] if isinstance(wanted, int) else records
 
     def __iter__(self) -> Iterator[Record]:
-        with self.path.open("rb") as file:
-            for line in file:
-                with wrap_read_errors(self.path):
-                    record = json.loads(line)
-                yield record
+        return self._read(self.path)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -84,6 +67,13 @@ class SavedRecords(Sequence[Record]):
 
     def __repr__(self) -> str:
         return f"SavedRecords({str(self.path)!r}, {len(self)} records)"
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """The records of a JSON lines file."""
+    with wrap_read_errors(path), path.open("rb") as file:
+        for line in file:
+            yield json.loads(line)
 
 
 class SavedAnswers(Mapping[str, str]):
@@ -118,19 +108,13 @@ def write_records(
     Raises:
         StorageError: the directory cannot be written to.
     """
-    offsets = array("q")
-    position = 0
     count = 0
     path = directory / name
     with _new_file(path, kind) as file:
         for record in records:
-            line = json.dumps(record, ensure_ascii=False, default=str) + "\n"
-            file.write(line)
-            if count % STRIDE == 0:
-                offsets.append(position)
+            file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
             count += 1
-            position += len(line.encode("utf-8", "backslashreplace"))
-    return SavedRecords(path, count, offsets)
+    return SavedRecords(path, count, read_records)
 
 
 def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:

@@ -15,7 +15,7 @@ from helpers.reader_files import write_vocabulary
 from palm.core.errors import DataError, StorageError
 from palm.reader import ClassifyReader, MRCReader, Record
 from palm.reader.predicted_tables import write_table
-from palm.reader.predictions import STRIDE, write_answers, write_records
+from palm.reader.predictions import write_answers, write_records
 
 RECORDS = [{"index": k, "label": k % 3, "probs": [0.5, 0.25, 0.25], "label_name": "正面"} for k in range(5)]
 
@@ -50,21 +50,6 @@ def test_saved_records_are_a_list_on_disk(tmp_path: Path) -> None:
     assert list(saved) == RECORDS
     with pytest.raises(IndexError):
         saved[5]
-
-
-def test_records_between_remembered_places_are_found(tmp_path: Path) -> None:
-    records = [{"index": k, "text": "ä" * (k % 7)} for k in range(3 * STRIDE + 5)]
-    saved = write_records(iter(records), tmp_path)
-    last = len(records) - 1
-    for place in (0, 1, STRIDE - 1, STRIDE, 2 * STRIDE + 1, last, -1, -STRIDE - 3):
-        assert saved[place] == records[place]
-    for part in (
-        slice(None, None, -1),
-        slice(5, None, STRIDE + 1),
-        slice(STRIDE - 2, STRIDE + 2),
-        slice(9, 3),
-    ):
-        assert saved[part] == records[part]
 
 
 def test_odds_of_no_answer_are_written_as_they_come(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""The questions of SQuAD's JSON as rows of a table, with one article in memory at a time."""
+"""The questions of SQuAD's JSON as rows of a table."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 from palm.core.errors import DataError
-from palm.reader.tables.json_stream import list_elements
+from palm.core.files.untrusted import describe_error, parse_json
+from palm.reader.tables.files import opened
 from palm.reader.tables.record import OnHeader, Refuse, TableRow, cut
 
 Kind = type | tuple[type, ...]
@@ -26,16 +28,28 @@ def squad_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[Tabl
     Raises:
         DataError: not JSON, or an error from `on_header`.
     """
-    is_main_process = True
-    for number, article in enumerate(list_elements(file, "data"), start=1):
+    is_first = True
+    for number, article in enumerate(field_of(_content(file), "data", list, str(file)), start=1):
         place = f"{file}: article {number}"
         for paragraph, inner in _parts(article, "paragraphs", place, ("context", str), refuse):
             for qa, _ in _parts(paragraph, "qas", inner, ("id", (str, int)), refuse):
                 cells = {**qa, "context": paragraph["context"]}
-                if is_main_process:
+                if is_first:
                     on_header(list(cells), str(file))
-                is_main_process = False
+                is_first = False
                 yield TableRow(cells, f"{file}: question {str(qa['id'])!r}")
+
+
+def _content(file: Path) -> Any:
+    with opened(file) as stream:
+        try:
+            return parse_json(stream.read())
+        except json.JSONDecodeError as error:
+            hint = "; name a file with one JSON object per line .jsonl" if error.msg == "Extra data" else ""
+            place = f"{file}:{error.lineno}:{error.colno}"
+            raise DataError(f"{place}: not JSON: {error.msg}{hint}") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{file}: cannot read the data file: {describe_error(error)}") from error
 
 
 def _parts(
