@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.backbone.block_attention import attend_by_blocks, product
+from palm.backbone.cpu_attention import MAX_GROUPED, attend_by_groups, product
 from palm.backbone.packed_kernels import attend_packed, fits
 from palm.backbone.packing import Scope
-from palm.backbone.stacked_attention import MAX_STACKED_KEYS
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
@@ -33,7 +32,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob
     # torch's fused kernel is 1.2 times as fast as plain products on a CPU, but its backward pass in bfloat16
     # is 10 to 12 times slower at 80 tokens, 2 to 3 times at 384, and it also computes keys outside a window.
     if dropout_prob or torch.is_grad_enabled() or scope.window is not None:
-        return attend_by_blocks(query, key, value, scope, dropout_prob)
+        return attend_by_groups(query, key, value, scope, dropout_prob)
     return attend_without_gradients(query, key, value, scope)
 
 
@@ -96,7 +95,7 @@ def attend_without_gradients(query: Tensor, key: Tensor, value: Tensor, scope: S
         keys = slice(first_keys[0], last_keys[1])
         parts = (query[queries], key[keys], value[keys])
         q, k, v = (part.view(len(same), -1, *part.shape[1:]).transpose(1, 2) for part in parts)
-        is_short = q.shape[2] <= MAX_STACKED_KEYS
+        is_short = q.shape[2] <= MAX_GROUPED
         is_fast = q.dtype != torch.bfloat16 or is_short or torch.cpu._is_amx_tile_supported()
         attended = (F.scaled_dot_product_attention if is_fast else _attend_row_by_row)(q, k, v)
         output[queries] = attended.transpose(1, 2).flatten(0, 1)

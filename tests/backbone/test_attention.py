@@ -9,18 +9,16 @@ import torch
 from torch import Tensor
 
 from helpers.attention_cases import LENGTHS, by_definition, case
-from palm.backbone.attention_tiles import MERGE_LIMIT, MULTIPLE, blocks_of
-from palm.backbone.block_attention import attend_by_blocks
+from palm.backbone.cpu_attention import attend_by_groups, layout_of
 from palm.backbone.packed_attention import (
     attend,
     attend_padded,
     attend_without_gradients,
 )
 from palm.backbone.packing import Packing
-from palm.backbone.stacked_attention import Stack, pieces_of
 
 WAYS: list[Callable[..., Tensor]] = [
-    lambda *case: attend_by_blocks(*case, 0.0),
+    lambda *case: attend_by_groups(*case, 0.0),
     attend_without_gradients,
     lambda *case: attend_padded(*case, 0.0),
 ]
@@ -41,30 +39,21 @@ def test_without_gradients_no_bit_depends_on_the_neighbours(first_only: bool, dt
     torch.testing.assert_close(together.double(), expected, atol=within, rtol=0)
 
 
-def test_short_neighbours_are_one_block() -> None:
-    blocks = blocks_of(case()[3])
-    assert [block.length for block in blocks] == [8, 40, 25, 30, 33, 64, 64, 65, MULTIPLE, 5]
-    assert [block.masked is None for block in blocks] == [False, True, False, *[True] * 6, False]
-    assert blocks[9].masked is not None
-    assert blocks[9].masked.int().tolist() == [[0, 0, 1, 1, 1]] * 2 + [[1, 1, 0, 0, 0]] * 3
-    assert MERGE_LIMIT == 32
+@pytest.mark.parametrize(("first_only", "queries"), [(False, [16, 48, 32, 64, 65]), (True, [1] * 5)])
+def test_sequences_of_similar_length_are_one_product(first_only: bool, queries: list[int]) -> None:
+    groups = layout_of(case(first_only=first_only)[3], 2).groups
+
+    assert [group.shape[0] for group in groups] == [12, 4, 6, 4, 2]
+    assert [group.shape[1] for group in groups] == queries
+    assert [group.shape[2] for group in groups] == [32, 64, 32, 64, 96]
 
 
-@pytest.mark.parametrize("first_only", [False, True])
-def test_neighbours_of_as_many_keys_are_one_product(first_only: bool) -> None:
-    pieces = pieces_of(case(first_only=first_only)[3], 2)
-
-    assert [len(piece.blocks) for piece in pieces] == [1, 1, 2, 3, 1, 2]
-    # Few sizes: in bfloat16 each that is new is compiled and kept.
-    assert all(piece.bias.shape[2] % 16 == 0 for piece in pieces if isinstance(piece, Stack))
-
-
-def test_dropout_in_a_stack_drops_single_weights_of_single_heads() -> None:
+def test_dropout_in_a_group_drops_single_weights_of_single_heads() -> None:
     query, key, value, scope = case((3, 9, 30, 11, 12, 25), dtype=torch.float32)
     value = torch.ones_like(value).requires_grad_()
     torch.manual_seed(3)
 
-    kept = attend_by_blocks(query, key, value, scope, 0.25)  # sums of weights: 1 on the average
+    kept = attend_by_groups(query, key, value, scope, 0.25)  # sums of weights: 1 on the average
     kept.sum().backward()
 
     assert kept.std() > 0.05
@@ -74,28 +63,29 @@ def test_dropout_in_a_stack_drops_single_weights_of_single_heads() -> None:
 
 
 def test_a_window_cuts_long_sequences_and_compares_only_what_is_near() -> None:
-    first, second, third, rest = blocks_of(case((150, 3, 2), window=1)[3])
-    ranges = [(b.queries.start, b.queries.stop, b.keys.start, b.keys.stop) for b in (first, second, third)]
-    assert ranges == [(0, 64, 0, 65), (64, 128, 63, 129), (128, 150, 127, 150)]
-    assert rest.masked is not None
-    assert rest.masked.int().tolist() == [
-        [0, 0, 1, 1, 1],
-        [0, 0, 0, 1, 1],
-        [1, 0, 0, 1, 1],
-        [1, 1, 1, 0, 0],
-        [1, 1, 1, 0, 0],
+    groups = layout_of(case((150, 3, 2), window=1)[3], 2).groups
+
+    assert [group.shape for group in groups] == [
+        (2, 64, 96),
+        (2, 64, 96),
+        (2, 22, 32),
+        (2, 3, 32),
+        (2, 2, 32),
     ]
+    bias = groups[3].bias
+    assert bias is not None
+    assert (bias[0, 0, :, :4] == 0).int().tolist() == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 0]]
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("way", WAYS, ids=["by blocks", "without gradients", "padded"])
+@pytest.mark.parametrize("way", WAYS, ids=["by groups", "without gradients", "padded"])
 def test_every_way_gives_what_the_definition_says(way: Callable[..., Tensor], first_only: bool) -> None:
     given = case(first_only=first_only)
     torch.testing.assert_close(way(*given), by_definition(*given), atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=["by blocks", "padded"])
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=["by groups", "padded"])
 def test_gradients_are_those_of_the_definition(way: Callable[..., Tensor], first_only: bool) -> None:
     gradients = []
     for function in (way, by_definition):
@@ -110,7 +100,7 @@ def test_gradients_are_those_of_the_definition(way: Callable[..., Tensor], first
 
 @pytest.mark.parametrize("window", [0, 3, 70])
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=["by blocks", "padded"])
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2]], ids=["by groups", "padded"])
 def test_within_a_window_results_and_gradients_are_those_of_the_definition(
     way: Callable[..., Tensor], first_only: bool, window: int
 ) -> None:
@@ -130,7 +120,7 @@ def test_gradients_through_dropout_are_those_of_finite_differences() -> None:
 
     def seeded(*leaves: Tensor) -> Tensor:
         torch.manual_seed(4)
-        return attend_by_blocks(*leaves, scope, 0.3)
+        return attend_by_groups(*leaves, scope, 0.3)
 
     assert torch.autograd.gradcheck(seeded, [part.detach().requires_grad_() for part in parts])
 
@@ -139,7 +129,7 @@ def test_dropout_zeroes_weights_and_keeps_the_expectation() -> None:
     query, key, _, scope = case((100,))
     ones = torch.ones_like(key)
     torch.manual_seed(0)
-    sums = torch.stack([attend_by_blocks(query, key, ones, scope, 0.25) for _ in range(50)])
+    sums = torch.stack([attend_by_groups(query, key, ones, scope, 0.25) for _ in range(50)])
     assert sums.std() > 0.01
     assert sums.mean() == pytest.approx(1, abs=4e-3)  # of weights that sum to 1
     torch.manual_seed(0)

@@ -171,7 +171,7 @@ def test_gradients_through_sentence_embeddings_alone_equal_those_of_the_full_com
             [parameter.grad.clone() for parameter in backbone.parameters() if parameter.grad is not None]
         )
     for full, alone in zip(*gradients, strict=True):
-        torch.testing.assert_close(alone, full, atol=2e-6, rtol=1e-5)
+        torch.testing.assert_close(alone, full, atol=5e-6, rtol=1e-5)
 
 
 def test_only_what_is_wanted_is_computed() -> None:

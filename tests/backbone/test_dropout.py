@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from palm.backbone.block_attention import attend_by_blocks
+from palm.backbone.cpu_attention import attend_by_groups
 from palm.backbone.dropout import Dropout, draw_mask, dropout, successes
 from palm.backbone.packing import Scope, Sequences
 
@@ -27,7 +27,7 @@ def test_attention_drops_with_the_asked_probability() -> None:
     sequences = Sequences(torch.arange(0, 51 * tokens, tokens, dtype=torch.int32), tokens)
     parts = torch.zeros(2, 50 * tokens, heads, 1)  # all weights are 1 / tokens
     torch.manual_seed(1)
-    gathered = attend_by_blocks(*parts, torch.ones(50 * tokens, heads, 1), Scope(sequences, sequences), 0.1)
+    gathered = attend_by_groups(*parts, torch.ones(50 * tokens, heads, 1), Scope(sequences, sequences), 0.1)
     dropped, count = 1 - 0.9 * gathered.double().mean().item(), 50 * tokens * tokens * heads
     assert dropped == pytest.approx(0.1, abs=4 * (0.1 * 0.9 / count) ** 0.5)
 
