@@ -453,7 +453,7 @@ def _comparison(folder: Path, data: Path) -> Written:
     out = folder / "comparison"
     palm.compare(config, seeds=2, output=out, keep_models=True)
     comparing.outcome_of = functools.partial(comparing.outcome_of, resamples=20)
-    setup = setup_of(read_config(config, argv=[]), "target", {}, None, {})
+    setup = setup_of(read_config(config, argv=[]), {}, None)
     pool = Source(str(config), ".", []).pool(Grid(out), "compare", 1, setup.settings)
     again = {
         "again": lambda: comparing._compared(setup, [setup], [], pool, 2, False).as_json(),

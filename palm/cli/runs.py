@@ -93,12 +93,6 @@ def _train_one(options: argparse.Namespace) -> None:
     [
         *cli.CONFIG,
         cli.option("--seeds", type=int, default=5, metavar="N", help="runs of every variant (default: 5)"),
-        cli.option(
-            "--budget",
-            choices=["target", "total"],
-            default="target",
-            help="what is equal: the steps of each target (default), or the steps of all tasks together",
-        ),
         cli.repeated("--test", "TASK=FILE", "labelled data to compare a target on (default: its dev_file)"),
         cli.option(
             "--model",
@@ -138,7 +132,6 @@ def compare_tasks(options: argparse.Namespace) -> None:
         variants.setdefault(name, {})[setting] = value
     chosen: dict[str, Any] = {
         "seeds": options.seeds,
-        "budget": options.budget,
         "test": dict(cli.pairs_of(options.test, "--test", "TASK=FILE")),
         "model": options.model,
         **_grid_arguments(options),

@@ -175,22 +175,13 @@ MLM = TaskProgress(name="mlm", mix_ratio=0.5, rows=1000, steps_per_epoch=100, is
 def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float) -> None:
     variants = variants_of({"slot": True, "intent": True, "mlm": False})
     lengths = lengths_of(
-        variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=mixing).over_epochs(epochs), epochs, "target"
+        variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=mixing).over_epochs(epochs), epochs
     )
     whole = lengths[0].steps
     for length in lengths:
         assert {name: length.steps[name] for name in length.steps} == {
             name: whole[name] for name in length.steps
         }
-
-
-def test_a_budget_of_updates_is_the_same_in_every_variant_of_several_tasks() -> None:
-    variants = variants_of({"slot": True, "intent": True, "mlm": False})
-    lengths = lengths_of(
-        variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=MixRatio()).over_epochs(7), 7, "total"
-    )
-    assert [length.total for length in lengths] == [524, 146, 273, 524]
-    assert lengths[3].steps == {"slot": 183, "intent": 341}
 
 
 def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_later(
@@ -259,7 +250,7 @@ def table(share_together: float, share_alone: float, num_seeds: int = 5) -> Outc
     rows = {"a": {}} | {"a": {name: [run(share) for _ in range(num_seeds)] for name, share in
                               (("together", share_together), ("alone-a", share_alone))}}  # fmt: skip
     ways = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in WAYS]
-    return outcome_of(ways, rows, TEST, range(1, num_seeds + 1), "target", "Equal.", resamples=400)
+    return outcome_of(ways, rows, TEST, range(1, num_seeds + 1), "Equal.", resamples=400)
 
 
 def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
@@ -284,7 +275,7 @@ def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
         rows = {"together": runs(0.8), "alone-a": runs(few), "alone-a-20-updates": runs(many)}
         totals = (20, 10, 20)
         lengths = [(w, Length(1, {"a": 10}, n), 1.0) for w, n in zip(ways, totals, strict=True)]
-        found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=50)
+        found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "Equal.", resamples=50)
         assert [each.comparisons for each in found.answers] == [2, 2]
         assert set(found.auxiliaries["b"]) == {"a"}
         return [(each.against.name, each.judged) for each in found.answers]
@@ -315,7 +306,7 @@ def test_a_further_variant_is_compared_with_each_target_alone() -> None:
         for name, share in right.items()
     }
     lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
-    found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "target", "Equal.", resamples=400)
+    found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "Equal.", resamples=400)
     assert [(answer.way.name, answer.against.name, answer.direction) for answer in found.answers] == [
         ("together", "alone-a", 0),
         ("staged", "together", 1),
@@ -335,7 +326,7 @@ def answered(*per_seed: list[float], metric: str = "accuracy", **asked: list[flo
     lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
     test = {"a": Scoring("test.tsv", metric, 1000, "last", is_dev=False)}
     seeds = range(len(per_seed[0]))
-    return outcome_of(lengths, {"a": rows}, test, seeds, "target", "Equal.", resamples=50)
+    return outcome_of(lengths, {"a": rows}, test, seeds, "Equal.", resamples=50)
 
 
 def test_intervals_are_corrected_as_verdicts_are() -> None:
@@ -372,12 +363,12 @@ def test_a_score_that_is_not_a_number_is_the_worst() -> None:
     rows = {"together": [run(math.nan), run(1.0)], "alone-a": [run(2.0), run(1.5)]}
     lengths = [(way, Length(1, {"a": 10}, 20), 1.0) for way in WAYS]
     test = {"a": Scoring("test.tsv", "perplexity", 20, "last", is_dev=False)}
-    found = outcome_of(lengths, {"a": rows}, test, [1, 2], "target", "Equal.", resamples=20)
+    found = outcome_of(lengths, {"a": rows}, test, [1, 2], "Equal.", resamples=20)
     assert found.variants[0].scores["a"].per_seed == pytest.approx([math.exp(2), math.exp(1)])
     rows = {"together": [[({"value": 1.0}, {"value": k}) for k in range(20)]] * 2}
     rows["alone-a"] = [[({"value": -k}, {"value": k}) for k in range(20)]] * 2
     test = {"a": Scoring("test.tsv", "pearson", 20, "last", is_dev=False)}
-    found = outcome_of(lengths, {"a": rows}, test, [1, 2], "target", "Equal.", resamples=20)
+    found = outcome_of(lengths, {"a": rows}, test, [1, 2], "Equal.", resamples=20)
     assert [own.scores["a"].mean for own in found.variants] == [-1.0, pytest.approx(-1.0)]
 
 
@@ -391,7 +382,7 @@ def test_a_verdict_is_one_short_line() -> None:
     rows = {way.name: [[({"label": 1}, {"label": k % 2}) for k in range(40)]] * 2 for way in ways}
     lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
     test = {"target": Scoring("test.tsv", "accuracy", 40, "last", is_dev=False)}
-    found = outcome_of(lengths, {"target": rows}, test, [1, 2], "target", "Equal.", resamples=20)
+    found = outcome_of(lengths, {"target": rows}, test, [1, 2], "Equal.", resamples=20)
     verdict = found.verdicts["target"]
     assert len(verdict) <= 120
     assert verdict.endswith("; …")
@@ -407,7 +398,7 @@ def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
 def test_stages_have_the_steps_of_the_budget(tmp_path: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
     given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="famo", tasks_per_step=2)
-    setup = setup_of(read_config(given, argv=[]), "target", {}, None)
+    setup = setup_of(read_config(given, argv=[]), {}, None)
     ways = setup.ways()
     assert [(variant.name, dict(length.steps), length.total) for variant, length in ways] == [
         ("together", {"cls": 4, "match": 2}, 4),
@@ -423,16 +414,17 @@ def test_stages_have_the_steps_of_the_budget(tmp_path: Path) -> None:
     assert result.stages == {"cls": "2-cls", "match": "1-joint"}
 
 
-@pytest.mark.parametrize(("budget", "updates"), [("target", [6, 4, 8, 6, 8]), ("total", [6, 4, 6, 6])])
-def test_each_way_has_its_budget_and_a_target_alone_with_as_many_updates(
-    budget: Any, updates: list[int], tmp_path: Path
-) -> None:
+def test_a_target_is_trained_alone_with_as_many_updates_as_each_way(tmp_path: Path) -> None:
     stages = [{"tasks": ["match"], "num_epochs": 0.4}, {"tasks": ["cls"], "num_epochs": 0.4}]
     given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages)
-    ways = setup_of(read_config(given, argv=[]), budget, {}, None).ways()
-    assert [length.total for _, length in ways] == updates
-    names = ["together", "alone-cls", "staged", "alone-cls-6-updates", "alone-cls-8-updates"]
-    assert [variant.name for variant, _ in ways] == names[: len(updates)]
+    ways = setup_of(read_config(given, argv=[]), {}, None).ways()
+    assert {variant.name: length.total for variant, length in ways} == {
+        "together": 6,
+        "alone-cls": 4,
+        "staged": 8,
+        "alone-cls-6-updates": 6,
+        "alone-cls-8-updates": 8,
+    }
 
 
 def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -458,7 +450,7 @@ def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
 def test_every_variant_trains_the_planned_steps_also_where_tasks_depend_on_each_other(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    setup = setup_of(read_config(with_a_twin(tmp_path, **settings), argv=[]), "target", {}, None)
+    setup = setup_of(read_config(with_a_twin(tmp_path, **settings), argv=[]), {}, None)
     ways = setup.ways()
     names = [variant.name for variant, _ in ways if not variant.name.endswith("-updates")]
     assert names == ["together", "alone-match", "alone-twin", "without-cls"]
@@ -571,7 +563,7 @@ def test_every_kind_of_task_is_compared_with_itself_alone(tmp_path: Path) -> Non
     given |= {"num_epochs": 0.2, "mixing": "round_robin", "precision": "fp32", "eval_every_epoch": False}
     given |= {"num_hidden_layers": 1}
     (folder / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
-    setup = setup_of(read_config(folder / "config.yaml", argv=[]), "target", {}, None)
+    setup = setup_of(read_config(folder / "config.yaml", argv=[]), {}, None)
     grid = Grid(tmp_path / "grid")
     ways = setup.ways()[: 1 + len(KINDS)]  # without those of as many updates
     results = {}
@@ -589,7 +581,7 @@ def test_every_kind_of_task_is_compared_with_itself_alone(tmp_path: Path) -> Non
         assert METRICS[name].main == metric
         tests[kind] = Scoring("dev", name, len(rows[kind]["together"][0]), "last", is_dev=True)
     timed = [(*way, 1.0) for way in ways]
-    outcome = outcome_of(timed, rows, tests, [1, 2], "target", "Equal.", resamples=20)
+    outcome = outcome_of(timed, rows, tests, [1, 2], "Equal.", resamples=20)
     compared = {(answer.target, answer.against.name) for answer in outcome.answers}
     assert compared == {(kind, f"alone-{kind}") for kind in KINDS}
     for trained in outcome.variants:

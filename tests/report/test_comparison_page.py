@@ -24,7 +24,6 @@ def comparison() -> dict[str, Any]:
     return {
         "format": "palm-comparison",
         "version": 2,
-        "budget": "target",
         "equal": "Equal target steps: slot 40 in every variant; in total: together 60, alone-slot 40.",
         "seeds": [1, 2],
         "tests": {

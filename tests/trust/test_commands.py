@@ -73,7 +73,7 @@ NEITHER = {
         "--find_batch_size",
         "--dry_run",
     ),
-    *("--steps", "--more", "--killed", "--seeds", "--budget", "--also", "--workers", "--keep_models"),
+    *("--steps", "--more", "--killed", "--seeds", "--also", "--workers", "--keep_models"),
     *("--one_run", "--grid", "--trials", "--terminal", "--no_predict", "--tasks", "name"),
     *("--module", "shell", "--json"),
 }

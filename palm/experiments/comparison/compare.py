@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any, get_args
+from typing import Any
 
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
@@ -17,7 +17,7 @@ from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, check_runs, dev_file_of, setup_of
 from palm.experiments.comparison.statistics import smallest_differences
-from palm.experiments.comparison.variants import REFERENCE, Budget, Length, Variant
+from palm.experiments.comparison.variants import REFERENCE, Length, Variant
 from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result, best_of
 from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, folder_of
@@ -38,7 +38,6 @@ def compare(
     task_dir: str | Path = ".",
     *,
     seeds: int = 5,
-    budget: Budget = "target",
     test: Mapping[str, str | Path] | None = None,
     model: str | None = None,
     workers: int | None = None,
@@ -58,8 +57,6 @@ def compare(
         config: the global YAML file, or the same settings as a mapping.
         task_dir: the folder of the task files.
         seeds: number of runs of every variant, at least 2; seeds count up from `random_seed`.
-        budget: what is equal in all variants: `target`, the steps of each target, or `total`, the steps of
-            all tasks together.
         test: target -> the file with labels to compare it on; by default its `dev_file`.
         model: the model to score, `best` on dev data or `last`. By default `best` if all targets have a test
             file other than their dev_file, else `last`: the best of many on the same rows looks too good.
@@ -81,7 +78,6 @@ def compare(
     raise_any(
         [
             *count_problems(2, seeds=seeds),
-            *choice_problems(get_args(Budget), budget=budget),
             *choice_problems(("best", "last"), model=model or "best"),
         ]
     )
@@ -93,7 +89,7 @@ def compare(
             name: source.edited({"stages": None, **changes, **values})
             for name, changes in (also or {}).items()
         }
-        return setup_of(source.edited(values), budget, test or {}, model, others)
+        return setup_of(source.edited(values), test or {}, model, others)
 
     setup = setup_at({})
     points = grid_points(space_of(tune)) if tune else []
@@ -246,4 +242,4 @@ def _outcome(
         (variant, length, mean(result["seconds"] for _, result in own[variant.name]))
         for variant, length in ways
     ]
-    return outcome_of(timed, rows, described, list(seeds), setup.budget, equal)
+    return outcome_of(timed, rows, described, list(seeds), equal)

@@ -21,7 +21,7 @@ from palm.experiments.comparison.statistics import (
     paired_difference,
     t_quantile,
 )
-from palm.experiments.comparison.variants import REFERENCE, STAGED, Budget, Length, Variant
+from palm.experiments.comparison.variants import REFERENCE, STAGED, Length, Variant
 from palm.metrics import METRICS, Metric
 from palm.metrics.resampling import Floats, Pair, resampled_scores
 
@@ -148,15 +148,13 @@ class Outcome:
     """A comparison; `print` shows it as tables with its verdicts.
 
     Args:
-        budget: what was equal: `target` or `total` steps.
-        equal: the same in words and numbers.
+        equal: what is equal in all variants, in words and numbers.
         seeds: of the runs of every variant.
         tests: target -> the rows that it was compared on.
         variants: the ways of training.
         answers: the comparisons.
     """
 
-    budget: Budget
     equal: str
     seeds: Sequence[int]
     tests: Mapping[str, Scoring]
@@ -263,7 +261,6 @@ def outcome_of(
     rows: Rows,
     tests: Mapping[str, Scoring],
     seeds: Sequence[int],
-    budget: Budget,
     equal: str,
     resamples: int = RESAMPLES,
 ) -> Outcome:
@@ -274,7 +271,7 @@ def outcome_of(
         rows: the predictions of all runs.
         tests: target -> the rows that it was compared on.
         seeds: two or more.
-        budget, equal: what was equal, and the same in words.
+        equal: what is equal in all variants, in words.
         resamples: number of resamples of the test rows.
 
     Raises:
@@ -298,7 +295,7 @@ def outcome_of(
     asked = {variant.name for variant, _, _ in variants if variant.is_way} - {REFERENCE, STAGED}
     answers = _corrected_apart(answers, asked, tests)
     trained = [Trained(*way, scores[way[0].name]) for way in variants]
-    return Outcome(budget, equal, list(seeds), tests, trained, answers)
+    return Outcome(equal, list(seeds), tests, trained, answers)
 
 
 def _pairs(known: Sequence[tuple[Variant, Length]]) -> Iterator[list[tuple[Variant, Variant]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +24,6 @@ from palm.experiments.comparison.variants import (
     ALONE,
     REFERENCE,
     STAGED,
-    Budget,
     Length,
     Variant,
     controls_of,
@@ -51,23 +50,19 @@ class Setup:
         config: the configuration.
         plan: its components and their settings.
         settings: of the whole run.
-        budget: what is equal in all variants.
         tests: target -> the file to compare it on.
         model: which model to score on it, `best` or `last`.
         stages: the planned stages of the configuration; empty if it has none.
         also: name -> the setup of another variant with all tasks.
-        as_given: whether its length is set by its own settings instead of the budget.
     """
 
     config: Config
     plan: Plan
     settings: RunSettings
-    budget: Budget
     tests: Mapping[str, Path]
     model: str
     stages: Sequence[StagePlan] = ()
     also: Mapping[str, Setup] = field(default_factory=dict)
-    as_given: bool = False
 
     def data(self) -> dict[str, str]:
         """Return file -> checksum of all data of its runs."""
@@ -81,12 +76,11 @@ class Setup:
         whole = self._planned()
         names = [task.name for task in whole.tasks]
         variants = variants_of({task.name: task.is_target for task in whole.tasks})
-        lengths = lengths_of(variants, whole, self.settings.num_epochs, self.budget)
+        lengths = lengths_of(variants, whole, self.settings.num_epochs)
         ways = list(zip(variants, lengths, strict=True))
-        own = {STAGED: self, **self.also} if self.stages else self.also
-        for name, other in own.items():
+        for name, other in ({STAGED: self, **self.also} if self.stages else self.also).items():
             label = "in stages" if name == STAGED else name
-            length, stages = other._length(whole)
+            length, stages = self._length(other, whole)
             ways.append((Variant(name, label, names, {"stages": stages}, is_way=True), length))
         return [*ways, *controls_of(ways, whole)]
 
@@ -99,36 +93,29 @@ class Setup:
         tasks = {task.name: task for task in self.plan.tasks}
         return {name: sum(1 for _ in tasks[name].examples(path)) for name, path in self.tests.items()}
 
-    def _length(self, whole: StepPlan) -> tuple[Length, list[dict[str, Any]] | None]:
-        """Return the length of a run of all tasks with these settings, and its stages, within the budget.
+    def _length(self, other: Setup, whole: StepPlan) -> tuple[Length, list[dict[str, Any]] | None]:
+        """Return the length of a run of all tasks with other settings, and its stages if it has some.
 
-        Args:
-            whole: the plan of the run that sets the budget.
+        Targets have the same steps as in the run of all tasks, unless the settings have another length.
         """
-        epochs = self.settings.num_epochs
-        if not self.stages:
-            plan = self._planned()
-            return length_of(plan, epochs) if self.as_given else fitted(
-                plan, epochs, whole, self.budget
-            ), None
-        plans = list(steps_of(self.stages, devices_of(self.settings)).values())
+        epochs = other.settings.num_epochs
+        as_given = (epochs, other.settings.max_steps) != (self.settings.num_epochs, self.settings.max_steps)
+        if not other.stages:
+            plan = other._planned()
+            return length_of(plan, epochs) if as_given else fitted(plan, epochs, whole), None
+        plans = list(steps_of(other.stages, devices_of(other.settings)).values())
         # All stages are scaled by the same factor, so they keep their proportions.
-        factor = 1.0 if self.as_given else self._spent(whole) / sum(map(self._spent, plans))
+        factor = 1.0 if as_given else self._target_steps(whole) / sum(map(self._target_steps, plans))
         plans = [planned(plan, None, max(1, round(factor * plan.total_steps))) for plan in plans]
         stages = [
             {**stage, "num_epochs": None, "max_steps": plan.max_steps}
-            for stage, plan in zip(self.given_stages, plans, strict=True)
+            for stage, plan in zip(other.given_stages, plans, strict=True)
         ]
-        steps = Counter[str]()
-        for plan in plans:
-            steps.update(plan.expected_steps)
+        steps = sum((Counter(plan.expected_steps) for plan in plans), Counter[str]())
         total = sum(plan.total_steps for plan in plans)
-        return Length(epochs, dict(steps), total, self.settings.max_steps), stages
+        return Length(epochs, dict(steps), total, other.settings.max_steps), stages
 
-    def _spent(self, plan: StepPlan) -> int:
-        """Count what the budget limits: steps of targets, or updates."""
-        if self.budget == "total":
-            return plan.total_steps
+    def _target_steps(self, plan: StepPlan) -> int:
         return sum(task.expected_steps for task in plan.tasks if task.name in self.tests)
 
     @property
@@ -159,10 +146,9 @@ class Setup:
     def equal(self, whole: Length) -> str:
         """Describe what is equal in all variants; `whole` is the length of the run of all tasks."""
         steps = ", ".join(f"{name} {whole.steps[name]}" for name in self.tests)
-        equal = f"steps of targets ({steps})" if self.budget == "target" else f"updates ({whole.total})"
         return (
-            f"All ways to train several tasks have equal {equal}, and are judged against the better of "
-            "two runs of the target alone: with as many steps as among all tasks, and with as many updates."
+            f"Equal steps of targets: {steps}. Each way is judged against the better of two runs of the "
+            "target alone: with these steps, and with as many updates as that way."
         )
 
     def is_dev(self, target: str) -> bool:
@@ -218,7 +204,6 @@ def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]
 
 def setup_of(
     config: Config,
-    budget: Budget,
     test: Mapping[str, str | Path],
     model: str | None,
     also: Mapping[str, Config] = MappingProxyType({}),
@@ -227,7 +212,6 @@ def setup_of(
 
     Args:
         config: the configuration.
-        budget: what is equal in all variants.
         test: target -> the file to compare it on.
         model: which model to score on it.
         also: name -> the configuration of another variant with all tasks.
@@ -235,39 +219,28 @@ def setup_of(
     Raises:
         ConfigError: there are errors; all of them in one report.
     """
+    raise_any(_name_problems(config, also))
     whole = plan(config, for_train=True)
-    settings = RunSettings(**whole.settings)
     tests = _test_files(whole, targets_of(whole.settings), test)
     is_apart = all(path != dev_file_of(whole, name) for name, path in tests.items())
-    which = model or ("best" if is_apart else "last")
-    setup = Setup(config, whole, settings, budget, tests, which, stages_of(config, whole))
-    return replace(setup, also={name: _changed(setup, name, each) for name, each in also.items()})
-
-
-def _changed(setup: Setup, name: str, config: Config) -> Setup:
-    """Return the setup of another variant.
-
-    Raises:
-        ConfigError: its name is invalid or taken, or it has other tasks.
-    """
-    problems = []
-    is_taken = name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-"))
-    if is_taken or not VARIANT_NAME.fullmatch(name):
-        problems.append(f"also: {name!r} cannot name a variant; use another word, such as 'each_step'")
-    if config.tasks != setup.config.tasks:
-        problems.append(f"also: {name} has other tasks; every variant in `also` needs all tasks")
-    raise_any(problems)
-    own = plan(config, for_train=True)
-    settings = RunSettings(**own.settings)
-    lengths = [(each.num_epochs, each.max_steps) for each in (settings, setup.settings)]
-    return replace(
-        setup,
-        config=config,
-        plan=own,
-        settings=settings,
-        stages=stages_of(config, own),
-        as_given=lengths[0] != lengths[1],
+    return Setup(
+        config,
+        whole,
+        RunSettings(**whole.settings),
+        tests,
+        model or ("best" if is_apart else "last"),
+        stages_of(config, whole),
+        {name: setup_of(each, test, model) for name, each in also.items()},
     )
+
+
+def _name_problems(config: Config, also: Mapping[str, Config]) -> Iterator[str]:
+    for name, other in also.items():
+        is_taken = name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-"))
+        if is_taken or not VARIANT_NAME.fullmatch(name):
+            yield f"also: {name!r} cannot name a variant; use another word, such as 'each_step'"
+        if other.tasks != config.tasks:
+            yield f"also: {name} has other tasks; every variant in `also` needs all tasks"
 
 
 def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:

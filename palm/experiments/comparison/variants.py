@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from palm.mixing import MixRatio
 from palm.train.planning import StepPlan
-
-Budget = Literal["target", "total"]
-"""The quantity that is equal in all ways to train several tasks: the steps of the targets, or the updates."""
 
 REFERENCE = "together"
 
@@ -64,9 +61,6 @@ class Length:
     total: int
     max_steps: int | None = None
 
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {steps}" for name, steps in self.steps.items())
-
 
 def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
     """Return the variants: all tasks together (the reference), each target alone, and without each auxiliary.
@@ -86,22 +80,16 @@ def variants_of(tasks: Mapping[str, bool]) -> list[Variant]:
     return [variant for variant in found if first[tuple(variant.tasks)] is variant]
 
 
-def lengths_of(
-    variants: Sequence[Variant], whole: StepPlan, num_epochs: float | None, budget: Budget
-) -> list[Length]:
-    """Choose the length of every variant so that all have the same budget.
+def lengths_of(variants: Sequence[Variant], whole: StepPlan, num_epochs: float | None) -> list[Length]:
+    """Choose the length of every variant so that each target has the same steps in all of them.
 
     Args:
         variants: the ways of training, first the one with all tasks.
         whole: the plan of the run of all tasks.
         num_epochs: of the main task in that run.
-        budget: what is equal in variants of several tasks; a target alone has the same steps as in that run.
     """
-    found = [length_of(whole, num_epochs)]
-    for variant in variants[1:]:
-        own = "target" if variant.is_alone else budget
-        found.append(fitted(part_of(whole, variant.tasks), num_epochs, whole, own))
-    return found
+    parts = (part_of(whole, variant.tasks) for variant in variants[1:])
+    return [length_of(whole, num_epochs), *(fitted(part, num_epochs, whole) for part in parts)]
 
 
 def length_of(plan: StepPlan, num_epochs: float | None) -> Length:
@@ -109,24 +97,23 @@ def length_of(plan: StepPlan, num_epochs: float | None) -> Length:
     return Length(num_epochs, plan.expected_steps, plan.total_steps, plan.max_steps)
 
 
-def fitted(plan: StepPlan, num_epochs: float | None, whole: StepPlan, budget: Budget) -> Length:
-    """Choose the length of a run so that it has the same budget as the run of all tasks.
+def fitted(plan: StepPlan, num_epochs: float | None, whole: StepPlan) -> Length:
+    """Choose the length of a run so that each target has the same steps as in the run of all tasks.
 
     Args:
         plan: of the run, with its expected steps.
-        num_epochs: of its main task, used if that results in the same budget.
+        num_epochs: of its main task, used if that results in the same steps.
         whole: the plan of the run of all tasks.
-        budget: what should be the same: `target`, the steps of each target; `total`, the updates.
     """
-    candidates: list[tuple[float | None, int | None]] = [(None, whole.total_steps)]
     wanted = {task.name: whole.expected_steps[task.name] for task in plan.tasks if task.is_target}
-    if budget == "target":
-        per_epoch = plan.main.mix_ratio * plan.main.steps_per_epoch
-        main = wanted[plan.main.name]
-        # The quotient, multiplied and truncated again, may be a step short; with half a step more it is not.
-        candidates = [(main / per_epoch, None), ((main + 0.5) / per_epoch, None), (None, plan.total_steps)]
-        if num_epochs is not None:
-            candidates.insert(0, (num_epochs, None))
+    per_epoch = plan.main.mix_ratio * plan.main.steps_per_epoch
+    main = wanted[plan.main.name]
+    # The quotient, multiplied and truncated again, may be a step short; with half a step more it is not.
+    epochs = [main / per_epoch, (main + 0.5) / per_epoch]
+    candidates: list[tuple[float | None, int | None]] = [(each, None) for each in epochs]
+    candidates.append((None, plan.total_steps))
+    if num_epochs is not None:
+        candidates.insert(0, (num_epochs, None))
     lengths = [length_of(planned(plan, *each), each[0]) for each in candidates]
     return min(lengths, key=lambda length: sum(abs(length.steps[name] - n) for name, n in wanted.items()))
 
