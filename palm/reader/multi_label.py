@@ -17,7 +17,7 @@ from palm.reader.predictions import Record
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import TableRow, cell_text
+from palm.reader.tables.record import TableRow, cell_text, cut
 from palm.reader.text.bad_rows import OnBadRow
 from palm.reader.text.labels import Labels, RealLabels, is_list, list_in
 
@@ -108,7 +108,13 @@ class MultiLabelReader(TextReader):
         if isinstance(cell, str) and not is_list(cell):
             cell = [each.strip() for each in cell.split(self.label_separator) if each.strip()]
         items = list_in(cell, row.place, "label", "labels")
-        return sorted({self.sets.value_of(item, row.place) for item in items})
+        found = sorted(self.sets.value_of(item, row.place) for item in items)
+        if len({*found}) < len(found):
+            raise DataError(
+                f"{row.place}: {cut(repr(items))} has a label twice; list the labels of the text, or set "
+                "label_columns if there is a 0 or 1 for every label"
+            )
+        return found
 
     def _answers(self, row: TableRow) -> Iterator[int]:
         """The ids of the labels whose columns are 1, and -1 - id for the unknown ones."""

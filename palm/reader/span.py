@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, starmap
@@ -27,7 +28,11 @@ from palm.reader.words import WordReader, words_of
 
 _CJK = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese and Japanese, written without spaces
 
-_WORD = re.compile(rf"(?!\s)[{_CJK}]|[^\W{_CJK}]+|\S")
+# The marks of a script belong to its letters, and so do a joiner and a soft hyphen inside a word.
+_MARKS = "".join(
+    chr(code) for code in range(0x300, 0xFE30) if unicodedata.category(chr(code)) in ("Mn", "Mc", "Me")
+)
+_WORD = re.compile(rf"(?!\s)[{_CJK}][{_MARKS}]*|(?:[^\W{_CJK}][{_MARKS}\u00ad\u200c\u200d]*)+|\S[{_MARKS}]*")
 
 
 class Span(NamedTuple):

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.reader_files import write_vocabulary
+from helpers.reader_files import write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
-from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
+from palm.reader import ClassifyReader, MRCReader, MultiLabelReader, SequenceLabelReader, SpanReader
 from palm.reader.cache import key_of, training_rows
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import files_of
@@ -454,3 +454,84 @@ def test_a_table_that_changes_while_it_is_read_is_an_error(tmp_path: Path, suffi
     os.utime(file, (1, 1))
     with pytest.raises(DataError, match="changed while it was being read"):
         list(rows)
+
+
+# ---- what a file says about its own values ----
+
+
+def test_ids_that_a_file_names_are_taken_by_their_names(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    feature = {"names": ["pos", "neg"], "_type": "ClassLabel"}
+    about = {"info": {"features": {"label": feature, "text_a": {"_type": "Value"}}}}
+    table = pyarrow.table({"text_a": ["good", "bad"], "label": [0, 1]})
+    named = table.replace_schema_metadata({"huggingface": json.dumps(about)})
+    parquet.write_table(named, tmp_path / "train.parquet")
+    vocab = write_vocabulary(tmp_path)
+    by_name = ClassifyReader(vocab, 16, label_map={"neg": 0, "pos": 1})
+    assert [each.label for each in by_name.read(tmp_path / "train.parquet", True)] == [1, 0]
+    by_id = ClassifyReader(vocab, 16, n_classes=2)
+    assert [each.label for each in by_id.read(tmp_path / "train.parquet", True)] == [0, 1]
+    other = ClassifyReader(vocab, 16, label_map={"a": 0, "b": 1})
+    with pytest.raises(DataError) as caught:
+        list(other.read(tmp_path / "train.parquet", True))
+    assert "pos" in str(caught.value)
+
+
+def test_offsets_outside_of_a_damaged_file_are_an_error(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import ipc
+
+    offsets = pyarrow.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 4, 8)))
+    texts = pyarrow.StringArray.from_buffers(2, offsets, pyarrow.py_buffer(b"goodbad!"))
+    batch = pyarrow.RecordBatch.from_arrays([pyarrow.array([0, 1]), texts], ["label", "text_a"])
+    file = tmp_path / "train.arrow"
+    with ipc.new_stream(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    whole = file.read_bytes()
+    assert whole.count(offsets.to_pybytes()) == 1
+    broken = b"".join(n.to_bytes(4, "little") for n in (0, 4, 1 << 16))
+    file.write_bytes(whole.replace(offsets.to_pybytes(), broken))
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(write_vocabulary(tmp_path), 16).read(file, True))
+    assert "train.arrow" in str(caught.value)
+
+
+def test_half_a_surrogate_pair_is_a_bad_row_of_its_line(tmp_path: Path) -> None:
+    rows = ['{"label": 0, "text_a": "a"}', '{"label": 1, "text_a": "b \\ud83d"}']
+    path = write_text(tmp_path, "train.jsonl", "\n".join(rows) + "\n")
+    vocab = write_vocabulary(tmp_path)
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(vocab, 16).read(path, True))
+    assert "train.jsonl:2: " in str(caught.value)
+    assert len(list(ClassifyReader(vocab, 16, on_bad_row="skip").read(path, True))) == 1
+
+
+def test_a_label_twice_in_a_list_is_an_error(tmp_path: Path) -> None:
+    path = write_text(tmp_path, "train.jsonl", '{"label": [0, 0, 1, 1], "text_a": "a"}\n')
+    with pytest.raises(DataError) as caught:
+        list(MultiLabelReader(write_vocabulary(tmp_path), 16, n_classes=4).read(path, True))
+    assert "train.jsonl:1: " in str(caught.value)
+    assert "label_columns" in str(caught.value)
+
+
+def test_a_real_label_of_minus_a_hundred_is_a_label(tmp_path: Path) -> None:
+    path = write_text(tmp_path, "dev.tsv", "label\ttext_a\n-100\ta\n")
+    reader = ClassifyReader(write_vocabulary(tmp_path), 16, label_type="real")
+    assert list(map(reader.gold, reader.read_gold(path))) == [{"value": -100.0}]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),
+        ("cafe\u0301, au", ["cafe\u0301", ",", "au"]),
+        ("مُحَمَّد هنا", ["مُحَمَّد", "هنا"]),
+        ("co\u00adop 北京が", ["co\u00adop", "北", "京", "が"]),
+    ],
+)
+def test_a_word_of_a_span_keeps_its_marks(tmp_path: Path, text: str, words: list[str]) -> None:
+    reader = SpanReader(write_vocabulary(tmp_path), 16, {"a": 0})
+    (example,) = reader.parse([text])
+    assert [text[start:end] for start, end in example.offsets] == words

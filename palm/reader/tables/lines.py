@@ -118,6 +118,8 @@ def json_records(stream: Iterable[bytes]) -> Iterator[Record]:
         if not problem and content.strip():
             try:
                 cells = _DECODER.decode(text)
+                if "\\u" in text:  # an unpaired surrogate can neither be written nor printed
+                    json.dumps(cells, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:  # includes repeated keys and too long numbers
                 problem = f"expected a JSON object on the line; {describe_error(error)}"
             if not isinstance(cells, dict) and not problem:

@@ -21,6 +21,12 @@ class TableRow(NamedTuple):
     place: str
 
 
+class ClassId(int):
+    """The id of a label that the file itself names, as those of the library `datasets` do."""
+
+    name: str
+
+
 def cut(text: str, length: int = 80) -> str:
     """The beginning of a text, for a message."""
     return text if len(text) <= length else text[:length] + "…"

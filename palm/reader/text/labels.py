@@ -18,7 +18,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import NO_LABEL
-from palm.reader.tables.record import cell_text, cut
+from palm.reader.tables.record import ClassId, cell_text, cut
 
 _SHOWN = 10
 
@@ -79,7 +79,7 @@ class Labels:
         Raises:
             DataError: not a label of this task; the message begins with `place`.
         """
-        text = cell_text(cell)
+        text = cell.name if isinstance(cell, ClassId) and self._ids else cell_text(cell)
         if text in self._ids:
             return self._ids[text]
         if type(cell) is int and cell in self.names:
@@ -227,7 +227,7 @@ def check_labelled(label: Label, place: str) -> None:
     Raises:
         DataError: the row has no label; the message begins with `place`.
     """
-    if label == NO_LABEL or (isinstance(label, list) and min(label, default=0) < 0):
+    if (type(label) is int and label == NO_LABEL) or (isinstance(label, list) and min(label, default=0) < 0):
         raise DataError(f"{place}: the label is empty; evaluation needs one, even with missing_labels")
 
 
