@@ -56,9 +56,8 @@ def write_report(
     Args:
         run: the run's folder, its `save_path`; or the folder of a comparison.
         output: the HTML file; None means `report.html` in the run's folder.
-        predict: load the best model of every task (or its last) and predict its `dev_file`, unless that
-            was done before; if False, the page does not show single rows. If a task cannot be predicted,
-            the page says why.
+        predict: load the best model of every task (or its last) and predict its `dev_file`; if False, the
+            page does not show single rows. If a task cannot be predicted, the page says why.
         dev_files: task -> the data to predict. By default it is the run's `dev_file`, if that is in the run's
             folder or is still what the run was evaluated on: a folder from somebody else may name any file.
         trust: as for `palm.load_model`.
@@ -70,13 +69,8 @@ def write_report(
         PalmError: jinja2 is missing.
         StorageError: the folder has no history, or `output` cannot be written.
     """
-    raise_any(
-        [
-            *path_problems(run=run),
-            *([] if isinstance(predict, bool) else [f"predict should be True or False, not {predict!r}"]),
-            *type_problems(Mapping, "a mapping from tasks to files", dev_files=dev_files),
-        ]
-    )
+    raise_any(path_problems(run=run))
+    raise_any(type_problems(Mapping, "a mapping from tasks to files", dev_files=dev_files))
     folder = Path(run)
     file = folder / REPORT_FILE if output is None else Path(output)
     if (folder / COMPARISON).is_file():

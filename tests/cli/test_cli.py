@@ -80,6 +80,14 @@ def test_a_command_that_is_missing_ends_with_2(capsys: pytest.CaptureFixture[str
     assert "usage: palm" in capsys.readouterr().err
 
 
+def test_a_misspelt_command_is_told_what_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["trian", "config.yaml"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert ("'trian'" in error, "'train'" in error) == (True, True)
+
+
 @pytest.mark.parametrize("option", ["--no_predict", "--no-predict"])
 def test_every_option_has_hyphens_or_underscores(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "nowhere", option]) == 2
