@@ -92,14 +92,36 @@ def built(options: argparse.Namespace) -> dict[str, nn.Module]:
 class Bricks(Encoder):
     """The shape of ModernBERT in palm's parts: rotary positions, windows of 128, gates, norms before."""
 
-    @staticmethod
-    def architecture() -> Architecture:
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        *,
+        intermediate_size: int | None = None,
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        pooling: str = "cls",
+    ) -> None:
         near = AttentionKind(64, rotary_base=10_000.0)
-        return Architecture(
-            positions=None,
-            attention=(AttentionKind(rotary_base=160_000.0), near, near),
-            layer=PreNorm,
-            feed_forward=GatedFeedForward,
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_dropout_prob=hidden_dropout_prob,
+            attention_probs_dropout_prob=attention_probs_dropout_prob,
+            intermediate_size=intermediate_size,
+            pooling=pooling,
+            parts=Architecture(
+                positions=None,
+                attention=(AttentionKind(rotary_base=160_000.0), near, near),
+                layer=PreNorm,
+                feed_forward=GatedFeedForward,
+            ),
         )
 
 

@@ -62,7 +62,7 @@ NEVER = 10**6
 LATE = (0.7, 0.8, 0.9, 1.0)
 
 
-class Contrast(palm.head.Classify):
+class Contrast(palm.paradigm.Classify):
     """Supervised contrastive loss of sentence embeddings (Khosla et al., 2020, equation 2)."""
 
     def forward(self, features: Tensors) -> Tensors:

@@ -160,7 +160,7 @@ def palm_demo(args: Namespace, folder: Path) -> dict[str, Task]:
     mrc = {"reader": "mrc", "paradigm": "mrc", "train_file": str(folder / "train.json"), "doc_stride": 128}
     texts = data / "match4mrqa" / "train.tsv", data / "mlm4mrqa" / "train.tsv"
     return {
-        "mrqa": {**mrc, **alike, "max_query_len": 48, "max_ans_len": 20},
+        "mrqa": {**mrc, **alike, "max_query_len": 48, "max_answer_len": 20},
         "match": {**labelled(texts[0], "match"), **alike},
         "mlm": {**mlm(texts[1]), **alike},
     }

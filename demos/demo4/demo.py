@@ -38,7 +38,7 @@ def main(num_epochs: float, save_path: Path) -> None:
 
     slot, intent = palm.Trainer("slot", mix_ratio=1.0), palm.Trainer("intent", mix_ratio=0.5)
     trainer = palm.MultiHeadTrainer([slot, intent])
-    slot.build_forward(bert, palm.head.SequenceLabel(num_labels, width, 0.1, use_crf=True))
+    slot.build_forward(bert, palm.head.SequenceLabel(num_labels, width, 0.1, learning_rate=1.0))
     intent.build_forward(bert, palm.head.Classify(num_intents, width, 0.1))
     loss_var = trainer.build_forward()
 
@@ -54,7 +54,7 @@ def main(num_epochs: float, save_path: Path) -> None:
     for reader in (slot_test, intent_test):
         reader.register_with(bert)
     slot.build_predict_forward(
-        bert, palm.head.SequenceLabel(num_labels, width, use_crf=True, phase="predict")
+        bert, palm.head.SequenceLabel(num_labels, width, phase="predict")
     )
     intent.build_predict_forward(bert, palm.head.Classify(num_intents, width, phase="predict"))
     trainer.build_predict_forward()

@@ -1,6 +1,5 @@
 """Shared encoders, registered as `bert`, `distilbert`, `electra`, `ernie`, `roberta` and `transformers`."""
 
-from palm.backbone import base_backbone
 from palm.backbone.base import BACKBONES, Backbone
 from palm.backbone.bert_family import BERT, ELECTRA, ERNIE, DistilBERT, RoBERTa
 from palm.backbone.transformers import Transformers
@@ -14,5 +13,4 @@ __all__ = [
     "DistilBERT",
     "RoBERTa",
     "Transformers",
-    "base_backbone",
 ]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import nn
 
-from palm.core.component_2x import Component2x, Translate, checked_phase, unused
+from palm.core.component import Component
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
@@ -17,10 +17,11 @@ SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
 """Features of the whole text; both are the same tensor, as in PaddlePALM."""
 
 
-class Backbone(Component2x, nn.Module):
+class Backbone(Component, nn.Module):
     """A shared encoder.
 
     Attributes:
+        aliases: name in the JSON files of other libraries -> the constructor's parameter.
         inputs_attr: tensors that it reads from the reader.
         outputs_attr: features that it returns.
         max_tokens: maximum sequence length; None for no limit.
@@ -29,10 +30,7 @@ class Backbone(Component2x, nn.Module):
         is_packed: True if it computes only real tokens and accepts the layout of `packing.layout_of`.
     """
 
-    only_2x: ClassVar[Mapping[str, Translate]] = {"is_pairwise": unused, "phase": checked_phase}
-    not_called: ClassVar[Mapping[str, str]] = {
-        "build": "override forward(inputs, wanted), or derive from palm.backbone.base_backbone.Backbone"
-    }
+    aliases: ClassVar[Mapping[str, str]] = {}
     inputs_attr: Specs
     outputs_attr: Specs
     max_tokens: int | None = None

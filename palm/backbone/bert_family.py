@@ -1,14 +1,15 @@
-"""BERT and its variants, each described by its differences from BERT."""
+"""BERT and its variants, each described by its differences from BERT; common settings: see `Encoder`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from palm.backbone.architecture import Architecture, LearnedPositions
 from palm.backbone.base import BACKBONES
 from palm.backbone.encoder import Encoder
 from palm.backbone.shape import Table
+from palm.backbone.token_encoder import Pooling
 
 
 @BACKBONES.register("bert")
@@ -19,10 +20,39 @@ class BERT(Encoder):
         type_vocab_size: number of segments.
     """
 
-    @staticmethod
-    def architecture(type_vocab_size: int = 2) -> Architecture:
-        """Add segments."""
-        return Architecture(tables=(Table("segment", "segment_ids", "type_vocab_size", type_vocab_size),))
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        type_vocab_size: int = 2,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
+    ) -> None:
+        segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size=intermediate_size,
+            layer_norm_eps=layer_norm_eps,
+            pooling=pooling,
+            parts=Architecture(tables=(segments,)),
+        )
 
 
 @BACKBONES.register("distilbert")
@@ -33,7 +63,7 @@ class DistilBERT(Encoder):
     classifier.
     """
 
-    aliases: ClassVar[dict[str, str]] = {
+    aliases: ClassVar[Mapping[str, str]] = {
         "dim": "hidden_size",
         "n_layers": "num_hidden_layers",
         "n_heads": "num_attention_heads",
@@ -43,10 +73,37 @@ class DistilBERT(Encoder):
         "attention_dropout": "attention_probs_dropout_prob",
     }
 
-    @staticmethod
-    def architecture() -> Architecture:
-        """Change the pooler's activation."""
-        return Architecture(pooler_act="relu")
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
+    ) -> None:
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size=intermediate_size,
+            layer_norm_eps=layer_norm_eps,
+            pooling=pooling,
+            parts=Architecture(pooler_act="relu"),
+        )
 
 
 @BACKBONES.register("electra")
@@ -62,11 +119,40 @@ class ELECTRA(Encoder):
             different; None for `hidden_size`.
     """
 
-    @staticmethod
-    def architecture(type_vocab_size: int = 2, *, embedding_size: int | None = None) -> Architecture:
-        """Add segments; set the width of the tables and the pooler's activation."""
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        type_vocab_size: int = 2,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
+        embedding_size: int | None = None,
+    ) -> None:
         segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
-        return Architecture(tables=(segments,), embedding_size=embedding_size, pooler_act="gelu")
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size=intermediate_size,
+            layer_norm_eps=layer_norm_eps,
+            pooling=pooling,
+            parts=Architecture(tables=(segments,), embedding_size=embedding_size, pooler_act="gelu"),
+        )
 
 
 @BACKBONES.register("ernie")
@@ -80,20 +166,47 @@ class ERNIE(Encoder):
             `task_ids`.
     """
 
-    aliases: ClassVar[dict[str, str]] = {
+    aliases: ClassVar[Mapping[str, str]] = {
         "type_vocab_size": "sent_type_vocab_size",
         "use_task_emb": "use_task_id",
     }
-    order_2x = ("*", "is_pairwise", "use_task_id", "phase")
 
-    @staticmethod
-    def architecture(
-        sent_type_vocab_size: int = 2, task_type_vocab_size: int = 3, *, use_task_id: bool = True
-    ) -> Architecture:
-        """Add segments and tasks."""
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        sent_type_vocab_size: int = 2,
+        task_type_vocab_size: int = 3,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
+        use_task_id: bool = True,
+    ) -> None:
         segments = Table("segment", "segment_ids", "sent_type_vocab_size", sent_type_vocab_size)
         tasks = Table("task", "task_ids", "task_type_vocab_size", task_type_vocab_size)
-        return Architecture(tables=(segments, tasks) if use_task_id else (segments,))
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size=intermediate_size,
+            layer_norm_eps=layer_norm_eps,
+            pooling=pooling,
+            parts=Architecture(tables=(segments, tasks) if use_task_id else (segments,)),
+        )
 
 
 @BACKBONES.register("roberta")
@@ -110,10 +223,37 @@ class RoBERTa(Encoder):
         pad_token_id: id of the padding token in the vocabulary, and its row in the position table.
     """
 
-    defaults: ClassVar[Mapping[str, Any]] = {"layer_norm_eps": 1e-5}
-
-    @staticmethod
-    def architecture(type_vocab_size: int = 1, *, pad_token_id: int = 1) -> Architecture:
-        """Use one segment for all tokens, and positions after the padding's."""
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        type_vocab_size: int = 1,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-5,
+        pooling: Pooling = "cls",
+        pad_token_id: int = 1,
+    ) -> None:
         segment = Table("segment", None, "type_vocab_size", type_vocab_size)
-        return Architecture(tables=(segment,), positions=LearnedPositions(pad_token_id))
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size=intermediate_size,
+            layer_norm_eps=layer_norm_eps,
+            pooling=pooling,
+            parts=Architecture(tables=(segment,), positions=LearnedPositions(pad_token_id)),
+        )

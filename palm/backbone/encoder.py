@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +27,7 @@ E = TypeVar("E", bound="Encoder")
 
 
 class Encoder(TokenEncoder):
-    """A Transformer encoder (Vaswani et al., 2017); a subclass describes its parts in `architecture`.
-
-    The parameters of this static method become settings of that encoder. In the constructor, positional ones
-    follow `max_position_embeddings`, as in PaddlePALM 2, and keyword-only ones come last.
+    """A Transformer encoder (Vaswani et al., 2017); a subclass describes its parts in an `Architecture`.
 
     An encoder computes only the real tokens of a batch. If only sentence embeddings are wanted, the last
     layer computes only the first token. Within `torch.autocast`, everything between the embeddings' norm and
@@ -51,18 +48,15 @@ class Encoder(TokenEncoder):
         pooling: pooling of tokens to a sentence embedding: `cls` is the first token through the pooler, as in
             PALM; `mean` and `max` are over all tokens, without a pooler; `model` uses the pooling of the
             pretrained directory (`1_Pooling/config.json`), or `cls` without one.
-        own: settings of `architecture`.
+        parts: the encoder's parts; not a setting.
 
     Attributes:
-        architecture: the encoder's own settings -> its parts.
         inner_width: inner width of the feed-forward networks.
 
     Raises:
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    architecture: ClassVar[Callable[..., Architecture]]
-    own_settings = "architecture"
     max_tokens: int
     is_packed = True
 
@@ -81,10 +75,9 @@ class Encoder(TokenEncoder):
         intermediate_size: int | None = None,
         layer_norm_eps: float = 1e-12,
         pooling: Pooling = "cls",
-        **own: Any,
+        parts: Architecture,
     ) -> None:
         super().__init__(pooling)
-        parts = type(self).architecture(**own)
         tables = [Table("word", "token_ids", "vocab_size", vocab_size)]
         if parts.positions is not None:
             tables.append(parts.positions.table(max_position_embeddings))
@@ -128,18 +121,16 @@ class Encoder(TokenEncoder):
             self.pooler = None
 
     @classmethod
-    def from_config(cls: type[E], config: Mapping[str, Any], phase: str = "train") -> E:
+    def from_config(cls: type[E], config: Mapping[str, Any]) -> E:
         """Build an encoder from the content of a JSON file of Hugging Face, Google or Paddle.
 
         Args:
             config: the file's content; keys that are not settings of this class are ignored.
-            phase: 'train' or 'predict', as in PaddlePALM 2.x; it has no effect.
 
         Raises:
             ConfigError: if settings are missing or invalid; lists all of them.
         """
-        raise_any(type_problems(Mapping, "the content of a JSON file, a mapping", config=config))
-        return cls(**cls.settings_in(config), phase=phase)
+        return cls(**cls.settings_in(config))
 
     @classmethod
     def settings_in(cls, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,6 +139,7 @@ class Encoder(TokenEncoder):
         Raises:
             ConfigError: if settings are missing; lists all of them.
         """
+        raise_any(type_problems(Mapping, "the content of a JSON file, a mapping", config=config))
         parameters = inspect.signature(cls).parameters
         other_spellings = {cls.aliases[key]: value for key, value in config.items() if key in cls.aliases}
         chosen = other_spellings | {key: value for key, value in config.items() if key in parameters}

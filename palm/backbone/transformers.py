@@ -53,11 +53,11 @@ class Transformers(TokenEncoder):
 
     def __init__(self, encoder_config_path: Path, pooling: Pooling = "cls") -> None:
         super().__init__(pooling)
-        self.config = read_encoder_config(encoder_config_path)
+        self.config = read_encoder_config(Path(encoder_config_path))
         kind = self.config.model_type
         self.is_packed = kind in PACKED
         self.wants_even_lengths = not self.is_packed
-        self._build(encoder_config_path)
+        self._build(Path(encoder_config_path))
         if not self.is_packed:
             logger.info(
                 "%s: its attention cannot be replaced; batches are padded, with rows of similar length", kind

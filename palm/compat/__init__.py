@@ -7,11 +7,21 @@ those of palm.
 from importlib import import_module
 from typing import Any
 
-from palm.compat import distribute, downloader, head, reader
+from palm.compat import backbone, distribute, downloader, head, lr_sched, optimizer, reader
 from palm.compat.multi_head import MultiHeadTrainer
 from palm.compat.trainer import Trainer
 
-__all__ = ["MultiHeadTrainer", "Trainer", "distribute", "downloader", "head", "reader"]
+__all__ = [
+    "MultiHeadTrainer",
+    "Trainer",
+    "backbone",
+    "distribute",
+    "downloader",
+    "head",
+    "lr_sched",
+    "optimizer",
+    "reader",
+]
 
 
 def __getattr__(name: str) -> Any:

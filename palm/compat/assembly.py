@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from palm.backbone import Backbone
 from palm.compat.reader.loading import loading
+from palm.compat.optimizer import base_optimizer
 from palm.core.checks import count_problems, raise_any, type_problems
+from palm.core.component import described_class
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import show_on_console
 from palm.core.numerics.device import device_of
@@ -19,7 +21,7 @@ from palm.core.numerics.precision import checked
 from palm.core.tensor_specs import Tensors
 from palm.lr_sched import WarmupScheduler
 from palm.mixing import MixRatio
-from palm.optimizer import Optimizer, ParameterGroups, base_optimizer
+from palm.optimizer import Optimizer, ParameterGroups
 from palm.paradigm import Head
 from palm.parallel.group import join
 from palm.reader import Reader
@@ -165,14 +167,13 @@ class Assembly(ABC):
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError(f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}")
         # Optimizers of 2.x get the schedule in their constructor, but only the run can follow it.
-        own_schedule = getattr(optimizer, "lr_scheduler", None)
         self._chosen |= {
             "ema_decay": ema_decay if use_ema else None,
-            "schedule": optimizer.given_2x.get("lr_scheduler", own_schedule) or WarmupScheduler(0),
+            "schedule": getattr(optimizer, "lr_scheduler", None) or WarmupScheduler(0),
             "groups": ParameterGroups() if groups is None else groups,
         }
         self._given_optimizer = optimizer
-        settings = {**optimizer.settings, **optimizer.given_2x}
+        settings = dict(optimizer.settings)
         if isinstance(optimizer, base_optimizer.Optimizer):  # has no weight decay of its own
             optimizer.weight_decay = weight_decay or 0.0
             weight_decay = None
@@ -181,7 +182,7 @@ class Assembly(ABC):
                 raise ConfigError(f"{type(optimizer).__name__} has no weight_decay; remove it")
             # Rebuilt, because an optimizer checks and records its settings in its constructor.
             settings["weight_decay"] = weight_decay
-            optimizer = type(optimizer)(**settings)
+            optimizer = described_class(type(optimizer))(**settings)  # type: ignore[assignment]
         self._optimizer = optimizer
         self._reset_run()
 

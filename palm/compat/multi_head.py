@@ -11,12 +11,12 @@ import torch
 from palm.backbone import Backbone
 from palm.compat.assembly import Forward, require, seed_of
 from palm.compat.base import TrainerBase
+from palm.compat.conventions import checked_phase
 from palm.compat.predicting import logged_steps, predicted, results_of
 from palm.compat.reader.loading import LoadingReader, loading
 from palm.compat.shared_pass import SharedPass, versions
 from palm.compat.trainer import Trainer
 from palm.core.checks import raise_any, type_problems
-from palm.core.component_2x import checked_phase
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.registry import unknown

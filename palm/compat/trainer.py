@@ -14,17 +14,17 @@ from torch import nn
 from palm.backbone import Backbone
 from palm.compat.assembly import Forward, require, seed_of
 from palm.compat.base import TrainerBase
+from palm.compat.conventions import checked_phase
 from palm.compat.fitting import task_of
+from palm.compat.head.results import Results, own_results
 from palm.compat.predicting import logged_steps, predicted, prediction_batches, results_of
 from palm.compat.reader.loading import LoadingReader, loading
 from palm.core.checks import number_problems, path_problems, raise_any, type_problems
-from palm.core.component_2x import checked_phase
 from palm.core.files.manifest import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm import Head
-from palm.paradigm.results import has_own_results
 from palm.parallel.group import broadcast, exhaust, is_main_process
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_weights
@@ -249,7 +249,9 @@ class Trainer(TrainerBase):
         model = self.predictor("predict")
         if self._run is None and self.joint_run is None and self._checkpoint is None and not self._is_loaded:
             logger.warning("%s: predicting with weights that were neither trained nor loaded here", self.name)
-        if has_own_results(head := model.head):  # it processes its results itself, as in PaddlePALM 2.x
+        if (
+            head := own_results(model.head)
+        ) is not None:  # it processes its results itself, as in PaddlePALM 2.x
             head.reset()
             for batch in self.predict_batches():
                 outputs = self.predict_one_batch(batch)
@@ -270,7 +272,9 @@ class Trainer(TrainerBase):
         Raises:
             PalmError: `build_predict_forward` was not called.
         """
-        self._predict_forwards("reset_buffer")[self.name].head.reset()
+        head = self._predict_forwards("reset_buffer")[self.name].head
+        if isinstance(head, Results):
+            head.reset()
 
     def predict_one_batch(self, batch: Tensors) -> Tensors:
         """Return the outputs of the head for a batch, on the CPU.

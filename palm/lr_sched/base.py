@@ -5,19 +5,16 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from palm.core.component_2x import Component2x
+from palm.core.checks import number_problems, positive_problems
+from palm.core.component import Component
 from palm.core.errors import ConfigError
 from palm.core.registry import Registry
 
 
-class Schedule(Component2x, ABC):
+class Schedule(Component, ABC):
     """A learning-rate schedule; it has no state, so a resumed run needs only the step."""
-
-    not_called: ClassVar[Mapping[str, str]] = {
-        "_build": "override __call__(step), or derive from palm.lr_sched.base_schedualer.Schedualer"
-    }
 
     @abstractmethod
     def __call__(self, step: int) -> float:
@@ -29,13 +26,12 @@ class Schedule(Component2x, ABC):
 
 
 def warmup_problems(warmup_steps: float, num_train_steps: float) -> list[str]:
-    """Return a line if the warm-up is negative or not shorter than the run."""
-    if 0 <= warmup_steps < num_train_steps:
-        return []
-    return [
-        f"warmup_steps should be at least 0 and below num_train_steps ({num_train_steps!r}), "
-        f"not {warmup_steps!r}"
-    ]
+    """Return the problem with a warm-up that is negative or not shorter than the run."""
+    expected = f"a number of 0 or more, below num_train_steps ({num_train_steps!r})"
+    wrong = positive_problems(num_train_steps=num_train_steps)
+    return wrong or number_problems(
+        expected, lambda value: 0 <= value < num_train_steps, warmup_steps=warmup_steps
+    )
 
 
 LR_SCHEDULES: Registry[type[Schedule]] = Registry("learning-rate schedule", Schedule, "lr_scheduler")

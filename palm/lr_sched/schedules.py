@@ -1,8 +1,11 @@
-"""PaddlePALM's schedules: linear decay as in BERT, noam and a constant rate, each after a warm-up."""
+"""The schedules: PaddlePALM's, linear decay as in BERT, noam and a constant rate; and continuous decays."""
 
 from __future__ import annotations
 
-from palm.core.checks import raise_any, type_problems
+import math
+from abc import abstractmethod
+
+from palm.core.checks import number_problems, positive_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.lr_sched.base import LR_SCHEDULES, Schedule, warmup_problems
 
@@ -24,8 +27,6 @@ class TriangularScheduler(Schedule):
     """
 
     def __init__(self, warmup_steps: float, num_train_steps: float) -> None:
-        numbers = {"warmup_steps": warmup_steps, "num_train_steps": num_train_steps}
-        raise_any(type_problems((int, float), "a number", **numbers))
         raise_any(warmup_problems(warmup_steps, num_train_steps))
         self.warmup_steps = warmup_steps
         self.num_train_steps = num_train_steps
@@ -84,16 +85,121 @@ class WarmupScheduler(Schedule):
     """
 
     def __init__(self, warmup_steps: float) -> None:
-        if not warmup_steps >= 0:
-            raise ConfigError(f"warmup_steps should be 0 or more, not {warmup_steps!r}")
+        raise_any(number_problems("0 or more", lambda value: value >= 0, warmup_steps=warmup_steps))
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
         return step / self.warmup_steps if step < self.warmup_steps else 1.0
 
 
-TriangularSchedualer = TriangularScheduler
-"""PaddlePALM 2.x's spelling."""
+class Decay(Schedule):
+    """Linear warm-up from 0 to 1, then decay to `lr_end_factor` at the end of the run, constant beyond it.
 
-WarmupSchedualer = WarmupScheduler
-"""PaddlePALM 2.x's spelling."""
+    Args:
+        warmup_steps: number of warm-up steps; 0 for none.
+        num_train_steps: number of steps until the decay ends.
+        lr_end_factor: for linear, cosine and polynomial, fraction of the learning rate at the end.
+
+    Raises:
+        ConfigError: if values are out of range.
+    """
+
+    def __init__(self, warmup_steps: float, num_train_steps: float, lr_end_factor: float = 0.0) -> None:
+        problems = warmup_problems(warmup_steps, num_train_steps)
+        raise_any(
+            problems
+            + number_problems("0 or more, below 1", lambda value: 0 <= value < 1, lr_end_factor=lr_end_factor)
+        )
+        self.warmup_steps = warmup_steps
+        self.num_train_steps = num_train_steps
+        self.end_factor = lr_end_factor
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return step / self.warmup_steps
+        # Beyond the planned end, where a run may continue for a target, the rate keeps its last value.
+        progress = (step - self.warmup_steps) / (self.num_train_steps - self.warmup_steps)
+        return self.end_factor + (1 - self.end_factor) * self.curve(min(progress, 1.0))
+
+    @abstractmethod
+    def curve(self, progress: float) -> float:
+        """Compute the decay, from 1 to 0, after a fraction `progress` of the steps after the warm-up."""
+
+
+@LR_SCHEDULES.register("linear")
+class LinearScheduler(Decay):
+    """Linear warm-up from 0, then linear decay: `1 − progress`."""
+
+    def curve(self, progress: float) -> float:
+        return 1.0 - progress
+
+
+@LR_SCHEDULES.register("cosine")
+class CosineScheduler(Decay):
+    """Linear warm-up from 0, then half a cosine period: `(1 + cos(π · progress)) / 2`.
+
+    Source: Loshchilov and Hutter, 2016, arXiv:1608.03983, equation 5, without restarts.
+    """
+
+    def curve(self, progress: float) -> float:
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+@LR_SCHEDULES.register("polynomial")
+class PolynomialScheduler(Decay):
+    """Linear warm-up from 0, then `(1 − progress) ** lr_power`.
+
+    Args:
+        lr_power: for polynomial, the exponent; 1 is a straight line, above 1 the rate falls faster at first.
+
+    Raises:
+        ConfigError: if values are out of range.
+    """
+
+    def __init__(
+        self,
+        warmup_steps: float,
+        num_train_steps: float,
+        lr_end_factor: float = 0.0,
+        lr_power: float = 2.0,
+    ) -> None:
+        super().__init__(warmup_steps, num_train_steps, lr_end_factor)
+        raise_any(positive_problems(lr_power=lr_power))
+        self.power = lr_power
+
+    def curve(self, progress: float) -> float:
+        return float((1.0 - progress) ** self.power)
+
+
+@LR_SCHEDULES.register("slanted_triangular")
+class SlantedTriangularScheduler(Schedule):
+    """A short, steep increase and a long linear decay, both from or to 1/32 of the learning rate.
+
+    With T = `num_train_steps` and `cut = ⌊T / 10⌋`: `(1 + 31 p) / 32`, with `p = t / cut` before the cut, and
+    `p = 1 − (t − cut) / (9 cut)` from there on.
+
+    Args:
+        num_train_steps: number of steps of the run.
+
+    Raises:
+        ConfigError: if the run is too short for the increase.
+
+    Source: Howard and Ruder, 2018, arXiv:1801.06146, equation 3.
+    """
+
+    CUT_FRACTION = 0.1
+    RATIO = 32.0
+
+    def __init__(self, num_train_steps: float) -> None:
+        self.cut = int(num_train_steps * self.CUT_FRACTION)
+        if self.cut < 1:
+            raise ConfigError(
+                f"slanted_triangular needs 10 steps or more, not {num_train_steps!r}; increase num_epochs or "
+                "set lr_scheduler: linear"
+            )
+        # The decay ends at T, up to the rounding of the cut.
+        self.decay_steps = self.cut * (1 / self.CUT_FRACTION - 1)
+
+    def __call__(self, step: int) -> float:
+        height = step / self.cut if step < self.cut else max(0.0, 1 - (step - self.cut) / self.decay_steps)
+        return (1 + height * (self.RATIO - 1)) / self.RATIO

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from palm.optimizer import base_optimizer
-from palm.optimizer.adamw import Adam, AdamW
+from palm.optimizer.adamw import AdamW
 from palm.optimizer.adamwdl import AdamWDL, layerwise_lr_decay
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
 from palm.optimizer.groups import ParameterGroups
@@ -11,14 +10,12 @@ from palm.optimizer.lamb import Lamb, trust_ratios
 
 __all__ = [
     "OPTIMIZERS",
-    "Adam",
     "AdamW",
     "AdamWDL",
     "GradClipType",
     "Lamb",
     "Optimizer",
     "ParameterGroups",
-    "base_optimizer",
     "clip",
     "layerwise_lr_decay",
     "trust_ratios",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
-from palm.core.component_2x import Translate, unused
-from palm.optimizer.base import OPTIMIZERS, Optimizer
-from palm.optimizer.moments import EpsilonHatRule, FusedAdamW, MomentOptimizer, flush_small_moments
+from palm.optimizer.base import OPTIMIZERS, GradClipType
+from palm.optimizer.moments import DecayRule, EpsilonHatRule, FusedAdamW, MomentOptimizer, flush_small_moments
 
 
 @OPTIMIZERS.register("adam", "adamw")
@@ -19,7 +17,7 @@ class AdamW(MomentOptimizer):
 
     One step with rate `lr`: `p ← p − lr·m̂/(√v̂ + epsilon) − lr·weight_decay·p`, with `p` on the right before
     the step. Biases and layer norms do not decay. A parameter without a gradient is not updated at all: no
-    decay, no momentum.
+    decay, no momentum. Other settings: see `MomentOptimizer`.
 
     Args:
         epsilon_hat: for adam, add epsilon before the bias correction, as PaddlePALM does, not after it:
@@ -32,8 +30,29 @@ class AdamW(MomentOptimizer):
     Hutter, 2017, arXiv:1711.05101.
     """
 
-    def setup(self, *, epsilon_hat: bool = False) -> None:
-        """Choose the update rule."""
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        grad_clip: float | None = 1.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+        *,
+        epsilon_hat: bool = False,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
+        )
         self.epsilon_hat = epsilon_hat
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
@@ -43,19 +62,3 @@ class AdamW(MomentOptimizer):
         optimizer = FusedAdamW(self.groups(named_parameters), **self.torch_settings, fused=True)
         flush_small_moments(optimizer)
         return optimizer
-
-
-class Adam(AdamW):
-    """`AdamW` with the constructor of PaddlePALM 2.x, `Adam(loss_var, lr, lr_schedualer)`.
-
-    `loss_var` is ignored, and gradients are not clipped by default, as in 2.x.
-    """
-
-    stands_for = AdamW
-    aliases: ClassVar[dict[str, str]] = {"lr": "learning_rate", "lr_schedualer": "lr_scheduler"}
-    only_2x: ClassVar[Mapping[str, Translate]] = {"loss_var": unused, **Optimizer.only_2x}
-    order_2x = (
-        *("loss_var", "learning_rate", "lr_scheduler"),
-        *("weight_decay", "grad_clip", "grad_clip_type", "epsilon_hat"),
-    )
-    defaults: ClassVar[Mapping[str, Any]] = {"grad_clip": None}

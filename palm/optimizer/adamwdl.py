@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 
-from palm.core.component_2x import Translate, unused
 from palm.core.errors import ConfigError
 from palm.core.registry import imported
-from palm.optimizer.base import OPTIMIZERS, LayerNames, Optimizer
-from palm.optimizer.moments import EpsilonHatRule, Group, MomentOptimizer
+from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames
+from palm.optimizer.moments import DecayRule, EpsilonHatRule, Group, MomentOptimizer
 
 RateRule = Callable[[float, int, int], float]
 """Decay rate, index of a layer, number of layers -> factor of the learning rate in this layer."""
@@ -34,19 +32,14 @@ def layerwise_lr_decay(decay_rate: float, layer: int, n_layers: int) -> float:
     return float(decay_rate ** (n_layers - layer))
 
 
-def _refuse_lazy_mode(value: object) -> dict[str, Any]:
-    if value:
-        raise ConfigError("AdamWDL: lazy_mode is not supported; leave it out")
-    return {}
-
-
 @OPTIMIZERS.register("adamwdl")
 class AdamWDL(MomentOptimizer):
     """AdamW with dynamic learning rates: layer m of n has `learning_rate · layerwise_decay^(n − m)`.
 
     The embeddings, m = 0, have the lowest rate; the heads and all other parameters above the top layer have
     `learning_rate`. Step t of a parameter with rate `lr`: `p ← p − lr_t · (m/(√v + epsilon) +
-    weight_decay·p)` with `lr_t = lr · √(1 − beta2^t) / (1 − beta1^t)`.
+    weight_decay·p)` with `lr_t = lr · √(1 − beta2^t) / (1 − beta1^t)`. Other
+    settings: see `MomentOptimizer`.
 
     Args:
         layerwise_decay: for adamwdl, α, the ratio of each layer's rate to that of the layer above it; above
@@ -60,21 +53,30 @@ class AdamWDL(MomentOptimizer):
     Source: PaddleNLP's documentation of AdamWDL, with its defaults.
     """
 
-    only_2x: ClassVar[Mapping[str, Translate]] = {
-        **Optimizer.only_2x,
-        **dict.fromkeys(["parameters", "multi_precision", "n_layers", "name_dict", "name"], unused),
-        "lazy_mode": _refuse_lazy_mode,
-    }
-    order_2x = (
-        *("learning_rate", "beta1", "beta2", "epsilon", "parameters", "weight_decay"),
-        *("apply_decay_param_fun", "grad_clip", "lazy_mode", "multi_precision", "layerwise_decay"),
-        *("n_layers", "set_param_lr_fun", "name_dict", "name"),
-    )
-
-    defaults: ClassVar[Mapping[str, Any]] = {"learning_rate": 1e-3, "weight_decay": 0.01, "grad_clip": None}
-
-    def setup(self, *, layerwise_decay: float = 1.0, set_param_lr_fun: RateRule | str | None = None) -> None:
-        """Choose the rule for the rates of layers."""
+    def __init__(
+        self,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.01,
+        grad_clip: float | None = None,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+        *,
+        layerwise_decay: float = 1.0,
+        set_param_lr_fun: RateRule | str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
+        )
         if not 0 < layerwise_decay <= 1:
             raise ConfigError(f"layerwise_decay should be above 0 and at most 1, not {layerwise_decay!r}")
         self.layerwise_decay = layerwise_decay
@@ -111,12 +113,5 @@ class AdamWDL(MomentOptimizer):
                 rate = self.learning_rate * factors.get(name, 1.0)
                 own = groups.setdefault((group["weight_decay"], rate), {**group, "params": [], "lr": rate})
                 own["params"].append((name, parameter))
-        return AdamWDLRule(groups.values(), self.torch_settings)
-
-
-class AdamWDLRule(EpsilonHatRule):
-    """The update of `AdamWDL`: in the documented formula, weight decay has the corrected rate too."""
-
-    def decay(self, group: Group, correction: float) -> float:
-        """Compute the group's weight decay times the bias correction."""
-        return float(group["weight_decay"]) * correction
+        # In the documented formula, weight decay has the corrected rate too.
+        return EpsilonHatRule(groups.values(), {**self.torch_settings, "corrects_decay": True})

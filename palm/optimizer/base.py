@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from palm.core.component_2x import Component2x, Translate, unused
+from palm.core.component import Component
 from palm.core.registry import Registry
 from palm.parallel.shards import full_tensor
 
@@ -20,7 +20,7 @@ LayerNames = Sequence[Sequence[str]]
 """Parameter names: those of the embeddings, then those of each layer, from the lowest."""
 
 
-class Optimizer(Component2x, ABC):
+class Optimizer(Component, ABC):
     """Settings of an optimizer; `build` creates the torch optimizer once there is a model.
 
     Attributes:
@@ -31,11 +31,6 @@ class Optimizer(Component2x, ABC):
         needs_layers: True if `build` requires the layers of the model as second argument.
     """
 
-    only_2x: ClassVar[Mapping[str, Translate]] = {"lr_scheduler": unused}
-    not_called: ClassVar[Mapping[str, str]] = {
-        "_build": "override build(named_parameters), pass grad_clip=… to clip, "
-        "or derive from palm.optimizer.base_optimizer.Optimizer"
-    }
     learning_rate: float
     grad_clip: float | None
     grad_clip_type: GradClipType = "global_norm"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
-from palm.core.component_2x import Translate, unused
+from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
-from palm.optimizer.base import OPTIMIZERS, Optimizer
-from palm.optimizer.moments import Group, MomentOptimizer, MomentRule
+from palm.optimizer.base import OPTIMIZERS, GradClipType
+from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
 from palm.parallel.shards import full_tensor
 
 
@@ -21,7 +20,8 @@ class Lamb(MomentOptimizer):
     """Layer-wise adaptive moments: `p ← p − lr · ‖p‖/‖u‖ · u` with `u = m̂/(√v̂ + epsilon) + weight_decay·p`.
 
     Parameters that do not decay (biases and layer norms, unless `apply_decay_param_fun` says otherwise) are
-    not scaled either; they get Adam's update. A parameter without a gradient is not updated.
+    not scaled either; they get Adam's update. A parameter without a gradient is not updated. Other settings:
+    see `MomentOptimizer`.
 
     Args:
         exclude_from_weight_decay: for lamb, instead of `apply_decay_param_fun`: regular expressions;
@@ -34,26 +34,38 @@ class Lamb(MomentOptimizer):
     those of the authors' implementation.
     """
 
-    aliases: ClassVar[dict[str, str]] = {
-        "weight_decay_rate": "weight_decay",
-        "beta_1": "beta1",
-        "beta_2": "beta2",
-    }
-    only_2x: ClassVar[Mapping[str, Translate]] = {**Optimizer.only_2x, "name": unused}
-    order_2x = (
-        *("learning_rate", "weight_decay", "beta1", "beta2", "epsilon", "exclude_from_weight_decay", "name"),
-    )
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.01,
+        grad_clip: float | None = 1.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+        *,
+        exclude_from_weight_decay: list[str] | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
+        )
+        if exclude_from_weight_decay is not None:
+            self._exclude(exclude_from_weight_decay)
 
-    defaults: ClassVar[Mapping[str, Any]] = {"weight_decay": 0.01, "epsilon": 1e-6}
-
-    def setup(self, *, exclude_from_weight_decay: list[str] | None = None) -> None:
-        """Compile the exclusions into the decay rule."""
-        if exclude_from_weight_decay is None:
-            return
+    def _exclude(self, patterns: list[str]) -> None:
+        raise_any(type_problems(list, "a list of regular expressions", exclude_from_weight_decay=patterns))
         if self._rule is not None:
             raise ConfigError("lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both")
         try:
-            excluded = [re.compile(pattern) for pattern in exclude_from_weight_decay]
+            excluded = [re.compile(pattern) for pattern in patterns]
         except re.error as error:
             problem = f"{error.pattern!r} is not a regular expression: {error}"
             raise ConfigError(f"exclude_from_weight_decay: {problem}") from None

@@ -38,25 +38,21 @@ class MomentOptimizer(Optimizer):
         epsilon: added to the square root of the latter, against division by zero.
         apply_decay_param_fun: which parameters decay: a function from a parameter's name to true or false,
             or its dotted path; by default all except biases and layer norms.
-        own: settings of `setup`.
 
     Raises:
         ConfigError: if values are out of range.
     """
 
-    own_settings = "setup"
-
     def __init__(
         self,
         learning_rate: float,
-        weight_decay: float = 0.0,
-        grad_clip: float | None = 1.0,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        grad_clip_type: GradClipType = "global_norm",
-        apply_decay_param_fun: DecayRule | str | None = None,
-        **own: Any,
+        weight_decay: float,
+        grad_clip: float | None,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        grad_clip_type: GradClipType,
+        apply_decay_param_fun: DecayRule | str | None,
     ) -> None:
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
@@ -82,10 +78,6 @@ class MomentOptimizer(Optimizer):
             self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
         except PalmError as error:
             raise ConfigError(f"apply_decay_param_fun: {error}") from None
-        self.setup(**own)
-
-    def setup(self) -> None:
-        """Initialize the parts that only a subclass has; its parameters are added to the constructor's."""
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
         """Check whether a parameter decays; without a rule, all except biases and layer norms do."""
@@ -198,25 +190,25 @@ class MomentRule(LightOptimizer):
 
 
 class EpsilonHatRule(MomentRule):
-    """AdamW with epsilon added before the bias correction, as in PaddlePALM and Paddle."""
+    """AdamW with epsilon added before the bias correction, as in PaddlePALM and Paddle.
+
+    Args:
+        groups: parameter groups.
+        settings: default settings of the groups; with `corrects_decay`, the weight decay is multiplied by the
+            bias correction of the rate.
+    """
+
+    def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
+        super().__init__(groups, {"corrects_decay": False, **settings})
 
     def update(self, group: Group, parameters: list[Tensor], step: int) -> None:
         """Perform one step: weight decay of the previous values, then Adam's update."""
         beta1, beta2 = group["betas"]
         root = (1 - beta2**step) ** 0.5
-        decay = self.decay(group, root / (1 - beta1**step))
+        decay = float(group["weight_decay"]) * (root / (1 - beta1**step) if group["corrects_decay"] else 1)
         # Equal to AdamW with another epsilon, which AdamW adds to √v̂ = √v / root.
         options = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"] / root}
         self.fused_adam_step(parameters, parameters, step, **options, weight_decay=decay)
-
-    def decay(self, group: Group, correction: float) -> float:  # noqa: ARG002
-        """Compute the fraction of a parameter, times the rate, that a step subtracts.
-
-        Args:
-            group: group of the parameters.
-            correction: bias correction of the learning rate.
-        """
-        return float(group["weight_decay"])
 
 
 NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}

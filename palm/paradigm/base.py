@@ -12,16 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems
-from palm.core.component_2x import Component2x, Translate, checked_phase
+from palm.core.component import Component
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
-from palm.paradigm.results import Results
 
 Judged = tuple[dict[str, Any], Mapping[str, Any]]
 """The record of an example, with the decoded values, and its ground truth."""
-
-ALIASES_2X = {"input_dim": "hidden_size", "param_initializer_range": "initializer_range"}
-"""PaddlePALM 2.x spellings shared by its heads."""
 
 
 def head_problems(hidden_size: object, initializer_range: object, dropout_prob: object = 0.0) -> list[str]:
@@ -33,7 +29,7 @@ def head_problems(hidden_size: object, initializer_range: object, dropout_prob: 
     ]
 
 
-class Head(Component2x, Results, nn.Module):
+class Head(Component, nn.Module):
     """Base class of heads; a head never sees files, tokenizers or paths.
 
     Attributes:
@@ -51,11 +47,6 @@ class Head(Component2x, Results, nn.Module):
         reader_settings: default reader settings for this head.
     """
 
-    only_2x: ClassVar[Mapping[str, Translate]] = {"phase": checked_phase}
-    not_called: ClassVar[Mapping[str, str]] = {
-        "build": "override forward(features) and loss(outputs, targets), or derive from "
-        "palm.head.base_head.Head"
-    }
     reader_settings: ClassVar[Mapping[str, Any]] = {}
     computes_in_bf16: ClassVar[bool] = False
     copies: int = 1

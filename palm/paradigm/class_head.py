@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,21 +13,13 @@ from torch import Tensor, nn
 from palm.core.checks import count_problems, dropout_problems, raise_any
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, Head, Judged, head_problems
+from palm.paradigm.base import Head, Judged, head_problems
 from palm.paradigm.calibration import best_temperature, lowest_threshold
 from palm.paradigm.class_loss import ClassLoss, label_error
-
-UNMODIFIED: Mapping[str, Any] = {"label_smoothing": 0.0, "focal_gamma": 0.0, "r_drop": 0.0}
-"""The settings of a loss without label smoothing, focusing and R-Drop."""
-
-PLAIN_LOSS: Mapping[str, Any] = {"class_weights": None, **UNMODIFIED}
-"""The settings of a plain cross-entropy loss."""
 
 
 class ClassHead(Head):
     """Dropout and one linear layer that classifies texts or parts of them.
-
-    A subclass puts its own initialization into `setup`; the parameters of that method become its settings.
 
     Args:
         n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
@@ -43,23 +35,19 @@ class ClassHead(Head):
         calibrate: fit a temperature to the dev data; probabilities are the softmax of logits / temperature.
         abstain_below: required precision: predictions abstain below the lowest probability threshold that
             reaches it on the dev data; without dev data, below this value.
-        own: settings of `setup`.
+        num_scores: width of the linear layer's output, if not `n_classes`; not a setting.
 
     Attributes:
         feature: the backbone's output that the head reads.
         calibration_error: name of the metric that a calibrated head adds to its default ones.
-        num_scores: width of the linear layer's output, if not `n_classes`; `setup` may set it.
-        has_bias: True if that layer has a bias.
+        has_bias: True if the linear layer has a bias.
 
     Raises:
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"num_classes": "n_classes"} | ALIASES_2X
-    own_settings = "setup"
     feature: ClassVar[str] = "sentence_embedding"
     calibration_error: ClassVar[str] = "ece"
-    num_scores: int | None = None
     has_bias: ClassVar[bool] = True
     target: str = "label_ids"
     temperature: Tensor
@@ -78,7 +66,7 @@ class ClassHead(Head):
         r_drop: float = 0.0,
         calibrate: bool = False,
         abstain_below: float | None = None,
-        **own: Any,
+        num_scores: int | None = None,
     ) -> None:
         super().__init__()
         problems = count_problems(least=2, n_classes=n_classes)
@@ -99,12 +87,8 @@ class ClassHead(Head):
         self.class_loss = ClassLoss(n_classes, class_weights, label_smoothing, focal_gamma, r_drop)
         self.copies = 2 if r_drop else 1
         self.dropout = nn.Dropout(dropout_prob)
-        self.setup(**own)
-        self.out = nn.Linear(hidden_size, self.num_scores or n_classes, bias=self.has_bias)
+        self.out = nn.Linear(hidden_size, num_scores or n_classes, bias=self.has_bias)
         init_weights(self.out, initializer_range)
-
-    def setup(self) -> None:
-        """Initialize the parts that only a subclass has; its parameters are added to the constructor's."""
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]."""

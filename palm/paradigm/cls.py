@@ -11,6 +11,8 @@ from palm.paradigm.class_head import ClassHead
 class Classify(ClassHead):
     """Dropout and one linear layer on the sentence embedding (Devlin et al., 2018, section 4.1).
 
+    The settings of every classification head are described in `ClassHead`.
+
     Args:
         soft_labels: train on a probability for every label (label_type: soft) instead of one label.
 
@@ -20,9 +22,34 @@ class Classify(ClassHead):
 
     metrics = ("accuracy", "macro_f1")
 
-    def setup(self, *, soft_labels: bool = False) -> None:
-        """Declare the targets for soft labels."""
-        if soft_labels and self.class_loss.focal_gamma:
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        class_weights: str | list[float] | None = None,
+        label_smoothing: float = 0.0,
+        focal_gamma: float = 0.0,
+        r_drop: float = 0.0,
+        calibrate: bool = False,
+        abstain_below: float | None = None,
+        soft_labels: bool = False,
+    ) -> None:
+        super().__init__(
+            n_classes,
+            hidden_size,
+            dropout_prob,
+            initializer_range,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
+            focal_gamma=focal_gamma,
+            r_drop=r_drop,
+            calibrate=calibrate,
+            abstain_below=abstain_below,
+        )
+        if soft_labels and focal_gamma:
             raise ConfigError("focal_gamma needs a single true label; set either focal_gamma or soft_labels")
         if soft_labels:
             self.target = "label_probs"

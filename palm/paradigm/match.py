@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,19 +34,45 @@ class Match(ClassHead):
     Source: PaddlePALM 2.0.2, `Match`.
     """
 
-    defaults: ClassVar[Mapping[str, Any]] = {"n_classes": 2, "hidden_size": 768}
     feature = "sentence_pair_embedding"
     metrics: Sequence[str] = ("accuracy", "macro_f1")
-    order_2x = ("*", "learning_strategy", "margin", "phase")
 
-    def setup(self, *, learning_strategy: str = "pointwise", margin: float = 0.5) -> None:
-        """Choose the strategy; declare the tensors of pairwise training."""
+    def __init__(
+        self,
+        n_classes: int = 2,
+        hidden_size: int = 768,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        class_weights: str | list[float] | None = None,
+        label_smoothing: float = 0.0,
+        focal_gamma: float = 0.0,
+        r_drop: float = 0.0,
+        calibrate: bool = False,
+        abstain_below: float | None = None,
+        learning_strategy: str = "pointwise",
+        margin: float = 0.5,
+    ) -> None:
+        self.is_pairwise = learning_strategy == "pairwise"
+        super().__init__(
+            n_classes,
+            hidden_size,
+            dropout_prob,
+            initializer_range,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
+            focal_gamma=focal_gamma,
+            r_drop=r_drop,
+            calibrate=calibrate,
+            abstain_below=abstain_below,
+            num_scores=1 if learning_strategy == "pairwise" else None,
+        )
         problems = choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy)
         raise_any(positive_problems(margin=margin) + problems)
         self.is_pairwise = learning_strategy == "pairwise"
         self.margin = margin
         if self.is_pairwise:
-            if not self.class_loss.is_plain or self.is_calibrated or self.abstains_below is not None:
+            if not self.class_loss.is_plain or calibrate or abstain_below is not None:
                 raise ConfigError(
                     "learning_strategy: pairwise has no labels; leave out class_weights, label_smoothing, "
                     "focal_gamma, r_drop, calibrate and abstain_below"
@@ -54,7 +80,6 @@ class Match(ClassHead):
             self.metrics = ("pair_accuracy",)
             self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
             self.outputs_attr = {"probs": TensorSpec(("batch", 1), torch.float)}
-            self.num_scores = 1
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]; if pairwise, `probs` [batch, 1], the score."""

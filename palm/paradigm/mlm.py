@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import count_problems, positive_problems, raise_any
-from palm.core.component_2x import Translate, unused
 from palm.core.numerics.layers import ACTIVATIONS, activation_problems, init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems, values_by_row
+from palm.paradigm.base import HEADS, TokenHead, head_problems, values_by_row
 
 
 @HEADS.register("mlm")
@@ -37,11 +36,7 @@ class MaskLM(TokenHead):
     library_model = "ForMaskedLM"
     computes_in_bf16 = True
 
-    aliases: ClassVar[dict[str, str]] = ALIASES_2X
-
     metrics = ("perplexity", "word_accuracy")
-    only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "dropout_prob": unused}
-    order_2x = ("hidden_size", "vocab_size", "hidden_act", "dropout_prob", "initializer_range", "phase")
 
     def __init__(
         self,

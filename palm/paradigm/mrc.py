@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import count_problems, raise_any
-from palm.core.component_2x import Translate, unused
 from palm.core.numerics.layers import init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.paradigm.base import ALIASES_2X, HEADS, Head, TokenHead, head_problems
+from palm.paradigm.base import HEADS, TokenHead, head_problems
 
 PADDING_LOGIT = -1e9
 """Logit of padding: finite, so arithmetic on it is safe, and low enough that its probability is 0."""
-
-
-DEFAULT_MAX_ANSWER_LEN = 30
-"""In tokens."""
 
 
 @HEADS.register("mrc")
@@ -31,7 +25,7 @@ class MRC(TokenHead):
 
     Args:
         hidden_size: width of the backbone's encoder outputs.
-        max_answer_len: maximum length of an answer, in tokens; None, the default of PaddlePALM 2.x, means 30.
+        max_answer_len: maximum length of an answer, in tokens; None, which PaddlePALM allows, means 30.
         n_best_size: number of best starts, and of best ends, that are paired into spans; and of answers per
             question in `nbest_predictions.json`.
         with_negative: allow questions without an answer, which is predicted as the span of `[CLS]`.
@@ -42,38 +36,20 @@ class MRC(TokenHead):
         ConfigError: if settings are invalid; lists all of them.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"max_ans_len": "max_answer_len"} | ALIASES_2X
-
     library_model = "ForQuestionAnswering"
-    only_2x: ClassVar[Mapping[str, Translate]] = {
-        **Head.only_2x,
-        **dict.fromkeys(["max_query_len", "pred_output_path", "verbose", "do_lower_case"], unused),
-    }
-    order_2x = (
-        "max_query_len",
-        "hidden_size",
-        "pred_output_path",
-        "verbose",
-        "with_negative",
-        "do_lower_case",
-        "max_answer_len",
-        "null_score_diff_threshold",
-        "n_best_size",
-        "phase",
-    )
 
     def __init__(
         self,
         hidden_size: int,
         *,
-        max_answer_len: int | None = DEFAULT_MAX_ANSWER_LEN,
+        max_answer_len: int | None = 30,
         n_best_size: int = 20,
         with_negative: bool = False,
         null_score_diff_threshold: float = 0.0,
         initializer_range: float = 0.02,
     ) -> None:
         super().__init__()
-        max_answer_len = DEFAULT_MAX_ANSWER_LEN if max_answer_len is None else max_answer_len
+        max_answer_len = 30 if max_answer_len is None else max_answer_len
         problems = head_problems(hidden_size, initializer_range)
         raise_any(problems + count_problems(max_answer_len=max_answer_len, n_best_size=n_best_size))
         self.max_answer_len = max_answer_len

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from palm.core.checks import choice_problems, raise_any
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
 from palm.paradigm.calibration import best_temperature, best_thresholds
-from palm.paradigm.class_head import UNMODIFIED, ClassHead
+from palm.paradigm.class_head import ClassHead
 
 GAMMA = 4.0
 """Exponent of the focusing factor that the asymmetric loss applies to negative labels."""
@@ -48,18 +48,34 @@ class MultiLabel(ClassHead):
 
     metrics = ("label_f1", "exact_match", "lrap")
     calibration_error = "label_ece"
-    fixed: ClassVar[Mapping[str, Any]] = {**UNMODIFIED, "abstain_below": None}
     thresholds: Tensor
 
-    def setup(self, *, loss: str = "bce") -> None:
-        """Choose the loss; create a threshold and a temperature for each label."""
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        class_weights: str | list[float] | None = None,
+        calibrate: bool = False,
+        loss: str = "bce",
+    ) -> None:
+        super().__init__(
+            n_classes,
+            hidden_size,
+            dropout_prob,
+            initializer_range,
+            class_weights=class_weights,
+            calibrate=calibrate,
+        )
         raise_any(choice_problems(("bce", "asymmetric"), loss=loss))
         self.is_asymmetric = loss == "asymmetric"
         self.targets_attr = {"label_set": self.outputs_attr["probs"]}
-        self.register_buffer("thresholds", torch.full((self.n_classes,), 0.5))
+        self.register_buffer("thresholds", torch.full((n_classes,), 0.5))
         self._copied = (self.thresholds, self.thresholds._version, self.thresholds)
-        if self.is_calibrated:
-            self.temperature = torch.ones(self.n_classes)
+        if calibrate:
+            self.temperature = torch.ones(n_classes)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return self.calibrated(logits).sigmoid()

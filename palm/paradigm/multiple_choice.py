@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Judged
-from palm.paradigm.class_head import PLAIN_LOSS, ClassHead
+from palm.paradigm.class_head import ClassHead
 from palm.paradigm.groups import GROUPS, PER_TEXT, group_scores, unpadded
 from palm.paradigm.mrc import PADDING_LOGIT
 
@@ -24,12 +24,26 @@ class MultipleChoice(ClassHead):
     """
 
     metrics = ("accuracy",)
-    # The number of choices varies by row; 2 is the minimum.
-    fixed: ClassVar[Mapping[str, Any]] = {"n_classes": 2, **PLAIN_LOSS}
-    num_scores = 1
 
-    def setup(self) -> None:
-        """Declare tensors per example."""
+    def __init__(
+        self,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        calibrate: bool = False,
+        abstain_below: float | None = None,
+    ) -> None:
+        # The number of choices varies by row; 2 is the minimum.
+        super().__init__(
+            2,
+            hidden_size,
+            dropout_prob,
+            initializer_range,
+            calibrate=calibrate,
+            abstain_below=abstain_below,
+            num_scores=1,
+        )
         self.inputs_attr = {**self.inputs_attr, **GROUPS}
         self.targets_attr = {"label_ids": TensorSpec(("examples",), torch.long)}
         self.outputs_attr = {"logits": PER_TEXT, "probs": PER_TEXT}

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from palm.core.tensor_specs import Tensors
 from palm.paradigm.base import HEADS
-from palm.paradigm.class_head import PLAIN_LOSS, ClassHead
+from palm.paradigm.class_head import ClassHead
 
 
 @HEADS.register("ordinal")
@@ -26,14 +26,30 @@ class Ordinal(ClassHead):
     """
 
     metrics = ("qwk", "accuracy")
-    fixed = PLAIN_LOSS
-    num_scores = 1
     has_bias = False
 
-    def setup(self) -> None:
-        """Create the thresholds; storing the logarithms of the gaps between them keeps them ordered."""
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        calibrate: bool = False,
+        abstain_below: float | None = None,
+    ) -> None:
+        super().__init__(
+            n_classes,
+            hidden_size,
+            dropout_prob,
+            initializer_range,
+            calibrate=calibrate,
+            abstain_below=abstain_below,
+            num_scores=1,
+        )
+        # Storing the logarithms of the gaps between thresholds keeps these ordered.
         self.lowest = nn.Parameter(torch.zeros(()))
-        self.log_gaps = nn.Parameter(torch.zeros(self.n_classes - 2))
+        self.log_gaps = nn.Parameter(torch.zeros(n_classes - 2))
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` and `probs`, both [batch, n_classes]."""

@@ -34,8 +34,15 @@ class Ranking(ScoreHead):
 
     metrics = ("ranking",)
 
-    def setup(self, *, learning_strategy: str = "listwise") -> None:
-        """Choose the strategy; declare tensors per example."""
+    def __init__(
+        self,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        learning_strategy: str = "listwise",
+    ) -> None:
+        super().__init__(hidden_size, dropout_prob, initializer_range)
         raise_any(choice_problems(("listwise", "pairwise"), learning_strategy=learning_strategy))
         self.is_pairwise = learning_strategy == "pairwise"
         self.inputs_attr = {**self.inputs_attr, **GROUPS}

@@ -25,8 +25,8 @@ class Regression(ScoreHead):
     metrics: Sequence[str] = ("pearson", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "real"}
 
-    def setup(self) -> None:
-        """Declare one number per row."""
+    def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
+        super().__init__(hidden_size, dropout_prob, initializer_range)
         self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}
         self.outputs_attr = dict.fromkeys(self.outputs, TensorSpec(("batch",), torch.float))
 

@@ -37,15 +37,25 @@ class Relation(PairHead):
 
     metrics: Sequence[str] = ("relation_strict_f1", "relation_boundary_f1")
 
-    def setup(self, *, n_span_classes: int | None = None, spans: str = "predicted") -> None:
-        """Create the scorers of relations and, if predicted, of spans."""
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        biaffine_size: int = 150,
+        n_span_classes: int | None = None,
+        spans: str = "predicted",
+    ) -> None:
+        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range, biaffine_size=biaffine_size)
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if spans == "predicted" and n_span_classes is None:
             raise ConfigError("n_span_classes is missing; 'spans: predicted' needs the number of span labels")
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}
-        tables = TensorSpec(("batch", "words", "words", self.n_classes), torch.float)
-        pairs = TensorSpec(("batch", "spans", "spans", self.n_classes), torch.long)
+        tables = TensorSpec(("batch", "words", "words", n_classes), torch.float)
+        pairs = TensorSpec(("batch", "spans", "spans", n_classes), torch.long)
         self.targets_attr = {"relation_labels": pairs}
         self.outputs_attr = {"first_logits": tables, "last_logits": tables}
         self.span_head: Span | None = None
@@ -57,8 +67,8 @@ class Relation(PairHead):
         else:
             self.inputs_attr = {**self.inputs_attr, **places}
             self.outputs_attr |= places
-        self.first = Biaffine(self.n_classes, **self.sizes)
-        self.last = Biaffine(self.n_classes, **self.sizes)
+        self.first = Biaffine(n_classes, **self.sizes)
+        self.last = Biaffine(n_classes, **self.sizes)
 
     def forward(self, features: Tensors) -> Tensors:
         """`first_logits` and `last_logits` [batch, words, words, n_classes], and spans or their scores."""

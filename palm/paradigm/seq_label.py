@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,18 +11,12 @@ import torch
 from torch import Tensor
 
 from palm.core.checks import positive_problems, raise_any
-from palm.core.component_2x import Translate
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Head, Judged, TokenHead, values_by_row
+from palm.paradigm.base import HEADS, Judged, TokenHead, values_by_row
 from palm.paradigm.class_head import ClassHead
 from palm.paradigm.class_loss import label_error
 from palm.paradigm.crf import LinearChainCRF
-
-
-def _crf_factor_2x(value: float) -> dict[str, Any]:
-    """Translate the argument `learning_rate` of 2.x, which is a factor there too."""
-    return {"crf_learning_rate_factor": value}
 
 
 @HEADS.register("seq_label")
@@ -46,33 +40,50 @@ class SequenceLabel(ClassHead, TokenHead):
     calibration_error = "word_ece"
     feature = "encoder_outputs"
     metrics = ("entity_f1", "token_accuracy")
-    fixed: ClassVar[Mapping[str, Any]] = {"r_drop": 0.0, "abstain_below": None}
-    only_2x: ClassVar[Mapping[str, Translate]] = {**Head.only_2x, "learning_rate": _crf_factor_2x}
-    order_2x = ("n_classes", "hidden_size", "dropout_prob", "learning_rate", "initializer_range", "phase")
 
-    def setup(
-        self, *, use_crf: bool = False, crf_learning_rate_factor: float = 1.0, emission_l2: float = 0.0
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        class_weights: str | list[float] | None = None,
+        label_smoothing: float = 0.0,
+        focal_gamma: float = 0.0,
+        calibrate: bool = False,
+        use_crf: bool = False,
+        crf_learning_rate_factor: float = 1.0,
+        emission_l2: float = 0.0,
     ) -> None:
-        """Declare tensors per word; create the CRF."""
+        super().__init__(
+            n_classes,
+            hidden_size,
+            dropout_prob,
+            initializer_range,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
+            focal_gamma=focal_gamma,
+            calibrate=calibrate,
+        )
         problems = positive_problems(crf_learning_rate_factor=crf_learning_rate_factor)
         raise_any(problems + positive_problems(emission_l2=emission_l2 or 1))
-        if use_crf and (self.is_calibrated or not self.class_loss.is_plain):
+        if use_crf and (calibrate or not self.class_loss.is_plain):
             raise ConfigError(
                 "use_crf does not support class_weights, label_smoothing, focal_gamma and calibrate; "
                 "leave them out"
             )
         word_mask = TensorSpec(("batch", "seq"), torch.bool)
-        width = self.inputs_attr[self.feature].shape[-1]
         self.inputs_attr = {
-            self.feature: TensorSpec(("batch", "seq", width), torch.float),
+            self.feature: TensorSpec(("batch", "seq", hidden_size), torch.float),
             "word_mask": word_mask,
         }
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
         self.outputs_attr = {
-            "logits": TensorSpec(("batch", "seq", self.n_classes), torch.float),
+            "logits": TensorSpec(("batch", "seq", n_classes), torch.float),
             "word_mask": word_mask,
         }
-        self.crf = LinearChainCRF(self.n_classes) if use_crf else None
+        self.crf = LinearChainCRF(n_classes) if use_crf else None
         if use_crf and crf_learning_rate_factor != 1:
             self.rate_factors = {"crf.weight": crf_learning_rate_factor}
         if emission_l2:

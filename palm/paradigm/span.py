@@ -61,7 +61,7 @@ class Biaffine(nn.Module):
 
 
 class PairHead(Head):
-    """Base class of heads that score pairs of words; a subclass creates its scorers in `setup`.
+    """Base class of heads that score pairs of words; a subclass creates its scorers.
 
     Args:
         n_classes: number of labels; label ids run from 0 to `n_classes - 1`.
@@ -69,13 +69,10 @@ class PairHead(Head):
         dropout_prob: probability of zeroing a feature while training.
         initializer_range: standard deviation of the normal distribution that initializes the weights.
         biaffine_size: width of the layers below the biaffine one.
-        own: settings of `setup`.
 
     Raises:
         ConfigError: if settings are invalid; lists all of them.
     """
-
-    own_settings = "setup"
 
     def __init__(
         self,
@@ -85,7 +82,6 @@ class PairHead(Head):
         initializer_range: float = 0.02,
         *,
         biaffine_size: int = 150,
-        **own: Any,
     ) -> None:
         super().__init__()
         problems = count_problems(n_classes=n_classes, biaffine_size=biaffine_size)
@@ -98,10 +94,6 @@ class PairHead(Head):
             "word_starts": TensorSpec(("batch", "words"), torch.long),
         }
         self.dropout = nn.Dropout(dropout_prob)
-        self.setup(**own)
-
-    def setup(self) -> None:
-        """Initialize the parts that only a subclass has; its parameters are added to the constructor's."""
 
     def words_of(self, features: Tensors) -> Tensor:
         """Gather the encoder's outputs at first subwords, [batch, words, width]; at `[CLS]` for padding."""
@@ -124,14 +116,22 @@ class Span(PairHead):
 
     metrics = ("span_f1",)
 
-    def setup(self) -> None:
-        """Create the span scorer."""
+    def __init__(
+        self,
+        n_classes: int,
+        hidden_size: int,
+        dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        biaffine_size: int = 150,
+    ) -> None:
+        super().__init__(n_classes, hidden_size, dropout_prob, initializer_range, biaffine_size=biaffine_size)
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
         self.outputs_attr = {
-            "logits": TensorSpec(("batch", "words", "words", self.n_classes + 1), torch.float),
+            "logits": TensorSpec(("batch", "words", "words", n_classes + 1), torch.float),
             "word_counts": TensorSpec(("batch",), torch.long),
         }
-        self.scorer = Biaffine(self.n_classes + 1, **self.sizes)
+        self.scorer = Biaffine(n_classes + 1, **self.sizes)
 
     def forward(self, features: Tensors) -> Tensors:
         """`logits` [batch, words, words, n_classes + 1], index 0 for no span, and `word_counts` [batch]."""

@@ -252,8 +252,8 @@ def test_task_ids_change_what_ernie_computes() -> None:
     assert not torch.equal(ernie(inputs)["sentence_embedding"], ernie(other)["sentence_embedding"])
 
 
-def test_other_spellings_of_ernies_settings_are_accepted() -> None:
-    ernie = ERNIE(**SIZES, type_vocab_size=4, use_task_emb=False)
+def test_a_file_may_have_the_other_spellings_of_ernies_settings() -> None:
+    ernie = ERNIE.from_config({**SIZES, "type_vocab_size": 4, "use_task_emb": False})
     assert ernie.settings["sent_type_vocab_size"] == 4
     assert ernie.settings["use_task_id"] is False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from palm.backbone.architecture import Architecture
 from palm.backbone.attention import AttentionKind, rotate
 from palm.backbone.encoder import Encoder
 from palm.backbone.packing import Padded
+from palm.backbone.shape import Table
 from palm.config import settings_of
 from palm.core.errors import ConfigError, WiringError
 
@@ -144,11 +145,6 @@ def test_rotated_products_depend_on_the_distance_alone() -> None:
 
 def test_it_takes_its_own_settings_and_the_shared_ones_and_no_others() -> None:
     settings = settings_of(OwnEncoder)
-    assert list(settings) == [
-        *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings"),
-        *("window", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
-        *("intermediate_size", "layer_norm_eps", "pooling", "global_every"),
-    ]
     assert (settings["window"].annotation, settings["window"].default) == (int, 2)
     assert settings["window"].doc == "how far a token sees in most layers."
     assert settings["layer_norm_eps"].default == 1e-5
@@ -166,28 +162,17 @@ def test_what_is_wrong_with_it_is_named() -> None:
         own(hidden_size=10)
     with pytest.raises(WiringError, match=r"150 tokens .*149"):
         own(max_position_embeddings=149)(batch())
-    with pytest.raises(TypeError, match=r"Misspelt\.defaults: .*'layer_norm_epsilon'"):
-
-        class Misspelt(Encoder):
-            defaults: ClassVar[dict[str, Any]] = {"layer_norm_epsilon": 1.0}
-
-            @staticmethod
-            def architecture() -> Architecture:
-                return Architecture()
 
 
-def test_a_bert_with_a_window_is_one_line() -> None:
-    class NearBERT(BERT):
-        @staticmethod
-        def architecture(type_vocab_size: int = 2, *, window: int = 200) -> Architecture:
-            return Architecture(
-                tables=BERT.architecture(type_vocab_size).tables, attention=(AttentionKind(window),)
-            )
-
+def test_windows_of_a_bert_are_a_part_of_its_description() -> None:
+    segments = (Table("segment", "segment_ids", "type_vocab_size", 2),)
+    far, near = (
+        Encoder(**SIZES, parts=Architecture(tables=segments, attention=(AttentionKind(window),))).eval()
+        for window in (200, 1)
+    )
     inputs = {**batch(), "segment_ids": torch.zeros_like(batch()["token_ids"])}
     torch.manual_seed(1)
     bert = BERT(**SIZES).eval()
-    far, near = NearBERT(**SIZES).eval(), NearBERT(**SIZES, window=1).eval()
     for encoder in (far, near):
         encoder.load_state_dict(bert.state_dict())
     outputs = [encoder(inputs)["encoder_outputs"] for encoder in (bert, far, near)]

@@ -411,8 +411,6 @@ def test_positions_and_spellings_of_2_x_are_accepted(folder: Path) -> None:
     assert (tags.settings["dropout_prob"], tags.settings["initializer_range"]) == (0.2, 0.1)
     bert = palm.backbone.BERT(8, 1, 2, 10, 4, 2, "relu", 0.0, 0.0, 0.02, False, "predict")
     assert (bert.phase, bert.settings["hidden_act"]) == ("predict", "relu")
-    with pytest.raises(TypeError, match=r"BERT\(\).* 12\b.* 13"):
-        palm.backbone.BERT(8, 1, 2, 10, 4, 2, "relu", 0.0, 0.0, 0.02, False, "predict", 1)
 
 
 def test_mlm_and_mrc_predict_in_the_forms_of_2_x(folder: Path) -> None:

@@ -78,7 +78,9 @@ def test_two_tasks_begin_as_in_the_original_and_the_head_that_is_not_drawn_rests
     told = json.loads((folder / "golden.json").read_text(encoding="utf-8"))
     init = arrays(folder / "traj.npz", "init.")
     backbone = ernie(told["config"])
-    slot_head = palm.head.SequenceLabel(init["slot.cls_out_b"].numel(), 16, 0.0, use_crf=True)
+    slot_head = palm.head.SequenceLabel(
+        init["slot.cls_out_b"].numel(), 16, 0.0, learning_rate=1.0, emission_l2=0.0
+    )
     intent_head = palm.head.Classify(init["intent.cls_out_b"].numel(), 16, 0.0)
     load(init, backbone, slot=slot_head, intent=intent_head)
     slot, intent = (palm.Trainer(name, precision="fp32") for name in ("slot", "intent"))

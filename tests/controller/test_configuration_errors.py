@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
@@ -213,7 +213,7 @@ def test_palm_train_finds_components_beside_the_configuration(
     )
     here = tmp_path_factory.mktemp("here")
     (here / "beside_work.py").write_text(
-        "import palm\nclass Own(palm.head.Classify):\n    pass\n", encoding="utf-8"
+        "import palm\nclass Own(palm.paradigm.Classify):\n    pass\n", encoding="utf-8"
     )
     config = tiny.config(folder, "cls", num_epochs=0.1)
     config["tasks"]["cls"] |= {"reader": "beside_config.Own", "paradigm": "beside_work.Own"}

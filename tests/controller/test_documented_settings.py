@@ -13,6 +13,7 @@ import torch
 
 import palm.compat as palm
 from helpers import tiny
+from palm import optimizer, paradigm
 from palm.config import settings_of
 from palm.controller.controller import Controller
 from palm.controller.settings import RunSettings
@@ -34,13 +35,13 @@ DEFAULTS: dict[Any, dict[str, Any]] = {
         "random_seed": 1,
     },
     Task: {"shuffle": True, "seed": None, "pred_batch_size": None, "print_first_n": 0},
-    palm.head.MRC: {"n_best_size": 20, "null_score_diff_threshold": 0.0, "with_negative": False},
-    palm.head.Match: {"learning_strategy": "pointwise", "margin": 0.5, "initializer_range": 0.02},
-    palm.optimizer.AdamWDL: {
+    paradigm.MRC: {"n_best_size": 20, "null_score_diff_threshold": 0.0, "with_negative": False},
+    paradigm.Match: {"learning_strategy": "pointwise", "margin": 0.5, "initializer_range": 0.02},
+    optimizer.AdamWDL: {
         **{"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01},
         **{"apply_decay_param_fun": None, "grad_clip": None, "layerwise_decay": 1.0},
     },
-    palm.optimizer.Lamb: {"weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6},
+    optimizer.Lamb: {"weight_decay": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6},
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from helpers.components import small, tensors
 from palm.controller.controller import Controller

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.cli import main
 from palm.controller.controller import Controller

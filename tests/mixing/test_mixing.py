@@ -16,7 +16,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import palm
+import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError

@@ -19,9 +19,10 @@ from helpers.training_golden import (
     tiny_model,
     training,
 )
+from palm.compat.lr_sched import TriangularSchedualer
+from palm.compat.optimizer import Adam
 from palm.core.errors import ConfigError
-from palm.lr_sched import TriangularSchedualer
-from palm.optimizer import OPTIMIZERS, Adam, AdamW, AdamWDL, Lamb, clip
+from palm.optimizer import OPTIMIZERS, AdamW, AdamWDL, Lamb, clip
 from palm.pretrained.names import from_ours
 
 RUNS = [
@@ -190,4 +191,5 @@ def test_adam_is_built_as_in_2_x() -> None:
     by_place, by_name = Adam(None, 1e-3, schedule), Adam(loss_var=None, lr=1e-3, lr_schedualer=schedule)
     assert by_place.settings == by_name.settings
     assert (by_place.learning_rate, by_place.grad_clip) == (1e-3, None)
-    assert by_place.given_2x["lr_scheduler"] is by_name.given_2x["lr_scheduler"] is schedule
+    assert by_place.lr_scheduler is by_name.lr_scheduler is schedule
+    assert OPTIMIZERS.name_of(Adam) == "adam"

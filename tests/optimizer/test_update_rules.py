@@ -18,10 +18,11 @@ from torch.testing import assert_close
 
 from helpers import tiny
 from palm.backbone import BERT, ERNIE, Backbone
+from palm.compat.optimizer import Adam
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError
 from palm.core.tensor_specs import Tensors
-from palm.optimizer import Adam, AdamW, AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratios
+from palm.optimizer import AdamW, AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratios
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (3,), "b.weight": (3, 5), "norm.weight": (5,), "zero.weight": (2, 2)}
 
@@ -260,40 +261,6 @@ def test_epsilon_hat_is_a_setting_of_yaml_and_of_adam(tmp_path: Path) -> None:
     training = Controller(settings, argv=[]).training()
     assert type(training.optimizer).__name__ == "EpsilonHatRule"
     assert Adam(None, 1e-3, epsilon_hat=True).settings["epsilon_hat"] is True
-
-
-def test_adamwdl_takes_its_published_positions() -> None:
-    published = AdamWDL(0.002, 0.8, 0.99, 1e-7, None, 0.03, None, 1.0, False, False, 0.9, 24, None, {}, "w")
-    own = {"learning_rate": 0.002, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7, "weight_decay": 0.03}
-    assert {name: published.settings[name] for name in own} == own
-    assert (published.grad_clip, published.layerwise_decay) == (1.0, 0.9)
-    assert AdamWDL(0.001, 0.9, 0.999, 1e-8).settings == AdamWDL().settings
-
-
-def test_a_lazy_adamwdl_is_refused() -> None:
-    with pytest.raises(ConfigError, match="lazy_mode"):
-        AdamWDL(lazy_mode=True)
-
-
-def test_lamb_takes_its_published_keywords_and_positions() -> None:
-    named = Lamb(
-        learning_rate=1e-3,
-        weight_decay_rate=0.05,
-        beta_1=0.8,
-        beta_2=0.99,
-        epsilon=1e-7,
-        exclude_from_weight_decay=["LayerNorm", "bias"],
-        name="LAMBOptimizer",
-    )
-    placed = Lamb(1e-3, 0.05, 0.8, 0.99, 1e-7, ["LayerNorm", "bias"], "LAMBOptimizer")
-    assert placed.settings == named.settings
-    assert (named.weight_decay, named.betas) == (0.05, (0.8, 0.99))
-    wide = nn.Parameter(torch.ones(2, 2))
-    assert [named.decays(name, wide) for name in ("out.weight", "out.bias", "LayerNorm.weight")] == [
-        True,
-        False,
-        False,
-    ]
 
 
 @pytest.mark.parametrize(

@@ -255,11 +255,3 @@ def test_a_wrong_setting_is_named(build: object, message: str) -> None:
     assert callable(build)
     with pytest.raises(ConfigError, match=message):
         build()
-
-
-def test_the_spellings_of_paddlepalm_2_are_accepted() -> None:
-    classify = Classify(num_classes=3, input_dim=8, dropout_prob=0.0, param_initializer_range=0.1)
-    expected = {"n_classes": 3, "hidden_size": 8, "dropout_prob": 0.0, "initializer_range": 0.1}
-    assert classify.settings == classify.settings | expected
-    assert MRC(input_dim=8, max_ans_len=5).settings["max_answer_len"] == 5
-    assert MaskLM(input_dim=8, vocab_size=9, hidden_act="relu").settings["hidden_size"] == 8

@@ -345,14 +345,6 @@ def test_the_component_door_has_the_crf_and_the_defaults_of_2_x() -> None:
     assert palm.head.SequenceLabel(5, 16, learning_rate=0.5).rate_factors == {"crf.weight": 0.5}
 
 
-@pytest.mark.parametrize("use_crf", [False, True])
-def test_a_setting_of_ones_own_has_the_defaults_of_yaml(use_crf: bool) -> None:
-    head = palm.head.SequenceLabel(5, 16, use_crf=use_crf)
-    assert head.settings == SequenceLabel(5, 16, use_crf=use_crf).settings
-    assert (head.rate_factors, head.l2_decays) == ({}, {})
-    assert SequenceLabel(5, 16).crf is None
-
-
 def test_the_published_head_is_saved_as_seq_label(tmp_path: Path) -> None:
     head = palm.head.SequenceLabel(5, 16, learning_rate=0.5)
     saved = describe(HEADS, head, tmp_path)

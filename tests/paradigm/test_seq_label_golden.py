@@ -61,7 +61,7 @@ def model_of_the_original() -> tuple[Backbone, SequenceLabel]:
     backbone.load_state_dict(
         to_ours({name: value for name, value in params.items() if name not in HEAD}).weights
     )
-    head = SequenceLabel(num_classes=5, input_dim=64, dropout_prob=0.0, use_crf=True)
+    head = SequenceLabel(5, 64, dropout_prob=0.0, use_crf=True)
     tensors = {ours: params[name] for name, ours in HEAD.items()}
     head.load_state_dict({**tensors, "out.weight": tensors["out.weight"].t()})
     return backbone.eval(), head.eval()

@@ -20,7 +20,7 @@ from huggingface_hub import constants
 from safetensors.torch import load, save
 from torch import Tensor
 
-import palm
+import palm.compat as palm
 from helpers import hub, tiny
 from helpers.file_server import FileServer, file_server
 from palm import Controller

@@ -50,7 +50,6 @@ PACKAGES = {
         "AdamWDL",
         "Lamb",
         "ParameterGroups",
-        "layerwise_lr_decay",
     ],
     "lr_sched": [
         *("base_schedualer", "Schedualer", "TriangularSchedualer", "WarmupSchedualer"),
@@ -228,28 +227,21 @@ LAYERS = "hidden_size num_hidden_layers num_attention_heads vocab_size max_posit
 DROPOUT = "hidden_act hidden_dropout_prob attention_probs_dropout_prob initializer_range is_pairwise phase"
 
 PLACES = {
-    palm.backbone.BERT: f"{LAYERS}type_vocab_size {DROPOUT}",
-    palm.backbone.ERNIE: f"{LAYERS}sent_type_vocab_size task_type_vocab_size {DROPOUT}".replace(
-        " phase", " use_task_id phase"
+    compat.backbone.BERT: f"{LAYERS}type_vocab_size {DROPOUT}",
+    compat.backbone.ERNIE: f"{LAYERS}sent_type_vocab_size task_type_vocab_size {DROPOUT}".replace(
+        " phase", " use_task_emb phase"
     ),
-    palm.head.Classify: "n_classes hidden_size dropout_prob initializer_range phase",
-    palm.head.Match: "n_classes hidden_size dropout_prob initializer_range learning_strategy margin phase",
-    palm.head.SequenceLabel: "n_classes hidden_size dropout_prob learning_rate initializer_range phase",
-    palm.head.MRC: "max_query_len hidden_size pred_output_path verbose with_negative do_lower_case "
-    "max_answer_len null_score_diff_threshold n_best_size phase",
-    palm.head.MultiLabel: "n_classes hidden_size dropout_prob initializer_range phase",
-    palm.head.Regression: "hidden_size dropout_prob initializer_range phase",
-    palm.head.MaskLM: "hidden_size vocab_size hidden_act dropout_prob initializer_range phase",
-}
-
-SPELLINGS = {
-    "max_len": "max_seq_len",
-    "max_seqlen": "max_seq_len",
-    "label_map_config": "label_map",
-    "num_classes": "n_classes",
-    "input_dim": "hidden_size",
-    "param_initializer_range": "initializer_range",
-    "max_ans_len": "max_answer_len",
+    compat.head.Classify: "num_classes input_dim dropout_prob param_initializer_range phase",
+    compat.head.Match: "num_classes input_dim dropout_prob param_initializer_range learning_strategy margin "
+    "phase",
+    compat.head.SequenceLabel: "num_classes input_dim dropout_prob learning_rate param_initializer_range "
+    "phase",
+    compat.head.MRC: "max_query_len input_dim pred_output_path verbose with_negative do_lower_case "
+    "max_ans_len null_score_diff_threshold n_best_size phase",
+    compat.head.MaskLM: "input_dim vocab_size hidden_act dropout_prob param_initializer_range phase",
+    compat.optimizer.Adam: "loss_var lr lr_schedualer",
+    compat.lr_sched.TriangularSchedualer: "warmup_steps num_train_steps",
+    compat.lr_sched.WarmupSchedualer: "warmup_steps",
 }
 
 
@@ -257,11 +249,7 @@ SPELLINGS = {
 def test_components_take_the_positional_arguments_of_2_x(component: Any) -> None:
     own = inspect.signature(component).parameters
     named = [name for name, p in own.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    extra = [name for name in component.only_2x if name not in own]
-    assert " ".join(component.order_2x or (*named, *extra)) == PLACES[component]
-    assert set(PLACES[component].split()) <= {*own, *component.only_2x}
-    assert component.aliases.items() <= {**SPELLINGS, **component.aliases}.items()
-    assert all(SPELLINGS[other] == name for other, name in component.aliases.items() if other in SPELLINGS)
+    assert " ".join(named) == PLACES[component]
 
 
 TEXTS = "tokenizer lang seed do_lower_case"

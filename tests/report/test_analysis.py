@@ -152,7 +152,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) ->
     assert isinstance(found["mrc"], Analysis)
 
 
-def model_of(folder: Path, reader: palm.reader.Reader, head: palm.head.Head) -> InferenceModel:
+def model_of(folder: Path, reader: palm.reader.Reader, head: palm.paradigm.Head) -> InferenceModel:
     torch.manual_seed(0)
     settings = json.loads((folder / "backbone.json").read_text(encoding="utf-8"))
     backbone = palm.backbone.BERT(**settings)
@@ -164,7 +164,7 @@ def test_the_error_of_hidden_words_is_minus_their_mean_log_probability(tmp_path:
     model = model_of(
         folder,
         palm.reader.MaskLMReader(folder / "vocab.txt", 24),
-        palm.head.MaskLM(hidden_size=WIDTH, vocab_size=40),
+        palm.paradigm.MaskLM(hidden_size=WIDTH, vocab_size=40),
     )
     model.save(folder / "model")
     found = analyse(Model("mlm", "last", folder / "model"), folder / "mlm.tsv")

@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from palm.core.component_2x import Phased
-from palm.core.tensor_specs import Specs, Tensors, specs_of
-from palm.paradigm import base
+from palm.compat.conventions import Declaring, specs_of
+from palm.compat.head.results import Results
+from palm.core.tensor_specs import Specs, Tensors
 
 Declared = Mapping[str, Mapping[str, Any]]
 """Component, `reader` or `backbone` -> name -> `[shape, dtype]`."""
 
 
-class Head(Phased, base.Head):
+class Head(Declaring, Results):
     """The base class of heads in PaddlePALM 2.x.
 
     A subclass has the properties `inputs_attrs` and `outputs_attr` and the method `build`, which returns a

@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from palm.compat.conventions import Phased
 from palm.core.files.door import make_folder
 from palm.core.files.fs import write_text
-from palm.core.tensor_specs import Tensors
+from palm.paradigm import Head
 
 
-class Results:
-    """Methods around a prediction; `Trainer.predict` calls them if a head overrides any.
+class Results(Phased, Head):
+    """Methods around a prediction; `Trainer.predict` calls them if a subclass overrides any.
 
     Attributes:
         epoch_inputs_attrs: inputs of `epoch_postprocess` from the reader, `{"reader": {…}}`.
     """
-
-    _results_buffer: list[Any]
 
     @property
     def epoch_inputs_attrs(self) -> Mapping[str, Any]:
@@ -39,18 +38,18 @@ class Results:
         Returns:
             The results of `decode`, one per row.
         """
-        outputs: Tensors = {name: torch.from_numpy(np.asarray(value)) for name, value in rt_outputs.items()}
-        results: list[Any] = self.decode(outputs)  # type: ignore[attr-defined]
-        _buffer(self).extend(results)
+        outputs = {name: torch.from_numpy(np.asarray(value)) for name, value in rt_outputs.items()}
+        results = self.decode(outputs)
+        self._buffer().extend(results)
         return results
 
     def get_results(self) -> list[Any]:
         """Return a copy of all results since `reset`."""
-        return copy.deepcopy(_buffer(self))
+        return copy.deepcopy(self._buffer())
 
     def reset(self) -> None:
         """Clear the results."""
-        self._results_buffer = []
+        self._results_buffer: list[Any] = []
 
     def epoch_postprocess(self, post_inputs: Any = None, output_dir: str | Path | None = None) -> Any:  # noqa: ARG002
         """Return all results, or write them as JSON lines.
@@ -60,21 +59,22 @@ class Results:
             output_dir: the folder for the file, which is named after the phase; None to write nothing.
         """
         if output_dir is not None:
-            folder = Path(output_dir)
-            make_folder(folder)
-            lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in _buffer(self))
-            path = folder / self.phase  # type: ignore[attr-defined]
-            write_text(path, "".join(lines))
-        return _buffer(self)
+            make_folder(Path(output_dir))
+            lines = (json.dumps(result, ensure_ascii=False) + "\n" for result in self._buffer())
+            write_text(Path(output_dir) / self.phase, "".join(lines))
+        return self._buffer()
+
+    def _buffer(self) -> list[Any]:
+        if "_results_buffer" not in vars(self):
+            self.reset()
+        return self._results_buffer
 
 
-def _buffer(head: Results) -> list[Any]:
-    if "_results_buffer" not in vars(head):
-        head.reset()
-    return head._results_buffer
-
-
-def has_own_results(head: Results) -> bool:
-    """Check whether a head's class overrides one of these methods."""
+def own_results(head: Head) -> Results | None:
+    """Return the head if its class overrides one of these methods; otherwise None."""
     names = ("batch_postprocess", "epoch_postprocess", "get_results", "reset")
-    return any(getattr(type(head), name) is not getattr(Results, name) for name in names)
+    if isinstance(head, Results):
+        return (
+            head if any(getattr(type(head), name) is not getattr(Results, name) for name in names) else None
+        )
+    return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Callable
 
 from palm.lr_sched.base import Schedule
 
@@ -15,8 +14,6 @@ class Schedualer(Schedule):
     A subclass has the method `_build`. In Paddle it returned a variable computed from a step counter; here it
     returns a function from the step, counted from 0, to the rate.
     """
-
-    not_called: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self._prog: object = None

@@ -6,11 +6,11 @@ from abc import abstractmethod
 from collections.abc import Collection
 
 from palm.backbone import base
-from palm.core.component_2x import Phased
+from palm.compat.conventions import Declaring
 from palm.core.tensor_specs import Tensors
 
 
-class Backbone(Phased, base.Backbone):
+class Backbone(Declaring, base.Backbone):
     """The base class of encoders in PaddlePALM 2.x.
 
     A subclass has the properties `inputs_attr` and `outputs_attr` (name -> `[shape, dtype]`) and the method

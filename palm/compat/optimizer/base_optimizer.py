@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,8 +24,6 @@ class Optimizer(base.Optimizer):
         lr: base learning rate, multiplied by the schedule.
         lr_schedualer: factor of the rate by step; None for a constant rate.
     """
-
-    not_called: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, loss_var: Any, lr: float, lr_schedualer: Callable[[int], float] | None = None) -> None:
         self._loss = loss_var
