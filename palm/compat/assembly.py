@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from palm.backbone import Backbone
-from palm.compat.reader.loading import loading
 from palm.compat.optimizer import base_optimizer
+from palm.compat.reader.loading import loading
 from palm.core.checks import count_problems, raise_any, type_problems
 from palm.core.component import described_class
 from palm.core.errors import ConfigError, PalmError

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-
-from palm.core.errors import WiringError
 
 Tensors = dict[str, Tensor]
 """A batch, features or outputs: name in PALM's vocabulary -> tensor."""
@@ -56,50 +53,6 @@ class TensorSpec:
 Specs = Mapping[str, TensorSpec]
 
 MASK_DTYPES = {torch.bool, torch.float32}
-
-SPEC_NAMES = frozenset({"inputs_attr", "outputs_attr", "targets_attr"})
-"""Attributes of components that declare tensors."""
-
-_FREE = ("batch", "seq")
-_DTYPES = {
-    "bool": torch.bool,
-    "int": torch.long,
-    "int32": torch.long,
-    "int64": torch.long,
-    "float32": torch.float,
-    "float64": torch.float,
-}
-
-
-def specs_of(declared: Mapping[str, Any]) -> dict[str, TensorSpec]:
-    """Convert declarations of tensors to `TensorSpec`.
-
-    Args:
-        declared: name -> `TensorSpec`, or `[shape, dtype]` as in PaddlePALM, such as
-            `[[None, None], 'int64']`; a size of None or -1 is free.
-
-    Raises:
-        WiringError: a declaration has neither form.
-    """
-    specs = {}
-    for name, value in declared.items():
-        if isinstance(value, TensorSpec):
-            specs[name] = value
-            continue
-        try:
-            shape, dtype = value
-            free = [_FREE[k] if k < 2 else f"size_{k}" for k in range(len(shape))]
-            sizes = [free[k] if size in (None, -1) else size for k, size in enumerate(shape)]
-            specs[name] = TensorSpec(
-                tuple(sizes), dtype if isinstance(dtype, torch.dtype) else _DTYPES[dtype]
-            )
-        except (TypeError, ValueError, KeyError):
-            known = ", ".join(_DTYPES)
-            raise WiringError(
-                f"{name} should be declared as [shape, dtype], with None for a free size and one of {known}, "
-                f"not {value!r}"
-            ) from None
-    return specs
 
 
 def as_declared(tensors: Tensors, wanted: Specs) -> Tensors:

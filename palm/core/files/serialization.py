@@ -88,8 +88,6 @@ def rebuild(
             name: _setting(value, folder, name in files, f"{place}: {name}")
             for name, value in saved["settings"].items()
         }
-        if "phase" in settings:  # a component for PaddlePALM 2.x; saved models are for prediction
-            settings["phase"] = "predict"
         with ExitStack() as stack:
             if weights is not None:
                 stack.enter_context(within_weights(weights, place))
