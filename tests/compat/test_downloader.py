@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-import palm
+import palm.compat as palm
 from helpers import hub
 from helpers.file_server import FileServer, file_server
 from palm import compat
