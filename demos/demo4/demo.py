@@ -53,9 +53,7 @@ def main(num_epochs: float, save_path: Path) -> None:
     slot_test, intent_test = readers("predict", "dev.tsv")
     for reader in (slot_test, intent_test):
         reader.register_with(bert)
-    slot.build_predict_forward(
-        bert, palm.head.SequenceLabel(num_labels, width, phase="predict")
-    )
+    slot.build_predict_forward(bert, palm.head.SequenceLabel(num_labels, width, phase="predict"))
     intent.build_predict_forward(bert, palm.head.Classify(num_intents, width, phase="predict"))
     trainer.build_predict_forward()
     trainer.merge_inference_readers([slot_test, intent_test])
