@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,20 +25,18 @@ from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
 from palm.parallel.group import barrier, broadcast, exhaust, is_main_process
 from palm.pretrained import load_pretrain, pretrained_directory
-from palm.train.callbacks import callback_problems
+from palm.train.callbacks import Callback, callback_problems
 from palm.train.checkpoint import save_checkpoint, trained_weights
 from palm.train.evaluation import Evaluator
-from palm.train.events import Event, Logged, Observer, Saved
-from palm.train.fit import Watch, run_training
+from palm.train.events import Event, Logged, Saved
+from palm.train.fit import CallbackSettings, run_training
 from palm.train.loop import Training
 from palm.train.recipe import recipe_sections
 from palm.train.result import TrainingResult
 from palm.train.run_lock import only_run_in
 from palm.train.run_names import RECIPE
-from palm.train.saving import PeriodicSaver, evaluation_observers, save_model
-from palm.train.stopping import StopOnSignal
+from palm.train.saving import PeriodicSaver, save_model
 from palm.train.task import Task
-from palm.train.trackers import trackers_of
 
 FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
 """`save_type` -> prefix of the name of the saved directory."""
@@ -163,27 +162,27 @@ class TrainerBase(Assembly):
         early_stopping_patience: int = -1,
         early_stopping_by: str = "task",
         progress: Progress = "auto",
-        callbacks: Sequence[Observer] = (),
-        trackers: Sequence[str] = (),
+        callbacks: Sequence[Callback] = (),
+        loggers: Sequence[str] = (),
     ) -> TrainingResult:
         """Train until every target has had its steps.
 
         With `set_saver`, `history.jsonl`, the best model of every target with dev data
-        (`<task>/best_model`) and files of trackers are also written to its `save_path`.
+        (`<task>/best_model`) and files of loggers are also written to its `save_path`.
 
         Args:
             print_steps: number of steps between log lines.
             dev_file: data with labels to evaluate on during training; for several tasks, task -> file.
             metrics: names of metrics; for several tasks, task -> names; by default those of the heads.
             eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: settings.
-            progress, trackers: settings.
+            progress, loggers: settings.
             callbacks: called with every event of the run, see `palm.train.events`.
 
         Raises:
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
             Stopped: training was stopped by a signal and there is a saver; notebook cells return normally.
         """
-        raise_any(_watch_problems(print_steps, progress, callbacks))
+        raise_any(_callback_problems(print_steps, progress, callbacks))
         if self._is_training:
             raise PalmError(f"trainer {self.name!r}: train() is already running in another thread")
         # Assembling the run resets self._checkpoint.
@@ -194,25 +193,38 @@ class TrainerBase(Assembly):
         if early_stopping_patience > 0 and evaluator is None:
             raise ConfigError("early_stopping_patience needs a dev_file")
         folder = self._save_path
-        actors = evaluation_observers(evaluator, folder, {}, early_stopping_patience, early_stopping_by)
-        # The saver comes last, so its checkpoint includes the evaluation of the same step.
-        own = [] if self._saver is None else [self._saver]
+        given = CallbackSettings(
+            every=print_steps,
+            progress=progress,
+            heading=self._heading,
+            with_epochs=False,
+            folder=folder,
+            loggers=loggers,
+            callbacks=[*callbacks, self._log_finish],
+            evaluator=evaluator,
+            patience=early_stopping_patience,
+            stop_by=early_stopping_by,
+            checkpoints=self._saver,
+            resume_advice=self._resume_hint,
+            resumed_from=resumed_from,
+        )
         with nullcontext() if folder is None or not is_main_process() else only_run_in(folder):
-            watch = self._watch(run, print_steps, progress, trackers, callbacks, resumed_from)
-            return self._train_observed(run, [self._log_finish, *actors, *own], watch)
+            return self._train(run, given)
 
-    def _train_observed(self, run: Training, observers: Sequence[Observer], watch: Watch) -> TrainingResult:
+    def _train(self, run: Training, given: CallbackSettings) -> TrainingResult:
         if run.step and all(task.done for task in run.tasks if task.is_target):
             logger.warning(
                 "%s: training has finished; to train from scratch, call build_forward and fit_reader",
                 self.name,
             )
+        configuration = recipe_sections(run.recipe)
+        if given.folder is not None and is_main_process():
+            write_text(given.folder / RECIPE, yaml_text(configuration))
         self._is_training = True
         try:
             # A script without a saver ends at once, because it saves nothing anyway.
             with stop_request() if is_notebook() or self._saver else nullcontext(StopRequest()) as request:
-                stopping = StopOnSignal(run, request, self._saver, self._resume_hint)
-                return run_training(run, [*observers, stopping], watch)
+                return run_training(run, replace(given, configuration=configuration, stop_request=request))
         finally:
             self._is_training = False
 
@@ -231,30 +243,6 @@ class TrainerBase(Assembly):
         set_dev_data(tasks, forwards, dev_file, metrics)
         run = self._training("train")
         return run, Evaluator.of(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
-
-    def _watch(
-        self,
-        run: Training,
-        print_steps: int,
-        progress: Progress,
-        trackers: Sequence[str],
-        callbacks: Sequence[Observer],
-        resumed_from: Path | None,
-    ) -> Watch:
-        folder = self._save_path
-        found = recipe_sections(run.recipe)
-        if folder is not None and is_main_process():
-            write_text(folder / RECIPE, yaml_text(found))
-        return Watch(
-            every=print_steps,
-            progress=progress,
-            heading=self._heading,
-            with_epochs=False,
-            folder=folder,
-            configuration=found,
-            observers=[*(trackers_of(trackers, folder) if is_main_process() else ()), *callbacks],
-            resumed_from=resumed_from,
-        )
 
     def save(self, save_path: str | Path, save_type: str = "ckpt") -> None:
         """Save the current state.
@@ -345,8 +333,8 @@ class TrainerBase(Assembly):
         return next(self._draws)
 
 
-def _watch_problems(print_steps: object, progress: object, callbacks: Any) -> list[str]:
-    """List what is wrong with the arguments of `train` that watch a run."""
+def _callback_problems(print_steps: object, progress: object, callbacks: Any) -> list[str]:
+    """List what is wrong with the arguments of `train` for its callbacks."""
     problems = type_problems(int, "a whole number", print_steps=print_steps)
     problems += choice_problems(get_args(Progress), progress=progress)
     return [*problems, *callback_problems(callbacks)]

@@ -39,7 +39,7 @@ _TRAINING_ARGUMENTS: dict[str, Sequence[str]] = {
     "precision: bf16": ["fp16", "bf16", "use_fp16", "mixed_precision", "amp"],
     "activation_checkpointing": ["gradient_checkpointing"],
     "gradient_accumulation_steps": ["accumulate_grad_batches", "accum_steps"],
-    "trackers": ["report_to", "wandb", "mlflow", "tensorboard"],
+    "loggers": ["trackers", "report_to", "wandb", "mlflow", "tensorboard"],
     "lora": ["adapter", "lora_alpha", "lora_config", "lora_rank", "peft"],
     "resume": ["resume_from_checkpoint"],
     "overwrite": ["overwrite_output_dir"],

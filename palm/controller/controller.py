@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -35,11 +35,11 @@ from palm.reader import Predictions
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import sources_of
 from palm.train.build import start
-from palm.train.callbacks import callback_problems, callbacks_of
+from palm.train.callbacks import Callback, callback_problems, callbacks_of
 from palm.train.checkpoint import load_checkpoint
 from palm.train.evaluation import Evaluator
-from palm.train.events import Observer
-from palm.train.fit import Watch, run_training
+from palm.train.fit import CallbackSettings, run_training
+from palm.train.loggers import logger_problems
 from palm.train.loop import Training
 from palm.train.model_card import label_names
 from palm.train.recipe import Recipe, identity
@@ -47,10 +47,8 @@ from palm.train.result import TrainingResult
 from palm.train.run_directory import RunDirectory, RunStart
 from palm.train.run_lock import only_run_in
 from palm.train.run_names import CONFIGURATION
-from palm.train.saving import TargetSaver, checkpoint_saver, evaluation_observers
-from palm.train.stopping import StopOnSignal
+from palm.train.saving import checkpoint_saver
 from palm.train.task import Task
-from palm.train.trackers import trackers_of
 from palm.train.warm_start import start_from
 
 if TYPE_CHECKING:
@@ -141,7 +139,7 @@ class Controller:
                 logger.warning("%s", line)
         self._pretrained = path
 
-    def train(self, callbacks: Sequence[Observer] = ()) -> TrainingResult:
+    def train(self, callbacks: Sequence[Callback] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; each target is saved when it finishes.
 
         A second call, also after an interruption, starts from the beginning, like a new Controller; with
@@ -169,13 +167,12 @@ class Controller:
                 directory,
                 self.stages,
                 yaml_text(self.config.resolved(), self.config.origins()),
-                lambda stage, observers: Controller(stage, argv=[]).train(observers),
+                lambda stage, callbacks: Controller(stage, argv=[]).train(callbacks),
                 callbacks,
             )
         own = callbacks_of(settings.callbacks, place_of(self.config, "callbacks"))
-        if is_main_process():
-            place = place_of(self.config, "trackers")
-            own = [*trackers_of(settings.trackers or (), directory.path, place), *own]
+        place = place_of(self.config, "loggers")
+        raise_any(f"{place}: {line}" for line in logger_problems(settings.loggers or ()))
         # A collective of all ranks, so it comes before work that only rank 0 does.
         restarted = lost_a_process()
         with (
@@ -184,16 +181,30 @@ class Controller:
         ):
             start = broadcast(lambda: directory.check(launch_id(), restarted))
             training, evaluator = self._begin(directory, start)
-            watch = Watch(
+            given = CallbackSettings(
                 every=settings.print_every_n_steps,
                 progress=settings.progress,
                 folder=directory.path,
                 configuration=self.config.resolved(),
-                observers=[*own, *callbacks],
+                loggers=settings.loggers or (),
+                callbacks=[*own, *callbacks],
+                evaluator=evaluator,
+                patience=settings.early_stopping_patience,
+                stop_by=settings.early_stopping_by,
+                targets_every=settings.save_infermodel_every_n_steps,
+                keep=settings.keep_last_n,
+                checkpoints=checkpoint_saver(
+                    training,
+                    directory.path,
+                    settings.save_every_n_steps,
+                    settings.keep_last_n,
+                    start.run_id,
+                ),
+                resume_advice=directory.resume_advice,
                 resumed_from=start.checkpoint,
                 warned=warned,
             )
-            return self._run(training, evaluator, directory, start.run_id, watch)
+            return self._run(training, directory, given)
 
     def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
         """Create the run with its initial weights, and its evaluator; record it in its folder."""
@@ -214,29 +225,11 @@ class Controller:
                 write_text(path, rows)
         return training, evaluator
 
-    def _run(
-        self,
-        training: Training,
-        evaluator: Evaluator | None,
-        directory: RunDirectory,
-        run_id: str,
-        watch: Watch,
-    ) -> TrainingResult:
-        """Train, save and stop according to the settings."""
-        settings = self._training_parts().settings
-        resolved = self.config.resolved()
-        path = directory.path
-        keep = settings.keep_last_n
-        targets = TargetSaver(training, path, settings.save_infermodel_every_n_steps, resolved, keep)
-        saver = checkpoint_saver(training, path, settings.save_every_n_steps, keep, run_id)
-        acting = evaluation_observers(
-            evaluator, path, resolved, settings.early_stopping_patience, settings.early_stopping_by
-        )
+    def _run(self, training: Training, directory: RunDirectory, given: CallbackSettings) -> TrainingResult:
         # Only during training: before, there is nothing to save in a checkpoint.
         with directory.explaining(), stop_request() as request:
-            stopping = StopOnSignal(training, request, saver, directory.resume_advice)
-            result = run_training(training, [*acting, targets, saver, stopping], watch)
-        for line in aligned(result.models(path)):
+            result = run_training(training, replace(given, stop_request=request))
+        for line in aligned(result.models(directory.path)):
             logger.info("%s", line)
         with report_missing_ranks("at the end of training"):
             barrier()  # other ranks may now read what rank 0 has saved

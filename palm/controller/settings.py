@@ -71,7 +71,7 @@ class RunSettings:
         verbose: also show debugging messages.
         callbacks: dotted paths of your own functions or classes that are called with every event of the run,
             or a mapping of dotted path to settings.
-        trackers: where curves, settings and results are also sent: tensorboard, trackio, wandb, mlflow.
+        loggers: where curves, settings and results are also sent: tensorboard, trackio, wandb, mlflow.
         save_every_n_steps: global steps between checkpoints; -1: none.
         keep_last_n: number of checkpoints, and of intermediate models of each target, to keep; -1: all.
         eval_every_n_steps: global steps between evaluations of the tasks with a dev_file; -1: none.
@@ -132,7 +132,7 @@ class RunSettings:
     quiet: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
     verbose: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
     callbacks: list[str] | dict[str, dict[str, Any]] | None = None
-    trackers: list[str] | None = field(default=None, metadata=NO_RESULT)
+    loggers: list[str] | None = field(default=None, metadata=NO_RESULT)
     save_every_n_steps: int = field(default=-1, metadata=NO_RESULT)
     save_infermodel_every_n_steps: int = field(default=-1, metadata=NO_RESULT)
     keep_last_n: int = field(default=-1, metadata=NO_RESULT)

@@ -11,8 +11,9 @@ from palm.core.files.fs import write_text
 from palm.core.logging import logger
 from palm.parallel.failures import report_missing_ranks
 from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
+from palm.train.callbacks import Callback
 from palm.train.checkpoint import save_checkpoint
-from palm.train.events import Ended, Evaluated, Event, Observer, Started
+from palm.train.events import Ended, Evaluated, Event, Started
 from palm.train.loop import Training
 from palm.train.result import TrainingResult
 from palm.train.run_directory import RunDirectory
@@ -20,12 +21,12 @@ from palm.train.run_lock import only_run_in
 from palm.train.run_names import CONFIGURATION
 from palm.train.staged_directory import StagedDirectory
 
-Train = Callable[[Document, Sequence[Observer]], TrainingResult]
-"""Trains the run of a configuration with observers."""
+Train = Callable[[Document, Sequence[Callback]], TrainingResult]
+"""Trains the run of a configuration with callbacks."""
 
 
-class _StageObserver:
-    """Observer that keeps the stage's training, and updates the history of all stages."""
+class _StageCallback:
+    """Callback that keeps the stage's training, and updates the history of all stages."""
 
     training: Training
 
@@ -44,7 +45,7 @@ def train_stages(
     stages: Sequence[StagePlan],
     configuration: str,
     train: Train,
-    callbacks: Sequence[Observer],
+    callbacks: Sequence[Callback],
 ) -> TrainingResult:
     """Train all stages that are not done, one after the other.
 
@@ -77,15 +78,15 @@ def train_stages(
 
 
 def _train_stage(
-    directory: StagedDirectory, stage: StagePlan, train: Train, callbacks: Sequence[Observer]
+    directory: StagedDirectory, stage: StagePlan, train: Train, callbacks: Sequence[Callback]
 ) -> bool:
     """Train a stage; return True if it was completed, not interrupted."""
     has_begun = broadcast(lambda: directory.has_begun(stage.label))
     state = {"resume": "auto"} if has_begun else {"overwrite": True}
     settings = {**stage.settings, "global": {**stage.settings["global"], **state}}
-    observer = _StageObserver(directory)
-    if train(settings, [*callbacks, observer]).is_interrupted:
+    own = _StageCallback(directory)
+    if train(settings, [*callbacks, own]).is_interrupted:
         return False
     # These weights mark the stage as done, so they are saved last.
-    save_checkpoint(observer.training, directory.weights(stage.label), resumable=False)
+    save_checkpoint(own.training, directory.weights(stage.label), resumable=False)
     return True

@@ -1,9 +1,9 @@
-"""Users' own observers, given as dotted paths."""
+"""Callbacks: callables that receive every event of a run, and users' own ones, given as dotted paths."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,10 +11,23 @@ from typing import Any
 from palm.core.checks import raise_any
 from palm.core.errors import PalmError
 from palm.core.registry import imported
-from palm.train.events import Observer
+from palm.train.events import Event
 
-Callbacks = Sequence[str] | Mapping[str, Mapping[str, Any]]
+Callback = Callable[[Any], object]
+"""A callable that receives every event. It must not change the training. If it returns an event, or a list of
+events, all callbacks receive these immediately, before the next callback receives the current event."""
+
+CallbackPaths = Sequence[str] | Mapping[str, Mapping[str, Any]]
 """Dotted paths; or dotted path -> settings."""
+
+
+def notify(event: Event, callbacks: Sequence[Callback]) -> None:
+    """Call all callbacks with an event, in order, and immediately with the events that they return."""
+    for callback in callbacks:
+        answers = callback(event)
+        for answer in answers if isinstance(answers, list) else (answers,):
+            if isinstance(answer, Event):
+                notify(answer, callbacks)
 
 
 def callback_problems(callbacks: object) -> list[str]:
@@ -24,7 +37,7 @@ def callback_problems(callbacks: object) -> list[str]:
     return []
 
 
-def callbacks_of(given: Callbacks | None, place: str = "callbacks") -> list[Observer]:
+def callbacks_of(given: CallbackPaths | None, place: str = "callbacks") -> list[Callback]:
     """Import callbacks: functions, called with every event and their settings as keyword arguments, or
     classes, whose instances are made with their settings and called with every event.
 

@@ -51,7 +51,7 @@ class Best:
 
 
 class Evaluator:
-    """An observer that evaluates the tasks with a `dev_file`, at intervals and after epochs of the main task.
+    """A callback that evaluates the tasks with a `dev_file`, at intervals and after epochs of the main task.
 
     It uses the averaged weights if the run keeps averages.
 
@@ -225,7 +225,7 @@ def normalized_score(task: Task, scores: Scores) -> float:
 
 
 class EarlyStopping:
-    """An observer that marks targets as finished when they stop improving; the run ends when all are.
+    """A callback that marks targets as finished when they stop improving; the run ends when all are.
 
     A finished target is still drawn, as after its last step, because training on it helps the others.
 

@@ -1,9 +1,9 @@
-"""Events of a run, the observers that receive them, and their representation in `history.jsonl`."""
+"""Events of a run, which callbacks receive, and their representation in `history.jsonl`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,35 +13,40 @@ from palm.core.files.records import build
 if TYPE_CHECKING:
     from palm.train.loop import Training
 
-Line = dict[str, Any]
-"""An event as JSON."""
-
 NOT_RECORDED: Mapping[str, Any] = {"recorded": False}
 """Metadata of a field that can be derived from others and is not part of an event's line."""
 
 
-RECORDED: dict[str, type[Event]] = {}
+RECORDED: dict[str, type[Recorded]] = {}
 """Name in the history -> the event class."""
 
 
 class Event:
-    """Base class of everything that happens in a run, `palm.train.loop.Step` included.
+    """Base class of everything that happens in a run, `palm.train.loop.Step` included."""
+
+
+@dataclass(frozen=True)
+class Recorded(Event):
+    """Base class of the events that have a line in the history.
+
+    Args:
+        step: the global step after which it happened.
 
     Attributes:
-        recorded_as: its name in the history; empty for events that are not recorded.
+        recorded_as: its name in the history.
     """
 
-    recorded_as: ClassVar[str] = ""
+    recorded_as: ClassVar[str]
+    step: int
 
-    def __init_subclass__(cls, recorded_as: str = "") -> None:
+    def __init_subclass__(cls, recorded_as: str) -> None:
         cls.recorded_as = recorded_as
-        if recorded_as:
-            RECORDED[recorded_as] = cls
+        RECORDED[recorded_as] = cls
 
-    def as_line(self) -> Line:
+    def as_line(self) -> dict[str, Any]:
         """Return the event as JSON, without fields that are None; values that are not finite become null."""
-        line: Line = {"event": self.recorded_as}
-        for each in fields(self):  # type: ignore[arg-type]  # events with a line are dataclasses
+        line: dict[str, Any] = {"event": self.recorded_as}
+        for each in fields(self):
             value = getattr(self, each.name)
             if value is not None and each.metadata != NOT_RECORDED:
                 line[each.name] = _as_json(value)
@@ -61,33 +66,25 @@ def _as_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def event_of(line: Mapping[str, Any]) -> Event | None:
+def event_of(line: Any) -> Recorded | None:
     """Return the event of a line of a history; None if this version of palm does not know it.
 
     Unknown fields are ignored.
 
     Raises:
-        ValueError: a field is missing or has the wrong type; it is named.
+        ValueError: not an event with a step, or a field is missing or has the wrong type; it is named.
     """
-    kind = RECORDED.get(str(line.get("event")))
+    facts = line if isinstance(line, dict) else {}
+    if not (isinstance(facts.get("step"), int) and isinstance(facts.get("event"), str)):
+        raise ValueError("not an event with a step")
+    kind = RECORDED.get(facts["event"])
     if kind is None:
         return None
-    # Fields that are None are not recorded, so null stands for a value that is not finite.
-    return build(kind, {name: math.nan if value is None else value for name, value in line.items()})
-
-
-Observer = Callable[[Any], object]
-"""A callable that receives every event. It must not change the training. If it returns an event, or a list of
-events, all observers receive these immediately, before the next observer receives the current event."""
-
-
-def notify(event: Event, observers: Sequence[Observer]) -> None:
-    """Call all observers with an event, in order, and immediately with the events that they return."""
-    for observe in observers:
-        answers = observe(event)
-        for answer in answers if isinstance(answers, list) else (answers,):
-            if isinstance(answer, Event):
-                notify(answer, observers)
+    try:
+        # Fields that are None are not recorded, so null stands for a value that is not finite.
+        return build(kind, {name: math.nan if value is None else value for name, value in line.items()})
+    except ValueError as error:
+        raise ValueError(f"{line['event']!r} is damaged, {error}") from None
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ class PlannedTask:
 
 
 @dataclass(frozen=True)
-class Planned(Event, recorded_as="start"):
+class Planned(Recorded, recorded_as="start"):
     """The plan of a run, the first line of its history.
 
     Args:
@@ -154,7 +151,7 @@ class Planned(Event, recorded_as="start"):
 
 
 @dataclass(frozen=True)
-class StageStarted(Event, recorded_as="stage"):
+class StageStarted(Recorded, recorded_as="stage"):
     """The first line of a stage in the history of a run with stages.
 
     Args:
@@ -171,7 +168,7 @@ class StageStarted(Event, recorded_as="stage"):
 
 
 @dataclass(frozen=True)
-class Logged(Event, recorded_as="step"):
+class Logged(Recorded, recorded_as="step"):
     """The values of a logged step, fetched from the device together.
 
     Args:
@@ -216,7 +213,7 @@ class Logged(Event, recorded_as="step"):
 
 
 @dataclass(frozen=True)
-class Drawn(Event, recorded_as="draws"):
+class Drawn(Recorded, recorded_as="draws"):
     """The number of steps of every task after a global step."""
 
     step: int
@@ -224,7 +221,7 @@ class Drawn(Event, recorded_as="draws"):
 
 
 @dataclass(frozen=True)
-class Evaluated(Event, recorded_as="evaluation"):
+class Evaluated(Recorded, recorded_as="evaluation"):
     """One evaluation.
 
     Args:
@@ -246,7 +243,7 @@ class Evaluated(Event, recorded_as="evaluation"):
 
 
 @dataclass(frozen=True)
-class Saved(Event, recorded_as="saved"):
+class Saved(Recorded, recorded_as="saved"):
     """A model or a checkpoint was saved.
 
     Args:
@@ -263,7 +260,7 @@ class Saved(Event, recorded_as="saved"):
 
 
 @dataclass(frozen=True)
-class Warned(Event, recorded_as="warning"):
+class Warned(Recorded, recorded_as="warning"):
     """palm logged a warning after a global step."""
 
     step: int
@@ -272,13 +269,13 @@ class Warned(Event, recorded_as="warning"):
 
 @dataclass(frozen=True)
 class Completed(Event):
-    """The last step is complete; observers that evaluate or save at the end do so now."""
+    """The last step is complete; callbacks that evaluate or save at the end do so now."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class Ended(Event, recorded_as="end"):
+class Ended(Recorded, recorded_as="end"):
     """No more events follow.
 
     Args:

@@ -1,9 +1,10 @@
-"""The only function that runs a training; observers receive the same events from both interfaces."""
+"""Run a training with its callbacks, from both interfaces."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,31 +17,44 @@ from palm.core.limits import explain_limits
 from palm.core.logging import Progress, collected_warnings, logger
 from palm.core.numerics.precision import tf32
 from palm.core.numerics.repeatability import fixed_order
-from palm.core.signals import Stopped
-from palm.parallel.group import is_main_process
-from palm.train.events import Completed, Ended, Event, Observer, Started, Warned, notify
+from palm.core.signals import Stopped, StopRequest
+from palm.parallel.group import barrier, is_main_process
+from palm.train.callbacks import Callback, notify
+from palm.train.evaluation import EarlyStopping, Evaluator
+from palm.train.events import Completed, Ended, Event, Started, Warned
 from palm.train.history import HistoryWriter
+from palm.train.loggers import loggers_of
 from palm.train.logs import Heading, RunLog, palm_heading
-from palm.train.loop import Training
-from palm.train.progress import watchers
+from palm.train.loop import Step, Training
+from palm.train.progress import progress_callbacks
 from palm.train.result import TrainingResult, result_of
 from palm.train.run_names import BAD_ROWS
+from palm.train.saving import BestSaver, ModelSaver, PeriodicSaver, TargetSaver
 from palm.train.task import Task
 from palm.train.throughput import Meter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
-    """Settings for logging and observing a run.
+class CallbackSettings:
+    """What is shown, recorded, evaluated and saved while a run trains.
 
     Args:
         every: log a step every so many global steps; 0 or less: never.
         progress: the kind of progress display.
         heading: makes the beginning of a step's log line.
         with_epochs: log a line at the end of every epoch of the main task.
-        folder: the folder of `history.jsonl`; None: no history is written.
-        configuration: the resolved settings, for trackers.
-        observers: trackers and the user's callbacks, called with every event, in order.
+        folder: the folder of the run; None: nothing is written.
+        configuration: the resolved settings, stored by loggers and with models.
+        loggers: names of loggers.
+        callbacks: the user's callbacks.
+        evaluator: evaluates the tasks; None for no evaluation.
+        patience: as for `EarlyStopping`; 0 or less: never stop early.
+        stop_by: 'task' to judge each target by its own scores, 'all' to stop all targets together.
+        targets_every: save targets when they finish, and at intervals (see `TargetSaver`); None: neither.
+        keep: number of intermediate models that are kept; 0 or less: all.
+        checkpoints: saves checkpoints at intervals, and when a signal stops the run.
+        stop_request: holds a signal that arrived, if any.
+        resume_advice: describes what has been saved and how to resume the run.
         resumed_from: the checkpoint that the run resumes from.
         warned: a list of warnings that already collects; None: collect them from now on.
     """
@@ -51,69 +65,109 @@ class Watch:
     with_epochs: bool = True
     folder: Path | None = None
     configuration: Mapping[str, Any] = field(default_factory=dict)
-    observers: Sequence[Observer] = ()
+    loggers: Sequence[str] = ()
+    callbacks: Sequence[Callback] = ()
+    evaluator: Evaluator | None = None
+    patience: int = -1
+    stop_by: str = "task"
+    targets_every: int | None = None
+    keep: int = -1
+    checkpoints: PeriodicSaver | None = None
+    stop_request: StopRequest | None = None
+    resume_advice: Callable[[], str] = str
     resumed_from: Path | None = None
     warned: list[str] | None = None
 
 
-def _events(training: Training, watch: Watch) -> Iterator[Event]:
+def standard_callbacks(training: Training, given: CallbackSettings) -> list[Callback]:
+    """Return the callbacks of a run in their order: those that only read, then those that act.
+
+    A step is thus recorded before its consequences, and a checkpoint contains the evaluation of its step.
+    Only rank 0 has a history, a display and loggers.
+    """
+    callbacks: list[Callback] = []
+    if is_main_process():
+        callbacks += progress_callbacks(given.progress, given.heading)
+    callbacks.append(RunLog(given.with_epochs))
+    if is_main_process():
+        callbacks += loggers_of(given.loggers, given.folder)
+    callbacks += given.callbacks
+    models = None if given.folder is None else ModelSaver(training, given.folder, given.configuration)
+    if given.evaluator is not None:
+        callbacks.append(given.evaluator)
+        if models is not None:
+            callbacks.append(BestSaver(models, given.evaluator))
+        if given.patience > 0:
+            callbacks.append(EarlyStopping(given.evaluator, given.patience, given.stop_by == "all"))
+    if models is not None and given.targets_every is not None:
+        callbacks.append(TargetSaver(models, given.targets_every, given.keep))
+    if given.checkpoints is not None:
+        callbacks.append(given.checkpoints)
+    return callbacks
+
+
+def _events(training: Training, given: CallbackSettings) -> Iterator[Event]:
     """Train, and yield all events of the run except `Ended`."""
-    yield Started(training, watch.folder, watch.configuration, watch.resumed_from)
+    yield Started(training, given.folder, given.configuration, given.resumed_from)
     yield from training.steps()
     yield Completed(training.step)
 
 
 @explain_limits()
-def run_training(training: Training, actors: Sequence[Observer], watch: Watch) -> TrainingResult:
-    """Train to the end, and call all observers with every event.
+def run_training(training: Training, given: CallbackSettings) -> TrainingResult:
+    """Train to the end, and call all callbacks with every event.
 
-    Observers that only read are called before those that evaluate and save, so a step is recorded before
-    its consequences. Only rank 0 has a progress display and files.
-
-    Args:
-        training: the run.
-        actors: observers that evaluate, save, and end tasks early; called with every event, in order.
-        watch: logging and other observers.
+    Raises:
+        Stopped: a signal arrived; the step was completed, and a checkpoint was saved.
     """
-    history = HistoryWriter(training, watch.folder if is_main_process() else None)
+    history = HistoryWriter(training, given.folder if is_main_process() else None)
     # The meter is first: it computes the values that the others show.
-    meter = Meter(training, watch.every, history.seconds)
-    observers: list[Observer] = [
-        meter,
-        history,
-        *(watchers(watch.progress, watch.heading) if is_main_process() else ()),
-        RunLog(watch.with_epochs),
-        *watch.observers,
-        *actors,
-    ]
+    meter = Meter(training, given.every, history.seconds)
+    callbacks: list[Callback] = [meter, history, *standard_callbacks(training, given)]
 
     def log_due_steps() -> None:
         for line in meter.due():
-            notify(line, observers)
+            notify(line, callbacks)
 
     training.when_settled = log_due_steps
+    training.stop_request = given.stop_request
     recipe = training.recipe
     with collected_warnings() as collected, tf32(recipe.tf32), fixed_order(recipe.deterministic):
-        warned = collected if watch.warned is None else watch.warned
+        warned = collected if given.warned is None else given.warned
         try:
-            write_bad_rows(watch.folder, training.tasks)
-            for event in _events(training, watch):
-                notify(event, observers)
-                while warned:  # observers may warn too
-                    notify(Warned(training.step, warned.pop(0)), observers)
+            write_bad_rows(given.folder, training.tasks)
+            for event in _events(training, given):
+                notify(event, callbacks)
+                while warned:  # callbacks may warn too
+                    notify(Warned(training.step, warned.pop(0)), callbacks)
+                if isinstance(event, Step) and training.is_stopping:
+                    _stop(training, given, callbacks)
         except BaseException as error:
             reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "stopped"
             with suppress(Exception):  # the original error is the one to report
-                notify(Ended(training.step, reason), observers)
+                notify(Ended(training.step, reason), callbacks)
             # A notebook cell that was interrupted returns the partial result.
             if not (isinstance(error, Stopped) and is_notebook()):
                 raise
         else:
-            notify(Ended(training.step, "finished"), observers)
+            notify(Ended(training.step, "finished"), callbacks)
     steps = {task.name: task.step for task in training.tasks}
     planned = {task.name: task.expected_steps for task in training.tasks}
-    result = result_of(history.lines, steps, planned, history.seconds())
+    result = result_of(history.events, steps, planned, history.seconds())
     return replace(result, losses={**result.losses, **meter.means()})
+
+
+def _stop(training: Training, given: CallbackSettings, callbacks: Sequence[Callback]) -> None:
+    """Save a checkpoint, and stop because of a signal."""
+    for saved in [] if given.checkpoints is None else given.checkpoints.save(training.step):
+        notify(saved, callbacks)
+    # The signal may have reached only another rank.
+    number = (given.stop_request and given.stop_request.number) or signal.SIGTERM
+    if is_main_process():
+        name = signal.Signals(number).name
+        logger.warning("%s: stopped after global step %d; %s", name, training.step, given.resume_advice())
+    barrier()
+    raise Stopped(number)
 
 
 def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from palm.core.errors import StorageError
-from palm.core.files.door import make_folder, open_to_append
 from palm.core.files.fs import write_text
 from palm.core.files.untrusted import parse_json
 from palm.core.files.write_errors import wrap_write_errors
@@ -23,9 +22,9 @@ from palm.train.events import (
     Ended,
     Evaluated,
     Event,
-    Line,
     Planned,
     PlannedTask,
+    Recorded,
     Saved,
     Started,
     Warned,
@@ -40,40 +39,39 @@ HISTORY_VERSION = 1
 
 
 class HistoryWriter:
-    """An observer that keeps the lines of a run and writes each one to a file immediately.
+    """A callback that keeps the recorded events of a run and writes each one to a file immediately.
 
-    Checkpoints contain the number of lines, so a resumed run removes exactly the lines that came after the
-    checkpoint. If the file does not match the checkpoint, lines of later steps are removed.
+    Checkpoints contain the number of events, so a resumed run removes exactly those that came after the
+    checkpoint. If the file does not match the checkpoint, events of later steps are removed.
 
     Args:
-        training: the run; its checkpoints contain the number of lines.
-        folder: the folder of the file; None: lines are kept only in memory.
+        training: the run; its checkpoints contain the number of events.
+        folder: the folder of the file; None: events are kept only in memory.
 
     Attributes:
-        lines: all lines so far, including earlier parts of a resumed run.
+        events: all recorded events so far, including those of earlier parts of a resumed run.
     """
 
     def __init__(self, training: Training, folder: Path | None) -> None:
         self.folder = folder
-        self.lines: list[Line] = []
+        self.events: list[Recorded] = []
         self._kept: int | None = None
         self._file: IO[bytes] | None = None
         self._training = training
         training.attach("history", self)
-        if training.step > 0 and folder is not None:
-            self.lines = self._lines_before(read_lines(folder / HISTORY_FILE), training.step)
-        # The clock continues from the last line with a time, so the time between two parts does not count.
-        earlier = next((line["seconds"] for line in reversed(self.lines) if "seconds" in line), 0.0)
-        self._began = time.perf_counter() - earlier
+        if training.step > 0 and folder is not None and (folder / HISTORY_FILE).is_file():
+            self.events = self._events_before(read_events(folder / HISTORY_FILE), training.step)
+        # The clock continues from the last event with a time, so the time between two parts does not count.
+        self._began = time.perf_counter() - seconds_of(self.events)
 
-    def _lines_before(self, lines: list[Line], step: int) -> list[Line]:
-        """Return the lines up to the checkpoint that the run resumes from."""
+    def _events_before(self, events: list[Recorded], step: int) -> list[Recorded]:
+        """Return the events up to the checkpoint that the run resumes from."""
         kept = self._kept
-        if kept is None or len(lines) < kept or any(line["step"] > step for line in lines[:kept]):
-            return [line for line in lines if line["step"] <= step and line["event"] != Ended.recorded_as]
-        # A checkpoint counts the lines before its own, which is written after the checkpoint is on disk.
-        saved = [line for line in lines[kept : kept + 1] if line.get("kind") == "checkpoint"]
-        return lines[:kept] + [line for line in saved if line["step"] == step]
+        if kept is None or len(events) < kept or any(each.step > step for each in events[:kept]):
+            return [each for each in events if each.step <= step and not isinstance(each, Ended)]
+        # A checkpoint counts the events before its own, which is written after the checkpoint is on disk.
+        saved = [each for each in events[kept : kept + 1] if isinstance(each, Saved)]
+        return events[:kept] + [each for each in saved if (each.kind, each.step) == ("checkpoint", step)]
 
     def seconds(self) -> float:
         """Return the time since the run began, including earlier parts of a resumed run."""
@@ -89,31 +87,32 @@ class HistoryWriter:
         elif isinstance(event, Saved):
             event = replace(event, path=self._relative(event.path))
         # Warnings about the data are repeated when a run resumes.
-        is_known = isinstance(event, Warned) and event.message in [line.get("message") for line in self.lines]
-        if event.recorded_as and not is_known:
+        is_known = isinstance(event, Warned) and event.message in [
+            each.message for each in self.events if isinstance(each, Warned)
+        ]
+        if isinstance(event, Recorded) and not is_known:
             self._write(event)
         if isinstance(event, Ended):
             self.close()
 
     def _start(self, event: Started) -> None:
-        self.lines = self.lines or [_plan(event.training).as_line()]
+        self.events = self.events or [_plan(event.training)]
         if self.folder is not None:
             path = self.folder / HISTORY_FILE
             with wrap_write_errors(path):
-                make_folder(path.parent)
-                # Rewriting the file removes lines that were written after the checkpoint.
-                write_lines(path, self.lines)
-                self._file = open_to_append(path)
-        # Add the checkpoint's line if the run was killed between saving it and writing the line.
+                self.folder.mkdir(parents=True, exist_ok=True)
+                # Rewriting the file removes events that were written after the checkpoint.
+                write_events(path, self.events)
+                self._file = path.open("ab")
+        # Add the checkpoint's event if the run was killed between saving it and writing the line.
         if event.resumed_from is not None and self._is_inside(event.resumed_from):
             saved = Saved(event.training.step, "checkpoint", self._relative(event.resumed_from))
-            if saved.as_line() not in self.lines:
+            if saved not in self.events:
                 self._write(saved)
 
     def _write_draws(self) -> None:
         drawn = Drawn(self._training.step, {task.name: task.step for task in self._training.tasks})
-        last = next((line for line in reversed(self.lines) if line["event"] == Drawn.recorded_as), None)
-        if last != drawn.as_line():
+        if drawn != next((each for each in reversed(self.events) if isinstance(each, Drawn)), None):
             self._write(drawn)
 
     def _is_inside(self, path: Path) -> bool:
@@ -125,9 +124,8 @@ class HistoryWriter:
             return path
         return path.resolve().relative_to(self.folder.resolve())
 
-    def _write(self, event: Event) -> None:
-        line = event.as_line()
-        self.lines.append(line)
+    def _write(self, event: Recorded) -> None:
+        self.events.append(event)
         if self._file is None or self.folder is None:
             return
         # An error in writing the last line must not hide why the run ended, which may be a full disk.
@@ -136,7 +134,7 @@ class HistoryWriter:
             suppress(StorageError) if has_ended else nullcontext(),
             wrap_write_errors(self.folder / HISTORY_FILE),
         ):
-            self._file.write(_text(line).encode())
+            self._file.write(_line(event).encode())
             self._file.flush()
 
     def close(self) -> None:
@@ -147,12 +145,12 @@ class HistoryWriter:
             self._file = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of lines, JSON-ready."""
-        return {"lines": len(self.lines)}
+        """Return the number of events, JSON-ready."""
+        return {"events": len(self.events)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the number of lines after which the run resumes."""
-        self._kept = state["lines"]
+        """Restore the number of events after which the run resumes."""
+        self._kept = state["events"]
 
 
 def _plan(training: Training) -> Planned:
@@ -179,29 +177,26 @@ def _plan(training: Training) -> Planned:
     )
 
 
-def _text(line: Line) -> str:
-    return json.dumps(line, ensure_ascii=False) + "\n"
+def seconds_of(events: Sequence[Recorded]) -> float:
+    """Return the time of the last event that has one; 0 if there is none."""
+    found = (getattr(event, "seconds", None) for event in reversed(events))
+    return next((float(seconds) for seconds in found if seconds is not None), 0.0)
 
 
-def write_lines(path: Path, lines: Iterable[Line]) -> None:
-    """Replace a history atomically, so no line is lost if the process is killed.
+def _line(event: Recorded) -> str:
+    return json.dumps(event.as_line(), ensure_ascii=False) + "\n"
+
+
+def write_events(path: Path, events: Iterable[Recorded]) -> None:
+    """Replace a history atomically, so no event is lost if the process is killed.
 
     Raises:
         StorageError: the file cannot be written.
     """
-    write_text(path, "".join(map(_text, lines)), grows=True)
+    write_text(path, "".join(map(_line, events)), grows=True)
 
 
-def read_lines(path: Path) -> list[Line]:
-    """Return the lines of a history, as JSON; [] if there is no file.
-
-    Raises:
-        StorageError: the same as for `read_events`.
-    """
-    return [line for line, _ in _read(path)] if path.is_file() else []
-
-
-def read_events(path: Path) -> list[Event]:
+def read_events(path: Path) -> list[Recorded]:
     """Return the events of a history that this version of palm knows.
 
     An incomplete last line, left by a killed run, is ignored.
@@ -209,10 +204,10 @@ def read_events(path: Path) -> list[Event]:
     Raises:
         StorageError: the file cannot be read, a line is not an event, or a newer version of palm wrote it.
     """
-    return [event for _, event in _read(path) if event is not None]
+    return list(_read(path))
 
 
-def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
+def _read(path: Path) -> Iterator[Recorded]:
     try:
         written = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
     except OSError as error:
@@ -227,21 +222,16 @@ def _read(path: Path) -> Iterator[tuple[Line, Event | None]]:
             if number == len(written):
                 return
             raise _damaged(path, number, "not JSON", text) from None
-        if (
-            not isinstance(line, dict)
-            or not isinstance(line.get("step"), int)
-            or not isinstance(line.get("event"), str)
-        ):
-            raise _damaged(path, number, "not an event with a step", text)
         try:
             event = event_of(line)
         except ValueError as error:
-            raise _damaged(path, number, f"{line['event']!r} is damaged, {error}", text) from None
+            raise _damaged(path, number, str(error), text) from None
         if isinstance(event, Planned) and event.version > HISTORY_VERSION:
             raise StorageError(
                 f"{path} has version {event.version}, but this palm reads {HISTORY_VERSION}; use a newer palm"
             )
-        yield line, event
+        if event is not None:
+            yield event
 
 
 def _damaged(path: Path, number: int, cause: str, text: str) -> StorageError:

@@ -25,7 +25,7 @@ def palm_heading(logged: Logged) -> str:
 
 
 class StepLog:
-    """An observer that logs steps in PALM's format, followed by mean loss, learning rate and times."""
+    """A callback that logs steps in PALM's format, followed by mean loss, learning rate and times."""
 
     def __init__(self, heading: Heading = palm_heading) -> None:
         self.heading = heading
@@ -54,7 +54,7 @@ def clock(seconds: float) -> str:
 
 
 class RunLog:
-    """An observer that logs actual and planned steps, after epochs of the main task and at the end.
+    """A callback that logs actual and planned steps, after epochs of the main task and at the end.
 
     The main task is the first target.
     """

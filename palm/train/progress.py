@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from palm.core.logging import Progress, logger, shows_colour
+from palm.train.callbacks import Callback
 from palm.train.events import Ended, Evaluated, Event, Logged, Started
 from palm.train.logs import Heading, StepLog, log_first_rows, palm_heading
 from palm.train.loop import Step
@@ -14,8 +15,8 @@ from palm.train.loop import Step
 OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
-def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
-    """Return the observers that display a run's progress."""
+def progress_callbacks(progress: Progress, heading: Heading = palm_heading) -> list[Callback]:
+    """Return the callbacks that display a run's progress."""
     if progress == "auto":
         shown = logger.isEnabledFor(20)  # INFO
         can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
@@ -26,7 +27,7 @@ def watchers(progress: Progress, heading: Heading = palm_heading) -> list[Any]:
 
 
 class ProgressBars:
-    """An observer that shows all steps with the remaining time, and each task's steps, mean loss and scores.
+    """A callback that shows all steps with the remaining time, and each task's steps, mean loss and scores.
 
     The bar moves with every step; the values beside it change with logged steps and evaluations.
     """

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from palm.core.shown import aligned, shown_score
-from palm.train.events import Evaluated, Line, Logged, Saved, event_of
+from palm.train.events import Ended, Evaluated, Logged, Recorded, Saved
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,7 @@ class BestScores:
     """A task's best evaluation: its global step and its scores, those of the deciding metric first."""
 
     step: int
-    scores: Mapping[str, float | None]
+    scores: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class TrainingResult:
     """The result of a training.
 
     Args:
-        history: the lines of `history.jsonl`, parsed.
+        history: the events in `history.jsonl`.
         best: task -> its best evaluation; only tasks with dev data.
         steps: task -> number of its steps.
         planned: task -> number of its planned steps.
@@ -37,19 +36,20 @@ class TrainingResult:
         stages: task -> the last stage that trained it, in a run with stages.
     """
 
-    history: Sequence[Mapping[str, Any]]
+    history: Sequence[Recorded]
     best: Mapping[str, BestScores]
     steps: Mapping[str, int]
     planned: Mapping[str, int]
     paths: Mapping[str, str]
-    losses: Mapping[str, float | None]
+    losses: Mapping[str, float]
     seconds: float
     stages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_interrupted(self) -> bool:
         """True if the run was stopped before its end, for example by an interrupted cell, and can resume."""
-        return bool(self.history) and self.history[-1].get("reason") == "interrupted"
+        last = self.history[-1] if self.history else None
+        return isinstance(last, Ended) and last.reason == "interrupted"
 
     def rows(self) -> list[list[str]]:
         """Return the result as a table: a header, and one row per task."""
@@ -75,9 +75,8 @@ class TrainingResult:
         Args:
             folder: the folder of the run, to which saved paths are relative.
         """
-        events = [event_of(line) for line in self.history]
-        scores = {event.step: event.scores for event in events if isinstance(event, Evaluated)}
-        saved = [event for event in events if isinstance(event, Saved) and event.kind in MODELS]
+        scores = {event.step: event.scores for event in self.history if isinstance(event, Evaluated)}
+        saved = [event for event in self.history if isinstance(event, Saved) and event.kind in MODELS]
         # A path that was saved several times holds the last model.
         rows = [["task", "model", "at step", "score", "path"]]
         for path, event in {event.path: event for event in saved}.items():
@@ -104,31 +103,21 @@ KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
 
 
 def result_of(
-    lines: Sequence[Line],
+    events: Sequence[Recorded],
     steps: Mapping[str, int],
     planned: Mapping[str, int],
     seconds: float,
     stages: Mapping[str, str] = MappingProxyType({}),
 ) -> TrainingResult:
-    """Build the result from the lines of a run's history; for the other arguments see `TrainingResult`."""
+    """Build the result from the events of a run's history; for the other arguments see `TrainingResult`."""
     best: dict[str, BestScores] = {}
     paths: dict[str, str] = {}
-    losses: dict[str, float | None] = {}
-    for line in lines:
-        event = event_of(line)
+    losses: dict[str, float] = {}
+    for event in events:
         if isinstance(event, Logged):
-            losses[event.task] = line["mean_loss"]
+            losses[event.task] = event.mean_loss
         elif isinstance(event, Evaluated):
-            best |= {task: BestScores(event.step, line["scores"][task]) for task in event.best}
+            best |= {task: BestScores(event.step, event.scores[task]) for task in event.best}
         elif isinstance(event, Saved) and event.kind in KEYS:
-            paths[KEYS[event.kind].format(event.task)] = line["path"]
-    return TrainingResult(
-        history=tuple(lines),
-        best=best,
-        steps=steps,
-        planned=planned,
-        paths=paths,
-        losses=losses,
-        seconds=seconds,
-        stages=stages,
-    )
+            paths[KEYS[event.kind].format(event.task)] = event.path.as_posix()
+    return TrainingResult(tuple(events), best, steps, planned, paths, losses, seconds, stages)

@@ -33,7 +33,7 @@ STATE = "state.json"
 """For checkpoints: the prefix of their folders, their format, and the file with their position."""
 
 FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
-"""Folders of trackers. Trackers import from this package, so their own constants cannot be imported here."""
+"""Folders of loggers. Loggers import from this package, so their own constants cannot be imported here."""
 
 FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS, STAGES_RECORD)
 """Files of a run."""

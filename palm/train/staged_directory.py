@@ -17,8 +17,8 @@ from palm.core.files.manifest import is_sealed
 from palm.core.files.records import read_record
 from palm.core.files.untrusted import wrap_read_errors
 from palm.core.logging import logger
-from palm.train.events import Drawn, Ended, Line, Planned, Saved, StageStarted
-from palm.train.history import HISTORY_FILE, read_lines, write_lines
+from palm.train.events import Drawn, Ended, Logged, Planned, PlannedTask, Recorded, Saved, StageStarted
+from palm.train.history import HISTORY_FILE, read_events, seconds_of, write_events
 from palm.train.model_paths import BEST, LAST
 from palm.train.result import TrainingResult, result_of
 from palm.train.run_directory import RunDirectory, RunStart
@@ -126,75 +126,75 @@ class StagedDirectory:
                     linked_copy(source, place)
                     logger.info("%s: %s of stage %s is at %s", task, kind, stage, place)
 
-    def write_history(self) -> list[Line]:
-        """Write the lines of all stages so far to `history.jsonl`, as those of one run, and return them."""
-        recorded = ((stage, read_lines(self.folder(stage) / HISTORY_FILE)) for stage in self.stages)
+    def write_history(self) -> list[Recorded]:
+        """Write the events of all stages so far to `history.jsonl`, as those of one run, and return them."""
+        files = {stage: self.folder(stage) / HISTORY_FILE for stage in self.stages}
+        recorded = [(stage, read_events(file)) for stage, file in files.items() if file.is_file()]
         with wrap_read_errors(self.path / STAGES, " the histories of"):
-            lines = combined([(stage, lines) for stage, lines in recorded if lines])
-        write_lines(self.path / HISTORY_FILE, lines)
-        return lines
+            events = combined([(stage, events) for stage, events in recorded if events])
+        write_events(self.path / HISTORY_FILE, events)
+        return events
 
     def result(self, last: Mapping[str, str]) -> TrainingResult:
         """Return the result of the run; `last` maps each task to the last stage that trained it."""
-        lines = self.write_history()
-        planned = {name: task["expected_steps"] for name, task in lines[0]["tasks"].items()}
+        events = self.write_history()
+        start = events[0]
+        assert isinstance(start, Planned)
+        planned = {name: task.expected_steps for name, task in start.tasks.items()}
         steps = dict.fromkeys(planned, 0)
-        for line in lines:
-            steps |= line["steps"] if line["event"] == Drawn.recorded_as else {}
-        seconds = next((line["seconds"] for line in reversed(lines) if "seconds" in line), 0.0)
-        return result_of(lines, steps, planned, float(seconds), last)
+        for event in events:
+            steps |= event.steps if isinstance(event, Drawn) else {}
+        return result_of(events, steps, planned, seconds_of(events), last)
 
 
-def combined(stages: Sequence[tuple[str, Sequence[Line]]]) -> list[Line]:
-    """Combine the histories of stages: steps, rows and seconds are cumulative, every line names its stage.
+def combined(stages: Sequence[tuple[str, Sequence[Recorded]]]) -> list[Recorded]:
+    """Combine the histories of stages: steps, rows and seconds are cumulative.
 
     Args:
-        stages: (label, lines of the stage's run) in order.
+        stages: (label, events of the stage's run) in order.
     """
-    found: list[Line] = []
+    found: list[Recorded] = []
     before: dict[str, Any] = {"step": 0, "seconds": 0.0, "rows": 0, "tokens": 0}
-    counts: dict[str, int] = {}
-    plans: dict[str, dict[str, Any]] = {}
-    for number, (label, lines) in enumerate(stages):
-        start = next(line for line in lines if line["event"] == Planned.recorded_as)
-        if not found:
-            found.append({**start, "stages": [name for name, _ in stages]})
-        begun = StageStarted(before["step"], label, start["total_steps"])
-        found.append({**begun.as_line(), "tasks": start["tasks"]})
-        _add_plans(plans, start["tasks"])
+    counts: Mapping[str, int] = {}
+    plans = []
+    for number, (label, events) in enumerate(stages):
+        plan = next(event for event in events if isinstance(event, Planned))
+        plans.append(plan)
+        found.append(StageStarted(before["step"], label, plan.total_steps, plan.tasks))
+        own = [_moved(event, label, before, counts) for event in events if not isinstance(event, Planned)]
         is_last = number == len(stages) - 1
-        own = [_moved(line, label, before, counts) for line in lines if line["event"] != Planned.recorded_as]
-        found += [line for line in own if is_last or line["event"] != Ended.recorded_as]
+        found += [event for event in own if is_last or not isinstance(event, Ended)]
         # Every stage counts from 0; the totals of the stages before it are added.
-        counts = next((line["steps"] for line in reversed(own) if line["event"] == Drawn.recorded_as), counts)
-        before = {
-            name: max([line[name] for line in own if name in line], default=value)
-            for name, value in before.items()
-        }
-    if found:
-        total = sum(line["total_steps"] for line in found if line["event"] == StageStarted.recorded_as)
-        found[0] |= {"tasks": plans, "total_steps": total}
-    return found
+        counts = next((event.steps for event in reversed(own) if isinstance(event, Drawn)), counts)
+        totals = {name: [getattr(event, name, None) or 0 for event in own] for name in before}
+        before = {name: max([value, *totals[name]]) for name, value in before.items()}
+    return [_plan_of_all(plans, [label for label, _ in stages]), *found] if plans else []
 
 
-def _add_plans(plans: dict[str, dict[str, Any]], tasks: Mapping[str, dict[str, Any]]) -> None:
-    for name, plan in tasks.items():
-        known = plans.setdefault(name, {**plan, "expected_steps": 0})
-        known["expected_steps"] += plan["expected_steps"]
-        known["is_target"] = known["is_target"] or plan["is_target"]
+def _plan_of_all(plans: Sequence[Planned], labels: Sequence[str]) -> Planned:
+    tasks: dict[str, PlannedTask] = {}
+    for name, task in ((name, task) for plan in plans for name, task in plan.tasks.items()):
+        known = tasks.get(name, replace(task, expected_steps=0))
+        tasks[name] = replace(
+            known,
+            expected_steps=known.expected_steps + task.expected_steps,
+            is_target=known.is_target or task.is_target,
+        )
+    total = sum(plan.total_steps for plan in plans)
+    return replace(plans[0], tasks=tasks, total_steps=total, stages=labels)
 
 
-def _moved(line: Line, label: str, before: Mapping[str, Any], counts: Mapping[str, int]) -> Line:
-    """Return a line of a stage as a line of the whole run."""
-    moved = {name: line[name] + value for name, value in before.items() if name in line}
-    if "seconds" in moved:
-        moved["seconds"] = round(moved["seconds"], 3)
-    if "task_step" in line:
-        moved["task_step"] = line["task_step"] + counts.get(line["task"], 0)
-    if line["event"] == Drawn.recorded_as:
-        moved["steps"] = {**counts} | {
-            task: steps + counts.get(task, 0) for task, steps in line["steps"].items()
-        }
-    if line["event"] == Saved.recorded_as and not Path(line["path"]).is_absolute():
-        moved["path"] = f"{STAGES}/{label}/{line['path']}"
-    return {**line, **moved, "stage": label}
+def _moved(event: Recorded, label: str, before: Mapping[str, Any], counts: Mapping[str, int]) -> Recorded:
+    """Return an event of a stage as one of the whole run."""
+    moved: dict[str, Any] = {
+        name: round(own + value, 3)
+        for name, value in before.items()
+        if (own := getattr(event, name, None)) is not None
+    }
+    if isinstance(event, Logged):
+        moved["task_step"] = event.task_step + counts.get(event.task, 0)
+    elif isinstance(event, Drawn):
+        moved["steps"] = {**counts, **{name: n + counts.get(name, 0) for name, n in event.steps.items()}}
+    elif isinstance(event, Saved) and not event.path.is_absolute():
+        moved["path"] = Path(STAGES, label, event.path)
+    return replace(event, **moved)

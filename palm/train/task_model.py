@@ -308,8 +308,8 @@ class TaskModel:
     def save(
         self,
         folder: str | Path,
-        run: dict[str, Any] | None = None,
-        training: dict[str, Any] | None = None,
+        run: Mapping[str, Any] | None = None,
+        training: Mapping[str, Any] | None = None,
         *,
         overwrite: bool = False,
     ) -> None:

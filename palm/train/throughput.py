@@ -20,7 +20,7 @@ DECAY = 0.98
 
 
 class Meter:
-    """An observer that returns the values of every `every`-th step as events.
+    """A callback that returns the values of every `every`-th step as events.
 
     Running means are sums on the device. From a GPU, the values of a step are read with the next event or
     when the run is settled, so no step waits for them.

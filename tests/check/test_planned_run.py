@@ -15,6 +15,7 @@ from palm.config import settings_of
 from palm.controller.plan import TASK_PARTS
 from palm.controller.settings import RunSettings
 from palm.mixing import MIXINGS
+from palm.train.events import StageStarted
 from palm.train.loop import Step
 from palm.train.task import Task
 
@@ -54,7 +55,7 @@ NOT_PLANNED = {
     *("task_instance", "balance", "task_reuse_tag", "backbone"),
     *("backbone_config_path", "pretrain_path", "start_from", "reset", "save_path", "optimizer"),
     *("lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "print_every_n_steps", "progress"),
-    *("quiet", "verbose", "callbacks", "trackers", "keep_last_n", "best_by", "early_stopping_by", "resume"),
+    *("quiet", "verbose", "callbacks", "loggers", "keep_last_n", "best_by", "early_stopping_by", "resume"),
     *("eval_every_epoch", "eval_every_n_steps", "save_every_n_steps", "save_infermodel_every_n_steps"),
     *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device", "parallel"),
     *("process_group_timeout", "precision", "tf32", "deterministic", "activation_checkpointing"),
@@ -134,9 +135,9 @@ def test_the_steps_of_stages_are_those_of_their_runs(tmp_path: Path) -> None:
     found = check(config, measure=False)
     (told,) = (problem.message for problem in found.problems if problem.code == "stages")
     result = palm.Controller(config, argv=[]).train()
-    planned = [line["tasks"] for line in result.history if line["event"] == "stage"]
+    planned = [line.tasks for line in result.history if isinstance(line, StageStarted)]
     assert len(planned) == 2
     for stage in planned:
-        expected = ", ".join(f"{name} {plan['expected_steps']}" for name, plan in stage.items())
+        expected = ", ".join(f"{name} {plan.expected_steps}" for name, plan in stage.items())
         assert expected in told
-    assert [line["total_steps"] for line in result.history if line["event"] == "stage"] == [7, 6]
+    assert [line.total_steps for line in result.history if isinstance(line, StageStarted)] == [7, 6]

@@ -15,6 +15,7 @@ from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.core.files.manifest import verify
 from palm.core.files.untrusted import read_json
+from palm.train.task_model import TaskModel
 
 
 def with_dev(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -167,3 +168,19 @@ def test_predict_takes_a_list(run: tuple[Path, list[str]], texts: Any) -> None:
     model = palm.load_model(run[0] / "out" / "cls")
     with pytest.raises(DataError, match=r"predict.*\blist\b"):
         model.predict(texts)
+
+
+def test_an_evaluation_writes_each_model_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", "match", eval_every_n_steps=5, max_steps=5)
+    for task in config["tasks"].values():
+        task["dev_file"] = task["train_file"]
+    written = []
+    write = TaskModel._write
+    monkeypatch.setattr(TaskModel, "_write", lambda *given: written.append(given[0].task) or write(*given))
+    palm.Controller(config, argv=[]).train()
+    # The model of match is that of its last step, which is an earlier one.
+    assert written == ["match", "cls", "match"]
+    places = [Path("cls", "best_model"), Path("cls", "infer_model"), Path("best", "cls")]
+    best, *others = (tmp_path / "out" / place / "model.safetensors" for place in places)
+    assert all(other.samefile(best) for other in others)

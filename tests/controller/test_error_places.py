@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({}, {"private_layers": 7}, "cls.yaml:6"),
         ({"stages": []}, {}, "config.yaml:15"),
         ({"stages": [{"name": "a"}, {"name": "a"}]}, {}, "config.yaml:15"),
-        ({"trackers": "nope"}, {}, "config.yaml:15"),
+        ({"loggers": "nope"}, {}, "config.yaml:15"),
         ({"callbacks": "nope.Call"}, {}, "config.yaml:15"),
         ({"callbacks": "Call"}, {}, "config.yaml:15"),
     ],

@@ -89,14 +89,14 @@ def test_a_full_disk_says_what_is_whole_and_how_to_resume(
 def test_a_disk_that_is_full_at_the_first_line_of_the_history_is_reported_in_the_same_words(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    well = os.open
+    well = Path.open
 
-    def full(path: Any, flags: int, *args: Any, **settings: Any) -> int:
-        if str(path).endswith("history.jsonl") and flags & os.O_APPEND:
+    def full(path: Path, mode: str = "r", *args: Any, **settings: Any) -> Any:
+        if path.name == "history.jsonl" and mode == "ab":
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return well(path, flags, *args, **settings)
+        return well(path, mode, *args, **settings)
 
     run = controller(folder, "cls", num_epochs=1)
-    monkeypatch.setattr(os, "open", full)
+    monkeypatch.setattr(Path, "open", full)
     with pytest.raises(StorageError, match=r"history\.jsonl: .*full"):
         run.train()

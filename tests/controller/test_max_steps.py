@@ -12,6 +12,7 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.mixing import Annealed, MixRatio, TaskProgress
+from palm.train.events import Logged, Saved
 from palm.train.planning import StepPlan
 
 A = TaskProgress(name="a", mix_ratio=1.0, rows=40, steps_per_epoch=10)
@@ -67,7 +68,8 @@ def test_the_schedule_ends_and_targets_are_saved_at_max_steps(draws: str, tmp_pa
     assert (training.total_steps, training.recipe.schedule(9)) == (9, 0.0)
     result = controller.train()
     assert sum(result.steps.values()) <= 9
-    saved = {line["task"]: line["step"] for line in result.history if line.get("kind") == "target"}
+    models = [event for event in result.history if isinstance(event, Saved) and event.kind == "target"]
+    saved = {event.task: event.step for event in models}
     assert saved.keys() == {"cls", "match"}
     assert max(saved.values()) <= 9
     for task in ("cls", "match"):
@@ -78,11 +80,11 @@ def test_a_run_continues_to_its_max_steps_and_not_to_others(tmp_path: Path) -> N
     tiny.write_files(tmp_path)
     config = tiny.config(tmp_path, "cls", "match", max_steps=9, save_every_n_steps=4, lr_scheduler="linear")
     whole = Controller(config, argv=[]).train()
-    losses = {line["step"]: line["loss"] for line in whole.history if line["event"] == "step"}
+    losses = {line.step: line.loss for line in whole.history if isinstance(line, Logged)}
     resumed = Controller(
         {**config, "save_path": str(tmp_path / "second"), "resume": str(tmp_path / "out" / "step_4")}, argv=[]
     ).train()
-    again = {line["step"]: line["loss"] for line in resumed.history if line["event"] == "step"}
+    again = {line.step: line.loss for line in resumed.history if isinstance(line, Logged)}
     assert again.keys() >= {5}
     assert {step: losses[step] for step in again} == again
     with pytest.raises(StorageError) as caught:  # its learning rate would fall otherwise

@@ -58,14 +58,14 @@ def test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_
         first.train()
     assert [word for word in ("resume: auto", "overwrite: true") if word not in str(caught.value)] == []
     anew = controller(folder, overwrite=True).train()
-    assert (anew.steps, anew.history[0]["step"]) == ({"cls": 10}, 0)
+    assert (anew.steps, anew.history[0].step) == ({"cls": 10}, 0)
     assert re.search(r"replacing .*step_3", caplog.text)
 
 
 def test_an_interrupted_stage_is_the_last(folder: Path) -> None:
     stages = [{"name": "one"}, {"name": "two"}]
     result = controller(folder, stages=stages).train([interrupt])
-    assert (result.is_interrupted, result.history[-1]["step"]) == (True, 3)
+    assert (result.is_interrupted, result.history[-1].step) == (True, 3)
     assert not (folder / "out/stages/2-two").exists()
     resumed = controller(folder, stages=stages, resume="auto").train()
     assert (resumed.is_interrupted, resumed.steps) == (False, {"cls": 20})

@@ -17,8 +17,8 @@ from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.export import to_hugging_face
-from palm.train.events import Ended, Event, Logged
-from palm.train.history import write_lines
+from palm.train.events import Ended, Logged, Recorded
+from palm.train.history import write_events
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +90,8 @@ def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.
     shutil.copytree(run, folder)
     for place in ("cls/best_model", "best/cls", "cls/infer_model.step4", "cls/infer_model.step12"):
         shutil.copytree(run / "cls" / "infer_model", folder / place)
-    events: list[Event] = [Logged(18, "cls"), Logged(19, "mrc"), Ended(20, "interrupted")]
-    write_lines(folder / "history.jsonl", [event.as_line() for event in events])
+    events: list[Recorded] = [Logged(18, "cls"), Logged(19, "mrc"), Ended(20, "interrupted")]
+    write_events(folder / "history.jsonl", events)
     facts = told(folder, capsys)
     assert facts["models"] == {
         "best": ["cls/best_model"],

@@ -22,8 +22,8 @@ from palm.core.files.tensors import load_tensors
 from palm.core.numerics.rng import generator
 from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
-from palm.train.events import Event
-from palm.train.history import HISTORY_FILE, read_lines
+from palm.train.events import Evaluated, Event
+from palm.train.history import HISTORY_FILE, read_events
 from palm.train.loop import Step, Training
 from palm.train.model import outputs_of
 
@@ -100,10 +100,8 @@ def with_dev(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
 
 def history(folder: Path) -> list[dict[str, Any]]:
     """Step and scores of every evaluation."""
-    lines = read_lines(folder / "out" / HISTORY_FILE)
-    return [
-        {name: line[name] for name in ("step", "scores")} for line in lines if line["event"] == "evaluation"
-    ]
+    events = read_events(folder / "out" / HISTORY_FILE)
+    return [{"step": each.step, "scores": each.scores} for each in events if isinstance(each, Evaluated)]
 
 
 def observed(config: dict[str, Any], **kwargs: Any) -> list[float]:
@@ -289,7 +287,7 @@ def test_dev_data_that_cannot_be_used_is_found_before_the_first_step(folder: Pat
     assert not (folder / "out" / "cls").exists()
 
 
-def test_a_loop_of_ones_own_evaluates_with_an_observer(folder: Path) -> None:
+def test_a_loop_of_ones_own_evaluates_with_a_callback(folder: Path) -> None:
     training = palm.Controller(with_dev(folder, "cls"), argv=[]).training()
     evaluator = palm.Evaluator(training, every=5)
     found = [found for step in training.steps() if (found := evaluator(step))]

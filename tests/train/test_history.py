@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import palm
-from helpers.watching import controller, timeless
+from helpers.callbacks import controller, timeless
 from palm.train.events import (
     RECORDED,
     Drawn,
@@ -27,7 +27,7 @@ from palm.train.events import (
     Warned,
     event_of,
 )
-from palm.train.history import read_events, read_lines, write_lines
+from palm.train.history import read_events, write_events
 from palm.train.result import TrainingResult
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ KILLED = """
 import sys
 from pathlib import Path
 sys.path.insert(0, "tests")
-from helpers.watching import Killer, controller
+from helpers.callbacks import Killer, controller
 controller(Path(sys.argv[1])).train(callbacks=[Killer(26)])
 """
 
@@ -173,9 +173,8 @@ EVENTS: list[Event] = [
 def test_every_event_with_a_line_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert {type(event) for event in EVENTS} == set(RECORDED.values())
     path = tmp_path / "history.jsonl"
-    write_lines(path, [event.as_line() for event in EVENTS])
+    write_events(path, EVENTS)
     assert read_events(path) == EVENTS
-    assert read_lines(path) == [event.as_line() for event in EVENTS]
 
 
 def test_numbers_that_are_not_finite_are_null() -> None:
@@ -215,18 +214,18 @@ def test_a_damaged_line_is_named_with_its_cause(tmp_path: Path, line: str, words
     path = tmp_path / "history.jsonl"
     text = json.dumps(Drawn(1, {"a": 1}).as_line())
     path.write_text(f"{text}\n{line}\n{text}\n", encoding="utf-8")
-    for read in (read_lines, read_events):
-        with pytest.raises(palm.StorageError) as caught:
-            read(path)
-        assert str(path) in str(caught.value)
-        assert all(word in str(caught.value) for word in words)
+    with pytest.raises(palm.StorageError) as caught:
+        read_events(path)
+    assert str(path) in str(caught.value)
+    assert all(word in str(caught.value) for word in words)
 
 
 def test_a_last_line_that_a_kill_cut_off_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    whole = Warned(1, "größer").as_line()
-    for end in range(1, len(torn := json.dumps(whole, ensure_ascii=False).encode())):
-        path.write_bytes(json.dumps(whole).encode() + b"\n" + torn[:end])
-        assert read_lines(path) == [whole]
+    whole = Warned(1, "größer")
+    line = json.dumps(whole.as_line(), ensure_ascii=False).encode()
+    for end in range(1, len(line)):
+        path.write_bytes(line + b"\n" + line[:end])
+        assert read_events(path) == [whole]
     path.write_bytes(b"")
-    assert read_lines(path) == read_lines(tmp_path / "none") == []
+    assert read_events(path) == []

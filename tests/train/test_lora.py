@@ -18,6 +18,7 @@ from palm.pretrained import from_ours
 from palm.pretrained.peft import read_adapters, write_adapters
 from palm.report.inspection import inspect_directory
 from palm.train.checkpoint import load_checkpoint, save_checkpoint, trained_weights
+from palm.train.events import Evaluated
 from palm.train.loop import Training
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}
@@ -192,7 +193,7 @@ def test_a_saved_model_is_merged_and_its_small_directory_is_the_same_on_the_base
     whole = palm.load_model(saved, precision="fp32")
     small = palm.load_model(saved / "lora", precision="fp32")
     assert all(value.equal(small.weights()[name]) for name, value in whole.weights().items())
-    scores = [line["scores"]["cls"] for line in result.history if line["event"] == "evaluation"]
+    scores = [line.scores["cls"] for line in result.history if isinstance(line, Evaluated)]
     assert controller.evaluate("cls", saved / "lora") == pytest.approx(scores[-1])
     assert not (folder / "out" / "mlm" / "infer_model" / "lora").exists()
     pretrained = palm.load_model(base).backbone

@@ -13,6 +13,7 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.train.checkpoint import load_checkpoint, save_checkpoint, trained_weights
+from palm.train.events import Evaluated
 from palm.train.loop import Training
 from palm.train.train_step import sum_of_losses
 
@@ -109,8 +110,8 @@ def test_a_saved_model_is_whole_and_predicts_what_the_run_would(folder: Path) ->
         layers["match"]["layers.1.ffn.inner.weight"], layers["mlm"]["layers.1.ffn.inner.weight"]
     )
     scores = controller.evaluate("cls", folder / "out" / "cls" / "infer_model")
-    evaluations = [line for line in controller.train().history if line["event"] == "evaluation"]
-    assert evaluations[-1]["scores"]["cls"] == pytest.approx(scores)
+    evaluations = [line for line in controller.train().history if isinstance(line, Evaluated)]
+    assert evaluations[-1].scores["cls"] == pytest.approx(scores)
 
 
 def test_own_layers_lie_where_the_shared_ones_of_their_height_lie(folder: Path) -> None:

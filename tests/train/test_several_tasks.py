@@ -18,6 +18,7 @@ from palm.controller.controller import Controller
 from palm.mixing import MixRatio, TaskProgress
 from palm.mixing.draws import draw_tasks, inclusion_probabilities, planned_updates
 from palm.train.checkpoint import load_checkpoint, save_checkpoint
+from palm.train.events import Logged
 from palm.train.loop import Training
 from palm.train.recipe import identity
 from palm.train.train_step import sum_of_losses
@@ -136,9 +137,9 @@ def test_a_run_of_several_tasks_a_step_ends_when_its_targets_have_had_their_step
     both = Controller(tiny.config(folder, "cls", "match", tasks_per_step="all"), argv=[])
     result = both.train()
     assert result.steps == {"cls": 20, "match": 20}
-    lines = [line for line in result.history if line["event"] == "step"]
-    assert [(line["step"], line["task"]) for line in lines[:2]] == [(5, "cls"), (5, "match")]
-    assert max(line["step"] for line in result.history) == 20
+    lines = [line for line in result.history if isinstance(line, Logged)]
+    assert [(line.step, line.task) for line in lines[:2]] == [(5, "cls"), (5, "match")]
+    assert max(line.step for line in result.history) == 20
     assert (folder / "out" / "match" / "infer_model").is_dir()
 
 

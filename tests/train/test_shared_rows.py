@@ -138,7 +138,7 @@ def test_both_doors_share_rows(folder: Path) -> None:
     made["tasks"]["intent"]["dev_file"] = made["tasks"]["intent"]["train_file"]
     result = Controller(made, argv=[]).train()
     assert result.steps == {"slot": 20, "intent": 20}
-    assert max(line["step"] for line in result.history) == 20
+    assert max(line.step for line in result.history) == 20
 
     slot_reader, intent_reader = article.readers(folder)
     ernie = palm.backbone.ERNIE.from_config(article.CONFIG)

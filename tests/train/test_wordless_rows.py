@@ -10,6 +10,7 @@ import pytest
 import palm
 from helpers import tiny
 from palm.controller.controller import Controller
+from palm.train.events import Evaluated
 
 WORDLESS = "\u200b"
 
@@ -37,14 +38,13 @@ def test_a_dev_row_without_a_word_is_passed_over_and_reported_once(
 ) -> None:
     with caplog.at_level("WARNING", "palm"):
         found = trained(folder, "holes.tsv")
-    (told,) = [message for message in caplog.messages if f"{folder / 'holes.tsv'}:10" in message]
-    assert "2 rows of 10" in told
-    lines = [line for line in found.history if line["event"] == "evaluation"]
+    assert len([message for message in caplog.messages if f"{folder / 'holes.tsv'}:10" in message]) == 1
+    lines = [line for line in found.history if isinstance(line, Evaluated)]
     assert len(lines) == 2  # once an epoch
-    expected = [line for line in trained(folder, "dev.tsv").history if line["event"] == "evaluation"]
+    expected = [line for line in trained(folder, "dev.tsv").history if isinstance(line, Evaluated)]
     for line, other in zip(lines, expected, strict=True):
-        assert line["scores"] == other["scores"]
-        assert line["dev_loss"] == pytest.approx(other["dev_loss"])
+        assert line.scores == other.scores
+        assert line.dev_loss == pytest.approx(other.dev_loss)
 
 
 def test_a_file_without_any_word_has_no_score(folder: Path) -> None:
@@ -53,9 +53,8 @@ def test_a_file_without_any_word_has_no_score(folder: Path) -> None:
     scores = model.evaluate(folder / "none.tsv")
     assert all(math.isnan(value) for value in scores.values())
     found = trained(folder, "none.tsv")
-    assert [line["scores"]["mlm"] for line in found.history if line["event"] == "evaluation"] == 2 * [
-        {"perplexity": None, "word_accuracy": None}
-    ]
+    scores = [event.scores["mlm"] for event in found.history if isinstance(event, Evaluated)]
+    assert [list(map(math.isnan, each.values())) for each in scores] == 2 * [[True, True]]
 
 
 def test_every_row_has_a_prediction_though_nothing_was_hidden(folder: Path) -> None:

@@ -30,9 +30,9 @@ from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot
 from palm.train.events import Saved
+from palm.train.loggers.base import Logger
 from palm.train.run_directory import RunDirectory
 from palm.train.run_names import FOLDERS
-from palm.train.trackers.tracker import Tracker
 
 CANARY = "a red secret door"
 
@@ -305,21 +305,21 @@ def test_a_foreign_model_opens_nothing_that_its_description_names(foreign: Path,
     assert any(str(model) in name for name in names)
 
 
-def test_a_card_that_is_a_link_is_not_sent_to_a_tracker(
+def test_a_card_that_is_a_link_is_not_sent_to_a_logger(
     foreign: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Tracker, "__abstractmethods__", frozenset())
-    tracker = Tracker("mine", foreign)  # type: ignore[abstract]
-    tracker(Saved(1, "target", foreign / "cls" / "infer_model", "cls"))
-    assert [name for name, _ in tracker.texts()] == ["cls_model_card"]
+    monkeypatch.setattr(Logger, "__abstractmethods__", frozenset())
+    logger = Logger("mine", foreign)  # type: ignore[abstract]
+    logger(Saved(1, "target", foreign / "cls" / "infer_model", "cls"))
+    assert [name for name, _ in logger.texts()] == ["cls_model_card"]
     linked(foreign, "cls/infer_model/README.md")
-    assert list(tracker.texts()) == []
+    assert list(logger.texts()) == []
 
 
-@pytest.mark.parametrize("tracker", FOLDERS)
-def test_a_tracker_writes_into_no_folder_that_is_a_link(foreign: Path, tracker: str) -> None:
-    (foreign / tracker).symlink_to(foreign.parent)
-    with pytest.raises(StorageError, match=tracker):
+@pytest.mark.parametrize("logger", FOLDERS)
+def test_a_logger_writes_into_no_folder_that_is_a_link(foreign: Path, logger: str) -> None:
+    (foreign / logger).symlink_to(foreign.parent)
+    with pytest.raises(StorageError, match=logger):
         RunDirectory(foreign, ["cls"], ["cls"], resume="auto").check()
 
 

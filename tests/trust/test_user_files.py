@@ -40,7 +40,7 @@ from palm.core.invocation import START
 from palm.export.convert import convert
 from palm.predict.loading import load_model
 from palm.reader.predictions import write_records
-from palm.train.history import write_lines
+from palm.train.history import write_events
 from palm.train.loop import Step
 from palm.train.run_directory import RunDirectory
 from palm.train.run_lock import only_run_in
@@ -245,7 +245,7 @@ def test_no_python_takes_modules_of_the_working_directory(tmp_path: Path, python
 
 WRITING: dict[str, Callable[[Path], object]] = {
     "a text": lambda file: write_text(file, "new"),
-    "a history": lambda file: write_lines(file, []),
+    "a history": lambda file: write_events(file, []),
     "predictions": lambda file: write_records([{"label": 1}], file.parent),
 }
 

@@ -20,7 +20,7 @@ from palm.core.logging import logger
 from palm.core.signals import Stopped
 from palm.experiments.grid.folder import CONFIGURATION, LOG, OUT, RESULT, Grid, GridRun, Result
 from palm.train.events import Logged
-from palm.train.history import HISTORY_FILE, read_lines
+from palm.train.history import HISTORY_FILE, read_events
 
 POLL_SECONDS = 0.1
 REPORT_SECONDS = 60.0
@@ -120,8 +120,9 @@ class Pool:
 
     def _describe_progress(self, run: GridRun) -> str:
         """Describe the last step that a run has recorded."""
-        lines = read_lines(self.grid.folder(run.name) / OUT / HISTORY_FILE)
-        steps = [line["step"] for line in lines if line["event"] == Logged.recorded_as]
+        history = self.grid.folder(run.name) / OUT / HISTORY_FILE
+        events = read_events(history) if history.is_file() else []
+        steps = [event.step for event in events if isinstance(event, Logged)]
         of = f" of {run.steps}" if run.steps else ""
         return f"{run.name}: step {steps[-1] if steps else 0}{of}"
 

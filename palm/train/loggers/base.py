@@ -1,4 +1,4 @@
-"""The data for trackers: curves, settings as YAML, a table of results, and model cards."""
+"""The data for loggers: curves, settings as YAML, a table of results, and model cards."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from palm.core.files.door import is_plain
 from palm.core.files.write_errors import wrap_write_errors
 from palm.train.events import Ended, Evaluated, Event, Logged, Saved, Started
 from palm.train.loop import Step
+
+ID = "run_id"
+"""The file in the folder of a logger with the id of the run."""
 
 MAX_LENGTH = 500
 """Maximum length of a parameter's value, the limit of older versions of MLflow."""
@@ -58,12 +61,12 @@ def parameters_of(configuration: Mapping[str, Any], place: str = "") -> dict[str
     return found
 
 
-class Tracker(ABC):
-    """Base class of trackers: observers that pass on points of curves, and a summary at the end.
+class Logger(ABC):
+    """Base class of loggers: callbacks that pass on points of curves, and a summary at the end.
 
     Args:
-        name: the name of the tracker.
-        folder: the folder of the run; the tracker's data is in `<folder>/<name>`.
+        name: the name of the logger.
+        folder: the folder of the run; its data is in `<folder>/<name>`.
 
     Attributes:
         step: the global step of the last event.
@@ -81,6 +84,15 @@ class Tracker(ABC):
         self.best: dict[str, tuple[int, Mapping[str, float]]] = {}
         self.cards: dict[str, Path] = {}
 
+    def earlier_id(self) -> str | None:
+        """Return the id under which the run was logged before it resumed; None for a new run."""
+        file = self.folder / ID
+        return file.read_text(encoding="utf-8") if self.step and file.is_file() else None
+
+    def keep_id(self, run: str) -> None:
+        """Store the id for a resumed run."""
+        (self.folder / ID).write_text(run, encoding="utf-8")
+
     def __call__(self, event: Event) -> None:
         with wrap_write_errors(self.folder):
             self._record(event)
@@ -88,6 +100,7 @@ class Tracker(ABC):
     def _record(self, event: Event) -> None:
         self.step = step_of(event)
         if isinstance(event, Started):
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.start(event)
         elif isinstance(event, Evaluated):
             self.best |= {task: (event.step, event.scores[task]) for task in event.best}

@@ -1,21 +1,19 @@
-"""The tracker for TensorBoard: curves, settings, results and model cards in `<folder>/tensorboard`."""
+"""The logger for TensorBoard: curves, settings, results and model cards in `<folder>/tensorboard`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from palm.core.files.door import make_folder
 from palm.train.events import Ended, Started
-from palm.train.trackers.tracker import Tracker, settings_text
+from palm.train.loggers.base import Logger, settings_text
 
 
-class TensorBoard(Tracker):
-    """A tracker that writes event files."""
+class TensorBoard(Logger):
+    """A logger that writes event files."""
 
     def start(self, event: Started) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        make_folder(self.folder)
         # A resumed run removes the points after its checkpoint.
         purged = {"purge_step": self.step + 1} if self.step else {}
         self.writer = SummaryWriter(str(self.folder), **purged)

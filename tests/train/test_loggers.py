@@ -1,4 +1,4 @@
-"""Trackers get the curves, the settings and the results of a run, and keep them on this machine."""
+"""Loggers get the curves, the settings and the results of a run, and keep them on this machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers.watching import controller, timeless
+from helpers.callbacks import controller, timeless
 from palm.core.errors import ConfigError, StorageError
 from palm.train.events import Ended, Event, Started
+from palm.train.loggers import LOGGERS, logger_problems
+from palm.train.loggers.base import Logger
 from palm.train.loop import Step
-from palm.train.trackers import TRACKERS, tracker_problems
-from palm.train.trackers.tracker import Tracker
 
 
 def needs(package: str) -> pytest.MarkDecorator:
@@ -31,7 +31,7 @@ def curve(folder: Path, task: str, name: str) -> dict[int, float]:
 def test_tensorboard_has_the_curves_of_the_history(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    controller(tmp_path, trackers=["tensorboard"]).train()
+    controller(tmp_path, loggers=["tensorboard"]).train()
     found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     found.Reload()
     for name in ("loss", "mean_loss", "grad_norm"):
@@ -51,16 +51,16 @@ def test_tensorboard_has_the_curves_of_the_history(tmp_path: Path) -> None:
 
 
 @needs("tensorboard")
-def test_a_file_in_place_of_the_trackers_folder_is_named(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_loggers_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "tensorboard").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match=f"cannot write {tmp_path / 'out' / 'tensorboard'}: "):
-        controller(tmp_path, trackers=["tensorboard"]).train()
+        controller(tmp_path, loggers=["tensorboard"]).train()
     assert (tmp_path / "out" / "tensorboard").read_text(encoding="utf-8") == "mine"
 
 
-class FullDisk(Tracker):
-    """A tracker whose disk is full after the first points."""
+class FullDisk(Logger):
+    """A logger whose disk is full after the first points."""
 
     def start(self, event: Started) -> None:
         pass
@@ -72,10 +72,10 @@ class FullDisk(Tracker):
         pass
 
 
-def test_a_disk_that_is_full_for_a_tracker_is_named(tmp_path: Path) -> None:
-    tracker = FullDisk("curves", tmp_path / "out")
+def test_a_disk_that_is_full_for_a_logger_is_named(tmp_path: Path) -> None:
+    logger = FullDisk("curves", tmp_path / "out")
     with pytest.raises(StorageError, match=f"cannot write {tmp_path / 'out' / 'curves'}: the disk is full"):
-        controller(tmp_path).train(callbacks=[tracker])
+        controller(tmp_path).train(callbacks=[logger])
 
 
 class Breaks:
@@ -97,10 +97,10 @@ def test_a_resumed_run_continues_with_its_curves(tmp_path: Path, monkeypatch: py
 
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
-    trackers = ["tensorboard", "mlflow"]
+    loggers = ["tensorboard", "mlflow"]
     with pytest.raises(RuntimeError, match="broken"):
-        controller(tmp_path, trackers=trackers).train(callbacks=[Breaks(27)])
-    controller(tmp_path, trackers=trackers, resume="auto").train()
+        controller(tmp_path, loggers=loggers).train(callbacks=[Breaks(27)])
+    controller(tmp_path, loggers=loggers, resume="auto").train()
     found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     found.Reload()
     history = curve(tmp_path, "cls", "loss")
@@ -122,7 +122,7 @@ def test_mlflow_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytes
 
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
-    controller(tmp_path, trackers=["mlflow"]).train()
+    controller(tmp_path, loggers=["mlflow"]).train()
     client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("palm")
     assert experiment is not None
@@ -137,7 +137,7 @@ def test_mlflow_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytes
 @needs("trackio")
 def test_trackio_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    controller(tmp_path, trackers=["trackio"]).train()
+    controller(tmp_path, loggers=["trackio"]).train()
     import trackio
 
     logs = trackio.SQLiteStorage.get_logs("palm", "out")
@@ -150,8 +150,8 @@ def test_trackio_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pyte
 def test_a_resumed_run_has_no_point_twice_in_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     with pytest.raises(RuntimeError, match="broken"):
-        controller(tmp_path, trackers=["trackio"]).train(callbacks=[Breaks(27)])
-    controller(tmp_path, trackers=["trackio"], resume="auto").train()
+        controller(tmp_path, loggers=["trackio"]).train(callbacks=[Breaks(27)])
+    controller(tmp_path, loggers=["trackio"], resume="auto").train()
     import trackio
 
     logs = trackio.SQLiteStorage.get_logs("palm", "out")
@@ -159,17 +159,17 @@ def test_a_resumed_run_has_no_point_twice_in_trackio(tmp_path: Path, monkeypatch
     assert steps == list(curve(tmp_path, "cls", "loss"))
 
 
-def test_a_tracker_that_is_not_there_is_named_with_the_way_to_get_it(
+def test_a_logger_that_is_not_there_is_named_with_the_way_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (problem,) = tracker_problems(["tensorbord"])
+    (problem,) = logger_problems(["tensorbord"])
     assert "'tensorbord'" in problem
     assert "'tensorboard'" in problem
-    assert all(name in problem for name in TRACKERS)
-    monkeypatch.setitem(TRACKERS, "no_such_package", ("", "pip install 'palm-torch[tensorboard]'"))
+    assert all(name in problem for name in LOGGERS)
+    monkeypatch.setitem(LOGGERS, "no_such_package", ("", "pip install 'palm-torch[tensorboard]'"))
     with pytest.raises(ConfigError) as error:
-        controller(tmp_path, trackers=["no_such_package"]).train()
+        controller(tmp_path, loggers=["no_such_package"]).train()
     (problem,) = error.value.problems
-    assert "trackers: " in problem
+    assert "loggers: " in problem
     assert "'no_such_package'" in problem
     assert problem.endswith("pip install 'palm-torch[tensorboard]'")

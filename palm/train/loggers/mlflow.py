@@ -1,4 +1,4 @@
-"""The tracker for MLflow: curves, settings, results and model cards in a store in `<folder>/mlflow`."""
+"""The logger for MLflow: curves, settings, results and model cards in a store in `<folder>/mlflow`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from palm.core.files.door import make_folder
 from palm.train.events import Ended, Started
-from palm.train.trackers.tracker import Tracker, parameters_of, settings_text
+from palm.train.loggers.base import Logger, parameters_of, settings_text
 
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}
 
-FOLDER = "palm.save_path"
-"""The tag by which a run is identified."""
 
-
-class MLflow(Tracker):
+class MLflow(Logger):
     """A run in the experiment `palm`, or in the one that MLFLOW_EXPERIMENT_NAME names.
 
     It uses its own client, so the program's active run does not change. The store is in the run's folder
@@ -38,23 +34,19 @@ class MLflow(Tracker):
     def start(self, event: Started) -> None:
         from mlflow import MlflowClient
 
-        make_folder(self.folder)
         store = f"sqlite:///{(self.folder / 'mlflow.db').resolve()}"
         self.client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", store))
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "palm")
         known = self.client.get_experiment_by_name(name)
         place = (self.folder / "artifacts").resolve().as_uri()
         experiment = self.client.create_experiment(name, place) if known is None else known.experiment_id
-        own = self.run_folder.resolve()
-        mine = f"tags.`{FOLDER}` = '{own}'"
         # A resumed run continues its earlier MLflow run.
-        earlier = self.client.search_runs([experiment], mine, max_results=1) if self.step else []
-        run = (
-            earlier[0]
-            if earlier
-            else self.client.create_run(experiment, tags={FOLDER: str(own)}, run_name=own.name)
-        )
+        if (earlier := self.earlier_id()) is not None:
+            run = self.client.get_run(earlier)
+        else:
+            run = self.client.create_run(experiment, run_name=self.run_folder.resolve().name)
         self.run: str = run.info.run_id
+        self.keep_id(self.run)
         # Points that a killed run logged after its checkpoint are kept, and not logged again.
         self.known |= {name: self._last_step(name) for name in run.data.metrics}
         for name, value in parameters_of(event.configuration).items():

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import palm
-from helpers import tiny, watching
-from helpers.watching import controller
+from helpers import callbacks, tiny
+from helpers.callbacks import controller
 from palm.core.errors import ConfigError
 from palm.core.invocation import START
 from palm.train.events import Ended, Evaluated, Event, Logged, Saved
-from palm.train.history import HISTORY_FILE, read_lines
+from palm.train.history import HISTORY_FILE, read_events
 from palm.train.loop import Step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,14 +29,14 @@ def losses_of(events: list[Event]) -> list[float]:
     return [event.loss.item() for event in events if isinstance(event, Step)]
 
 
-def test_every_observer_hears_the_same_in_the_same_order(tmp_path: Path) -> None:
-    watching.KINDS.clear()
+def test_every_callback_hears_the_same_in_the_same_order(tmp_path: Path) -> None:
+    callbacks.KINDS.clear()
     heard: list[Event] = []
-    path = "helpers.watching.note_kind"
+    path = "helpers.callbacks.note_kind"
     controller(tmp_path, callbacks=[path]).train(callbacks=[heard.append])
-    assert [type(event).__name__ for event in heard] == watching.KINDS
-    assert watching.KINDS[0] == "Started"
-    assert watching.KINDS[-1] == "Ended"
+    assert [type(event).__name__ for event in heard] == callbacks.KINDS
+    assert callbacks.KINDS[0] == "Started"
+    assert callbacks.KINDS[-1] == "Ended"
     evaluated = next(k for k, event in enumerate(heard) if isinstance(event, Evaluated))
     steps = [event.number for event in heard[:evaluated] if isinstance(event, Step)]
     assert heard[evaluated].step == steps[-1]  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def test_every_observer_hears_the_same_in_the_same_order(tmp_path: Path) -> None
 def test_the_result_has_the_mean_loss_of_tasks_none_of_whose_steps_was_logged(tmp_path: Path) -> None:
     logged = controller(tmp_path / "a", print_every_n_steps=1).train()
     silent = controller(tmp_path / "b", print_every_n_steps=-1).train()
-    means = {line["task"]: line["mean_loss"] for line in logged.history if line["event"] == "step"}
+    means = {line.task: line.mean_loss for line in logged.history if isinstance(line, Logged)}
     assert silent.losses == logged.losses == pytest.approx(means, rel=1e-6)
 
 
@@ -63,21 +63,15 @@ def test_a_step_is_written_down_before_what_follows_from_it(tmp_path: Path) -> N
     at_ten = [event for event in heard if getattr(event, "step", getattr(event, "number", None)) == 10]
     kinds = [event.kind if isinstance(event, Saved) else type(event).__name__ for event in at_ten]
     assert kinds == ["Logged", "Step", "Evaluated", "best", "best_overall", "best_overall", "checkpoint"]
-    lines = read_lines(tmp_path / "out" / HISTORY_FILE)
+    events = read_events(tmp_path / "out" / HISTORY_FILE)
     state = json.loads((tmp_path / "out" / "step_10" / "state.json").read_text(encoding="utf-8"))
-    kept = state["attached"]["history"]["lines"]
-    assert [line["event"] for line in lines[:kept] if line["step"] == 10] == [
-        "step",
-        "draws",
-        "evaluation",
-        "saved",
-        "saved",
-        "saved",
-    ]
-    assert (lines[kept]["kind"], lines[kept]["path"]) == ("checkpoint", "step_10")
+    kept = state["attached"]["history"]["events"]
+    kinds = [type(event).__name__ for event in events[:kept] if event.step == 10]
+    assert kinds == ["Logged", "Drawn", "Evaluated", "Saved", "Saved", "Saved"]
+    assert events[kept] == Saved(10, "checkpoint", Path("step_10"))
 
 
-def test_no_observer_changes_a_loss(tmp_path: Path) -> None:
+def test_no_callback_changes_a_loss(tmp_path: Path) -> None:
     bare = [step.loss.item() for step in controller(tmp_path).training().steps()]
     heard: list[Event] = []
     watched = controller(tmp_path, print_every_n_steps=1, progress="bar")
@@ -99,11 +93,11 @@ def test_numbers_are_fetched_for_logged_steps_only(tmp_path: Path) -> None:
     ("callbacks", "message"),
     [
         (
-            ["helpers.watching.nothing"],
-            "callbacks: the callback 'helpers.watching.nothing' cannot be imported",
+            ["helpers.callbacks.nothing"],
+            "callbacks: the callback 'helpers.callbacks.nothing' cannot be imported",
         ),
-        (["helpers.watching.NOT_CALLABLE"], "callbacks: helpers.watching.NOT_CALLABLE"),
-        (["helpers.watching.Killer"], "missing 1 required positional argument: 'step'"),
+        (["helpers.callbacks.NOT_CALLABLE"], "callbacks: helpers.callbacks.NOT_CALLABLE"),
+        (["helpers.callbacks.Killer"], "missing 1 required positional argument: 'step'"),
     ],
 )
 def test_callbacks_that_cannot_be_had_are_named(tmp_path: Path, callbacks: list[str], message: str) -> None:
@@ -113,7 +107,7 @@ def test_callbacks_that_cannot_be_had_are_named(tmp_path: Path, callbacks: list[
 
 
 def test_a_callback_may_have_settings(tmp_path: Path) -> None:
-    result = controller(tmp_path, callbacks={"helpers.watching.Killer": {"step": -1}}).train()
+    result = controller(tmp_path, callbacks={"helpers.callbacks.Killer": {"step": -1}}).train()
     assert result.steps["cls"] >= 20
 
 
@@ -143,7 +137,7 @@ def test_the_line_of_a_step_has_palms_words_first(tmp_path: Path, caplog: pytest
 
 
 def test_labels_have_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    given = watching.configuration(tmp_path, progress="lines")
+    given = callbacks.configuration(tmp_path, progress="lines")
     colours = ["red", "green", "blue", "grey"]
     lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()
     named = [f"{colours[int(line[0])]}{line[1:]}" for line in lines[1:]]
@@ -192,7 +186,7 @@ def test_a_result_is_a_table_for_terminals_and_notebooks(tmp_path: Path) -> None
 PROGRAM = """
 import sys
 from pathlib import Path
-from helpers.watching import controller
+from helpers.callbacks import controller
 print(sorted(controller(Path(sys.argv[1])).train().steps))
 """
 
@@ -276,7 +270,7 @@ def test_a_pipe_gets_lines_and_stdout_only_the_answer(tmp_path: Path, loaded_pyt
 
 
 def palm_train(python: list[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    given = watching.configuration(folder, num_epochs=1, eval_every_n_steps=-1)
+    given = callbacks.configuration(folder, num_epochs=1, eval_every_n_steps=-1)
     tasks = given.pop("tasks")
     for name, task in tasks.items():
         (folder / f"{name}.yaml").write_text(json.dumps(task), encoding="utf-8")

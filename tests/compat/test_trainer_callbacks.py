@@ -13,10 +13,10 @@ import pytest
 
 import palm.compat as palm
 from helpers import tiny
-from helpers.watching import timeless
+from helpers.callbacks import timeless
 from palm.report.page import write_report
 from palm.report.run import read_run
-from palm.train.events import Event
+from palm.train.events import Evaluated, Event
 from palm.train.loop import Step
 
 
@@ -67,10 +67,9 @@ def test_a_trainer_evaluates_meanwhile_and_keeps_the_best_model(folder: Path) ->
     single(folder).train(callbacks=[bare.append])
     assert losses(heard) == losses(bare)
 
-    lines = timeless(folder / "out" / "history.jsonl")
-    evaluations = [line for line in lines if line["event"] == "evaluation"]
-    assert [line["step"] for line in evaluations] == [10, 20, 30]
-    best = max(line["scores"]["cls"]["accuracy"] for line in evaluations)
+    evaluations = [event for event in result.history if isinstance(event, Evaluated)]
+    assert [event.step for event in evaluations] == [10, 20, 30]
+    best = max(event.scores["cls"]["accuracy"] for event in evaluations)
     assert result.best["cls"].scores == {"accuracy": best}
     model = palm.load_model(folder / "out" / "cls" / "best_model")
     assert model.evaluate(folder / "cls.tsv", ["accuracy"]) == {"accuracy": best}
@@ -153,7 +152,7 @@ def test_a_trainer_stops_early(folder: Path) -> None:
         dev_file=folder / "cls.tsv", metrics=["accuracy"], eval_every_n_steps=1, early_stopping_patience=2
     )
     assert result.steps["cls"] < 500
-    assert result.history[-1]["reason"] == "finished"
+    assert result.history[-1].reason == "finished"
     assert result.steps["cls"] == result.best["cls"].step + 2
 
 
@@ -173,11 +172,11 @@ def test_several_tasks_have_a_dev_file_each(folder: Path) -> None:
     assert list(result.planned.values()) == [10, 10]
 
 
-def test_early_stopping_and_trackers_need_what_they_work_on(folder: Path) -> None:
+def test_early_stopping_and_loggers_need_what_they_work_on(folder: Path) -> None:
     with pytest.raises(palm.ConfigError, match=r"early_stopping_patience .*dev_file"):
         single(folder).train(early_stopping_patience=2)
-    with pytest.raises(palm.ConfigError, match=r"tracker .*'x'"):
-        single(folder).train(trackers=["x"])
+    with pytest.raises(palm.ConfigError, match=r"logger .*'x'"):
+        single(folder).train(loggers=["x"])
 
 
 def test_the_report_has_the_settings_of_a_trainer(folder: Path) -> None:
