@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from palm.pretrained.names import to_ours
+import palm
+from palm.pretrained.names import from_ours, to_ours
 
 HEAD_NAMES = {
     "cls_out_w": "out.weight",
@@ -46,3 +48,21 @@ def head_parameters(parameters: dict[str, Tensor], task: str) -> dict[str, Tenso
     }
     ours = {HEAD_NAMES[name]: value for name, value in named.items()}
     return {name: value.t() if name == "out.weight" else value for name, value in ours.items()}
+
+
+def assert_near(
+    parameters: dict[str, Tensor], backbone: nn.Module, head: nn.Module, task: str, atol: float
+) -> None:
+    """Every number of every parameter, but for the bias of attention keys, is near the recorded one."""
+    ours, mine = from_ours(backbone.state_dict(), "paddlepalm"), head.state_dict()
+    shared = {name: value for name, value in parameters.items() if name in ours}
+    assert len(shared) == len(ours)
+    for name, value in shared.items():
+        if not name.endswith("key_fc.b_0"):
+            torch.testing.assert_close(ours[name], value, rtol=0, atol=atol, msg=name)
+    for name, value in head_parameters(parameters, task).items():
+        torch.testing.assert_close(mine[name], value, rtol=0, atol=atol, msg=name)
+
+
+def ernie(config: dict[str, Any]) -> Any:
+    return palm.backbone.ERNIE.from_config({**config, "layer_norm_eps": 1e-6})
