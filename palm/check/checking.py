@@ -189,10 +189,8 @@ def _wiring(training: Training, devices: int) -> Section:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     sizes = [(each.numel(), each.requires_grad) for each in training.model.parameters()]
     trained = sum(size for size, is_trained in sizes if is_trained)
-    line = (
-        f"{devices} × {name}, {training.model.precision}, {sum(size for size, _ in sizes):,} parameters, "
-        f"{trained:,} of them trained"
-    )
+    total = sum(size for size, _ in sizes)
+    line = f"{devices} × {name}, {training.model.precision}, {trained:,} of {total:,} parameters are trained"
     return Section("Wiring", table, [line])
 
 

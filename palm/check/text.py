@@ -27,7 +27,8 @@ def sections(check: Check) -> Iterator[Section]:
     files = [(task.task, file) for task in check.data for file in task.files]
     if files:
         yield Section("Data", _data(check), list(chain.from_iterable(map(_about, *zip(*files, strict=True)))))
-        rows = [f"{task}: {cut(file.first_rows[0], MOST_LETTERS)}" for task, file in files if file.first_rows]
+        firsts = [(task.task, file) for task in check.data for file in task.files[:1] if file.first_rows]
+        rows = [f"{task}: {cut(file.first_rows[0], MOST_LETTERS)}" for task, file in firsts]
         yield Section("First rows, as the model sees them", lines=rows)
     if check.wiring is not None:
         yield check.wiring
@@ -87,7 +88,7 @@ def _about(task: str, file: FileCheck) -> Iterator[str]:
     elif file.labels:
         more = [f"{file.num_labels - MOST_LABELS} more labels"] if file.num_labels > MOST_LABELS else []
         yield place + ", ".join([f"{name} {count:,}" for name, count in file.labels[:MOST_LABELS]] + more)
-    if file.histogram:
+    if file.histogram and file.role == "train":
         bars = sparks([count for _, count in file.histogram])
         yield f"{place}{bars} {file.histogram[0][0]} to {file.histogram[-1][0]} tokens"
 

@@ -1,27 +1,26 @@
-"""Inspection of a directory, from its descriptions and the headers of its weights."""
+"""Inspection of a directory, from its descriptions and the headers of its weights.
+
+Functions import what needs torch, because a run is described without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from palm.config.model_names import ADAPTER_CONFIG
 from palm.core.checks import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.files.manifest import is_sealed, verify
-from palm.core.files.serialization import file_settings
-from palm.core.files.tensors import weights_under
 from palm.core.files.untrusted import read_object, wrap_read_errors
-from palm.pretrained import read_directory, read_weights
-from palm.pretrained.configs import read_config
-from palm.reader.text.labels import Labels
 from palm.report.run import read_run
 from palm.train import model_paths
 from palm.train.history import HISTORY_FILE
 from palm.train.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Facts = dict[str, Any]
 """Facts about a directory, JSON-ready: `format` first."""
@@ -75,6 +74,8 @@ def _exported(folder: Path) -> Facts | None:
         "versions": {"palm": description["palm_version"]},
     }
     if description["to"] == "hf":
+        from palm.pretrained import read_weights
+
         facts["parameters"] = _parameters(read_weights(folder, headers=True))
     hidden = ("format", "version", "palm_version", "to")
     return facts | {name: value for name, value in description.items() if name not in hidden}
@@ -147,6 +148,9 @@ def _run(folder: Path) -> Facts | None:
 
 
 def _pretrained(folder: Path) -> Facts:
+    from palm.pretrained import read_directory
+    from palm.pretrained.configs import read_config
+
     directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
     library = config.get("transformers_version")
@@ -166,6 +170,9 @@ def _pretrained(folder: Path) -> Facts:
 
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
     """Describe reader, head, labels and vocabulary of a task."""
+    from palm.core.files.serialization import file_settings
+    from palm.reader.text.labels import Labels
+
     settings = file_settings(parts["reader"]["settings"], folder)
     label_map = settings.get("label_map")
     labels = Labels(None, label_map).names if label_map is not None else {}
@@ -194,6 +201,9 @@ def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
         folder: of a saved model or checkpoint.
         heads: head -> prefix of its weights' names.
     """
+    from palm.core.files.tensors import weights_under
+    from palm.pretrained import read_weights
+
     found = read_weights(folder / model_paths.WEIGHTS, headers=True)
     places = {"backbone": "backbone", **heads}
     return {part: _parameters(weights_under(place, found)) for part, place in places.items()}

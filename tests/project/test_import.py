@@ -57,6 +57,7 @@ WITHOUT_TORCH = {
     "export --help": "usage",
     "init new --tasks cls,mlm": "config.yaml",
     "diff run run": "no differences",
+    "inspect run": "palm run",
 }
 """Commands that do not wait for torch -> a part of their output."""
 
