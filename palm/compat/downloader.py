@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from palm.config.model_names import MODEL_NAME
@@ -40,9 +40,6 @@ None if palm has no such encoder (XLNet), or if the Hub has no conversion of the
 tokens; `nghuyong/ernie-1.0-base-zh` does not say which of the two it is).
 """
 
-ITEMS = {"pretrain": MODELS}
-"""Downloadable items by kind."""
-
 
 def ls(item: str = "all", scope: str = "all") -> None:
     """Log the names that `download` accepts; for the arguments see `listed`."""
@@ -61,11 +58,10 @@ def listed(item: str = "all", scope: str = "all") -> Iterator[str]:
     Raises:
         PalmError: if the name is unknown; lists the known ones.
     """
-    for kind in ITEMS if item == "all" else (item,):
-        models = _chosen(kind, scope)
-        yield f"Available {kind} items:"
-        for name, repository in models.items():
-            yield f"  => {name} ({repository or 'not available'})"
+    models = _chosen("pretrain" if item == "all" else item, scope)
+    yield "Available pretrain items:"
+    for name, repository in models.items():
+        yield f"  => {name} ({repository or 'not available'})"
 
 
 def download(item: str, scope: str = "all", path: str | Path = ".") -> Path:
@@ -105,17 +101,13 @@ def _name_as_paddlepalm(folder: Path) -> None:
 
 
 def _chosen(item: str, scope: str) -> dict[str, str | None]:
-    models = ITEMS[_known(item, ITEMS)]
+    if item != "pretrain":
+        raise PalmError(f"cannot download {item!r}; the only item is 'pretrain'")
     if MODEL_NAME.fullmatch(scope):
         return {scope: scope}
-    return models if scope == "all" else {scope: models[_known(scope, models)]}
-
-
-def _known(name: str, names: Iterable[str]) -> str:
-    names = list(names)
-    if name not in names:
+    if scope not in (*MODELS, "all"):
         raise PalmError(
-            f"cannot download {name!r}; the known names are {', '.join(names)}{did_you_mean(name, names)}, "
-            "or owner/name of a model on the Hugging Face Hub"
+            f"cannot download {scope!r}; give owner/name of a model on the Hugging Face Hub, or one of "
+            f"{', '.join(MODELS)}{did_you_mean(scope, MODELS)}"
         )
-    return name
+    return MODELS if scope == "all" else {scope: MODELS[scope]}

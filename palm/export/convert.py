@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from palm.backbone import Backbone
 from palm.core.checks import path_problems, raise_any
 from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.export.tokenizer_files import save_tokenizer
-from palm.pretrained import ModelDirectory, Report, pretrained_directory, read_directory
+from palm.pretrained import Report, pretrained_directory, read_directory
 from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
 from palm.reader.text.tokenizer import load_tokenizer
@@ -34,18 +33,8 @@ def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> 
     weights = {name: directory.given.weights.get(name, state[name]) for name in report.loaded}
     with new_directory(folder, overwrite) as part:
         write_hugging_face(weights, backbone, part, directory.given.original)
-        _save_vocabulary(directory, backbone, part)
+        if directory.vocab_path is not None:
+            tokenizer = load_tokenizer(directory.vocab_path, directory.do_lower_case)
+            save_tokenizer(tokenizer, part, backbone, longest=backbone.max_tokens, marks_text=True)
     logger.info("%s written to %s", type(backbone).__name__, folder)
     return report
-
-
-def _save_vocabulary(directory: ModelDirectory, backbone: Backbone, folder: Path) -> None:
-    if directory.vocab_path is not None:
-        save_tokenizer(
-            load_tokenizer(directory.vocab_path, directory.do_lower_case),
-            folder,
-            backbone=backbone,
-            longest=backbone.max_tokens,
-            do_lower_case=directory.do_lower_case,
-            marks_text=True,
-        )

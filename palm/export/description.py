@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from palm.core.component import Component
 from palm.core.files.fs import write_json
 from palm.core.version import __version__
+from palm.export.sources import parts_of
 from palm.paradigm import HEADS, SequenceLabel
 from palm.predict.inference import InferenceModel
 from palm.pretrained.heads import PROBLEM_TYPES
-from palm.reader import READERS
 from palm.train.model_card import label_names
 from palm.train.model_paths import EXPORT, EXPORT_FORMAT
 
@@ -30,10 +29,13 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
     """
     tasks: dict[str, dict[str, Any]] = {}
     for model in models:
-        task = tasks[model.task] = {
-            "reader": {"name": READERS.name_of(type(model.reader)), "settings": _plain(model.reader)},
-            "paradigm": {"name": HEADS.name_of(type(model.head)), "settings": _plain(model.head)},
-        }
+        parts = parts_of(model)
+        for part in parts.values():  # files are not exported
+            part["settings"] = {
+                n: value for n, value in part["settings"].items() if not isinstance(value, Path)
+            }
+        task: dict[str, Any] = {"reader": parts["reader"], "paradigm": parts["paradigm"]}
+        tasks[model.task] = task
         if labels := label_names(model.reader, model.head):
             task["labels"] = labels
         if fitted := {name: values.tolist() for name, values in model.head.named_buffers()}:
@@ -55,8 +57,3 @@ def label_settings(model: InferenceModel) -> dict[str, Any]:
     if problem := PROBLEM_TYPES.get(HEADS.name_of(type(model.head))):
         settings["problem_type"] = problem
     return settings
-
-
-def _plain(component: Component) -> Mapping[str, Any]:
-    """Return the settings without files, which are not exported."""
-    return {name: value for name, value in component.settings.items() if not isinstance(value, Path)}

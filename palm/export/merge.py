@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palm.backbone import BACKBONES
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.differences import changes, shortened
 from palm.core.errors import ConfigError, StorageError
@@ -20,19 +19,16 @@ from palm.core.files.checksum import checksum
 from palm.core.files.manifest import MANIFEST
 from palm.core.files.tensors import load_into, weights_under
 from palm.core.logging import logger, show_on_console
-from palm.export.sources import tasks_of_run
-from palm.paradigm import HEADS
+from palm.export.sources import parts_of, tasks_of_run
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model
-from palm.reader import READERS
 from palm.train.model_paths import chosen_model
-from palm.train.recipe import named
 from palm.train.run_names import STATE
 
 MOST_DIFFERENCES = 4
 """Maximum differences in a message."""
 
-ONLY_TRAINING = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_prob", "initializer_range")
+ONLY_TRAINING = {"hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_prob", "initializer_range"}
 """Settings of encoders and heads that do not affect what a trained model computes."""
 
 
@@ -122,36 +118,28 @@ def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> Infer
             raise StorageError(f"{folder} is a model of task {model.task!r}, not of {task!r}")
         return model
     models = {model.task: model for model in tasks_of_run(folder, trust)}
-    chosen = next(iter(models)) if task is None and len(models) == 1 else task
-    if chosen not in models:
-        remedy = "name one" if task is None else f"not {task!r}"
+    chosen = list(models) if task is None else [task]
+    if len(chosen) > 1 or chosen[0] not in models:
         raise StorageError(
-            f"{folder} is a checkpoint of the tasks {', '.join(models)}; {remedy} with task (--task)"
+            f"{folder} is a checkpoint of the tasks {', '.join(models)}; name one of them with task (--task)"
         )
-    return models[chosen]
+    return models[chosen[0]]
 
 
 def _differences(one: Path, first: InferenceModel, other: Path, second: InferenceModel) -> Iterator[str]:
     """Yield one line that lists the differences between two models, if there are any."""
-    lines = [
-        f"{path[0]} is {old!r} and {new!r}" for path, old, new in changes(_facts(first), _facts(second), 1)
-    ]
-    if lines:
+    differences = changes(_facts(first), _facts(second), 1)
+    if lines := [f"{path[0]} is {old!r} and {new!r}" for path, old, new in differences]:
         yield f"{one} and {other} cannot be merged: {'; '.join(shortened(lines, MOST_DIFFERENCES))}"
 
 
-def _facts(model: InferenceModel) -> Mapping[str, Any]:
+def _facts(model: InferenceModel) -> dict[str, Any]:
     """Return everything that determines what a model computes, except weights; files by their content."""
-    parts = (
-        ("encoder", named(BACKBONES, model.backbone)),
-        ("paradigm", named(HEADS, model.head)),
-        ("reader", named(READERS, model.reader)),
-    )
     facts: dict[str, Any] = {"task": model.task}
-    for kind, part in parts:
+    for kind, part in parts_of(model).items():
         facts[kind] = part["name"]
         for name, value in part["settings"].items():
-            is_file = isinstance(value, str) and "/" in value and Path(value).is_file()
             if name not in ONLY_TRAINING:
-                facts[name] = f"a file with SHA-256 {checksum(Path(value))[:16]}…" if is_file else value
+                is_file = isinstance(value, Path)
+                facts[name] = f"a file with SHA-256 {checksum(value)[:16]}…" if is_file else value
     return facts

@@ -1,14 +1,20 @@
-"""The models to export: a saved one, or all tasks of a checkpoint."""
+"""The models to export, a saved one or all tasks of a checkpoint, and descriptions of their components."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from palm.backbone import BACKBONES
+from palm.core.component import Component
 from palm.core.errors import PalmError, StorageError
+from palm.core.registry import Registry
 from palm.export.tokenizer_files import load_tokenizer
+from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model, models_in
+from palm.reader import READERS
 from palm.train.checkpoint import newest_checkpoint
 from palm.train.model_paths import LAST
 from palm.train.run_names import STATE
@@ -45,6 +51,19 @@ def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Inferenc
     for other in others:
         check_alike(first, other)
     return models
+
+
+def parts_of(model: InferenceModel) -> dict[str, dict[str, Any]]:
+    """Describe a model's components: its kind -> registry name and settings."""
+    parts: dict[str, tuple[Registry[Any], Component]] = {
+        "backbone": (BACKBONES, model.backbone),
+        "paradigm": (HEADS, model.head),
+        "reader": (READERS, model.reader),
+    }
+    return {
+        kind: {"name": registry.name_of(type(part)), "settings": dict(part.settings)}
+        for kind, (registry, part) in parts.items()
+    }
 
 
 def check_alike(first: InferenceModel, other: InferenceModel) -> None:

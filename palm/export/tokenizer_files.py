@@ -22,41 +22,35 @@ ROLES = ("pad", "unk", "cls", "sep", "mask")
 def save_tokenizer(
     tokenizer: Tokenizer,
     folder: Path,
-    *,
     backbone: Backbone,
+    *,
     longest: int | None,
-    do_lower_case: bool,
     marks_text: bool,
-    strips_spaces: bool = False,
-    adds_prefix_space: bool = False,
+    reader: Reader | None = None,
 ) -> None:
     """Write `tokenizer.json`, `tokenizer_config.json` and, for WordPiece, `vocab.txt`.
 
     Args:
-        tokenizer: of a reader; the files result in the same token ids, special tokens and segments.
+        tokenizer: the files result in the same token ids, special tokens and segments.
         folder: an existing folder.
         backbone: the encoder of the model.
         longest: maximum number of tokens in a row; None for no limit.
-        do_lower_case: as for the tokenizer.
         marks_text: whether special tokens in a text are parsed as such, like `[MASK]` for a masked language
             model; otherwise they are treated as text, as readers do.
-        strips_spaces: remove spaces from texts first.
-        adds_prefix_space: tokenize a text's first word like all others, as readers of words do.
+        reader: the reader whose texts are tokenized, if there is one.
     """
     roles = {f"{role}_token": tokenizer.tokens([getattr(tokenizer, f"{role}_id")])[0] for role in ROLES}
     library = tokenizer.to_library()
-    library.no_truncation()
-    library.no_padding()
-    if strips_spaces:
+    if getattr(reader, "for_cn", False):  # such readers remove spaces first
         steps = [normalizers.Replace(" ", ""), library.normalizer]
         library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
-    _add_special_tokens(library, tokenizer, adds_prefix_space)
+    # Readers of words tokenize a text's first word like all others.
+    _add_special_tokens(library, tokenizer, adds_prefix_space=isinstance(reader, WordReader))
     library.add_special_tokens(list(roles.values()))
     write_text(folder / "tokenizer.json", library.to_str(pretty=True))
     segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "do_lower_case": do_lower_case,
         "model_input_names": ["input_ids", *segments, "attention_mask"],
         "split_special_tokens": not marks_text,
         "clean_up_tokenization_spaces": False,
@@ -65,13 +59,9 @@ def save_tokenizer(
     }
     write_json(folder / "tokenizer_config.json", config)
     if tokenizer.is_wordpiece:
-        _save_vocabulary(tokenizer, folder / "vocab.txt")
-
-
-def _save_vocabulary(tokenizer: Tokenizer, file: Path) -> None:
-    by_id = {number: token for token, number in tokenizer.to_library().get_vocab().items()}
-    lines = [by_id.get(number, "") for number in range(tokenizer.vocab_size)]
-    write_text(file, "\n".join(lines) + "\n")
+        tokens = {number: token for token, number in tokenizer.ids.items()}
+        lines = [tokens.get(number, "") for number in range(tokenizer.vocab_size)]
+        write_text(folder / "vocab.txt", "\n".join(lines) + "\n")
 
 
 def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text: bool) -> None:
@@ -80,16 +70,9 @@ def save_reader(reader: Reader, backbone: Backbone, folder: Path, *, marks_text:
     Raises:
         PalmError: the reader has no tokenizer that can be written.
     """
-    save_tokenizer(
-        load_tokenizer(reader),
-        folder,
-        backbone=backbone,
-        longest=reader.settings["max_seq_len"],
-        do_lower_case=reader.settings["do_lower_case"],
-        marks_text=marks_text,
-        strips_spaces=getattr(reader, "for_cn", False),
-        adds_prefix_space=isinstance(reader, WordReader),
-    )
+    longest = reader.settings["max_seq_len"]
+    tokenizer = load_tokenizer(reader)
+    save_tokenizer(tokenizer, folder, backbone, longest=longest, marks_text=marks_text, reader=reader)
 
 
 def load_tokenizer(reader: Reader) -> Tokenizer:

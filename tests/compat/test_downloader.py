@@ -123,7 +123,7 @@ def test_any_model_of_the_hub_can_be_named(server: FileServer, tmp_path: Path, n
 @pytest.mark.usefixtures("server")
 def test_all_is_every_model_that_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["BERT-zh-base", "XLNet-cased-base", "ERNIE-v1-zh-base"]
-    monkeypatch.setitem(palm.compat.downloader.ITEMS, "pretrain", {name: MODELS[name] for name in names})
+    monkeypatch.setattr(compat.downloader, "MODELS", {name: MODELS[name] for name in names})
     assert download("pretrain", "all", tmp_path) == tmp_path / "pretrain"
     assert visible(tmp_path / "pretrain") == ["BERT-zh-base", "ERNIE-v1-zh-base"]
 

@@ -16,7 +16,7 @@ from palm.backbone.transformers import Transformers
 from palm.core.errors import PalmError
 from palm.paradigm import Embedding, MultipleChoice
 from palm.predict.inference import InferenceModel
-from palm.pretrained.library import directory_pooling
+from palm.pretrained.directory import directory_pooling
 from palm.reader import EmbeddingReader, MultipleChoiceReader
 
 TEXTS = ["anna has a red door", "who owns the boat ? it is very old and near", "green"]
