@@ -222,8 +222,5 @@ def _vocabulary(file: Path | None, do_lower_case: bool) -> Facts | None:
         return None
     from palm.reader.text.tokenizer import load_tokenizer
 
-    return {
-        "file": file.name,
-        "tokens": load_tokenizer(file, do_lower_case).vocab_size,
-        "lower case": do_lower_case,
-    }
+    tokenizer = load_tokenizer(file, do_lower_case)
+    return {"file": file.name, "tokens": tokenizer.vocab_size, "lower case": tokenizer.is_lower_case}
