@@ -86,7 +86,8 @@ def test_a_run_needs_a_directory_alone_and_its_model_needs_nothing(tmp_path: Pat
     loaded = load_model(moved)
     texts = [line.split("\t")[1] for line in (data / "cls.tsv").read_text("utf-8").splitlines()[1:]]
     again = loaded.predict(texts)
-    assert [record["label"] for record in again] == [record["label"] for record in predicted["cls"]]
+    for record, before in zip(again, predicted["cls"], strict=True):
+        assert record["probs"] == pytest.approx(before["probs"], abs=1e-3)  # labels of so short a run may tie
     files = {file.name for file in moved.iterdir()}
     vocabulary = "vocab.json" if "roberta" in kind else "vocab.txt"
     assert files == {"README.md", "config.json", "manifest.json", "model.safetensors", vocabulary}
