@@ -35,9 +35,8 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
 )
 def init(options: argparse.Namespace) -> None:
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
-    train config.yaml` trains them within two minutes on a CPU, without network. Kinds of tasks: cls,
-    multi_label, seq_label, span, relation, mrc, match, multiple_choice, ranking, embedding, ordinal, count,
-    mlm. On a terminal, palm asks for what is missing.
+    train config.yaml` trains them within two minutes on a CPU, without network. Kinds of tasks are cls,
+    seq_label, mrc and others, which palm lists on a terminal when it asks for what is missing.
     """
     from palm.cli.starter.project import KINDS, tasks_of, write_project
 

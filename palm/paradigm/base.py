@@ -45,9 +45,13 @@ class Head(Component, nn.Module):
         l2_decays: parameter name -> fraction of it added to its clipped gradient: L2 regularization, which
             Adam's moments include.
         reader_settings: default reader settings for this head.
+        card: for model cards, the pipeline tag of the Hugging Face Hub, and a few words about the task.
+        example: for model cards, inputs for `predict` as Python code.
     """
 
     reader_settings: ClassVar[Mapping[str, Any]] = {}
+    card: ClassVar[tuple[str, str] | None] = None
+    example: ClassVar[str] = '["a text"]'
     computes_in_bf16: ClassVar[bool] = False
     copies: int = 1
     metrics: Sequence[str] = ()

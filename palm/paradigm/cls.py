@@ -20,6 +20,7 @@ class Classify(ClassHead):
         ConfigError: if settings are invalid; lists all of them.
     """
 
+    card = ("text-classification", "text classification")
     metrics = ("accuracy", "macro_f1")
 
     def __init__(

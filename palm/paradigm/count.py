@@ -25,6 +25,7 @@ class Count(Regression):
     Source: Cameron and Trivedi, 1998, "Regression analysis of count data", section 2.2.
     """
 
+    card = ("text-classification", "count regression")
     outputs = ("values", "log_values")
     metrics = ("poisson_deviance", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "count"}

@@ -37,6 +37,7 @@ class Embedding(Head):
     4.4; Reimers and Gurevych, 2019, "Sentence-BERT", section 3, regression objective.
     """
 
+    card = ("sentence-similarity", "text embeddings")
     metrics: Sequence[str] = ("retrieval",)
     feature: ClassVar[str] = "sentence_embedding"
 

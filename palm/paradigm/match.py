@@ -34,6 +34,8 @@ class Match(ClassHead):
     Source: PaddlePALM 2.0.2, `Match`.
     """
 
+    card = ("text-classification", "matching of two texts")
+    example = '[("a text", "another text")]'
     feature = "sentence_pair_embedding"
     metrics: Sequence[str] = ("accuracy", "macro_f1")
 

@@ -33,6 +33,7 @@ class MaskLM(TokenHead):
         ConfigError: if settings are invalid; lists all of them.
     """
 
+    card = ("fill-mask", "masked words")
     library_model = "ForMaskedLM"
     computes_in_bf16 = True
 

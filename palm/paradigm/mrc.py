@@ -36,6 +36,8 @@ class MRC(TokenHead):
         ConfigError: if settings are invalid; lists all of them.
     """
 
+    card = ("question-answering", "answers to questions about a text")
+    example = '[("a question", "the text that answers it")]'
     library_model = "ForQuestionAnswering"
 
     def __init__(

@@ -46,6 +46,7 @@ class MultiLabel(ClassHead):
     margin 0.05.
     """
 
+    card = ("text-classification", "multi-label text classification")
     metrics = ("label_f1", "exact_match", "lrap")
     calibration_error = "label_ece"
     thresholds: Tensor

@@ -23,6 +23,8 @@ class MultipleChoice(ClassHead):
     Source: Radford et al., 2018, "Improving language understanding by generative pre-training", figure 1.
     """
 
+    card = ("multiple-choice", "multiple choice")
+    example = '[("a text", ["a choice", "another one"])]'
     metrics = ("accuracy",)
 
     def __init__(

@@ -25,6 +25,7 @@ class Ordinal(ClassHead):
     Source: McCullagh, 1980, "Regression models for ordinal data", equation 1.2.
     """
 
+    card = ("text-classification", "ordinal text classification")
     metrics = ("qwk", "accuracy")
     has_bias = False
 

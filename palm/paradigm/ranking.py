@@ -32,6 +32,8 @@ class Ranking(ScoreHead):
     probability; Burges et al., 2005, "Learning to rank using gradient descent", equation 3.
     """
 
+    card = ("text-ranking", "ranking of candidates by relevance")
+    example = '[("a query", ["a candidate", "another one"])]'
     metrics = ("ranking",)
 
     def __init__(

@@ -21,6 +21,7 @@ class Regression(ScoreHead):
     Source: Devlin et al., 2018, section 4.1, as applied to STS-B.
     """
 
+    card = ("text-classification", "text regression")
     outputs: ClassVar[tuple[str, ...]] = ("values",)
     metrics: Sequence[str] = ("pearson", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "real"}

@@ -35,6 +35,7 @@ class Relation(PairHead):
     Token Pair Linking", whose links of heads and of tails are two parts of one score here.
     """
 
+    card = ("token-classification", "relations between spans of a text")
     metrics: Sequence[str] = ("relation_strict_f1", "relation_boundary_f1")
 
     def __init__(

@@ -36,6 +36,7 @@ class SequenceLabel(ClassHead, TokenHead):
     Source: PaddlePALM 2.0.2, `SequenceLabel`, with the CRF and without dropout.
     """
 
+    card = ("token-classification", "a label for every word")
     library_model = "ForTokenClassification"
     calibration_error = "word_ece"
     feature = "encoder_outputs"

@@ -114,6 +114,7 @@ class Span(PairHead):
     of words.
     """
 
+    card = ("token-classification", "labelled spans of a text, which may nest")
     metrics = ("span_f1",)
 
     def __init__(

@@ -10,29 +10,11 @@ from typing import Any
 
 from palm.config import yaml_text
 from palm.config.values import flattened
-from palm.paradigm import Head, Match, Regression
+from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
 
 CARD = "README.md"
-
-PIPELINES = {
-    "cls": ("text-classification", "text classification"),
-    "match": ("text-classification", "matching of two texts"),
-    "multi_label": ("text-classification", "multi-label text classification"),
-    "multiple_choice": ("multiple-choice", "multiple choice"),
-    "ordinal": ("text-classification", "ordinal text classification"),
-    "regression": ("text-classification", "text regression"),
-    "count": ("text-classification", "count regression"),
-    "ranking": ("text-ranking", "ranking of candidates by relevance"),
-    "embedding": ("sentence-similarity", "text embeddings"),
-    "seq_label": ("token-classification", "a label for every word"),
-    "span": ("token-classification", "labelled spans of a text, which may nest"),
-    "relation": ("token-classification", "relations between spans of a text"),
-    "mrc": ("question-answering", "answers to questions about a text"),
-    "mlm": ("fill-mask", "masked words"),
-}
-"""Head -> its pipeline tag on the Hub, and a description."""
 
 HUB_METRICS = {
     "macro_f1": "f1",
@@ -77,13 +59,13 @@ def example_input(reader: Reader, head: str) -> str:
         label = reader.span_labels.names[min(reader.span_labels.names)]
         spans = [{"start": word, "end": word + 1, "label": label} for word in (0, 1)]
         return repr([{"text_a": ["a", "text"], "spans": spans}])
-    return EXAMPLES.get(head, '["a text"]')
+    return HEADS[head].example if head in HEADS else Head.example
 
 
 def model_card(
     description: Mapping[str, Any],
     labels: Sequence[str],
-    example: str = '["a text"]',
+    example: str = Head.example,
     architecture: str | None = None,
 ) -> str:
     """Return the text of a model card.
@@ -96,7 +78,7 @@ def model_card(
     """
     head = description["paradigm"]["name"]
     training = description.get("training") or {}
-    pipeline, what = PIPELINES.get(head, (None, head))
+    pipeline, what = (HEADS[head].card if head in HEADS else None) or (None, head)
     sections = [
         f"# {description['task']}",
         *_summary(description, what, labels, training),
@@ -171,14 +153,6 @@ def _summary(
         more = f" … and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
         names = [" ".join(label.replace("`", "'").split()) for label in labels[:MAX_LABELS]]
         yield ", ".join(f"`{name}`" for name in names) + more
-
-
-EXAMPLES = {
-    "match": '[("a text", "another text")]',
-    "mrc": '[("a question", "the text that answers it")]',
-    "multiple_choice": '[("a text", ["a choice", "another one"])]',
-    "ranking": '[("a query", ["a candidate", "another one"])]',
-}
 
 
 def _loading(task: str, example: str, pipeline: str | None, architecture: str | None) -> str:

@@ -24,21 +24,11 @@ TEMPLATES = Path(__file__).with_name("files")
 SCRIPT = "run.sh"
 
 KINDS = {
-    "cls": "one label for every request",
-    "multi_label": "several labels for every request",
-    "seq_label": "one label for every word of a request",
-    "span": "labelled spans of a request, which may be nested",
-    "relation": "relations between spans of a request",
-    "mrc": "answers to questions about a page",
-    "match": "whether an answer fits a request",
-    "multiple_choice": "which of several answers fits a request",
-    "ranking": "answers ranked by how well they fit a request",
-    "embedding": "vectors of requests and answers, close to each other if they fit",
-    "ordinal": "the number of stars of a review",
-    "count": "the number of items in an order",
-    "mlm": "prediction of masked words",
+    path.stem: path.read_text(encoding="utf-8").splitlines()[0].partition(": ")[2]
+    for path in sorted(TEMPLATES.glob("*.yaml"))
+    if path.stem != "config"
 }
-"""Kinds of tasks of a project."""
+"""Kinds of tasks of a project, those that have a template -> the meaning in its first line."""
 
 AUXILIARY = "mlm"
 """The kind that is an auxiliary if there are other tasks."""
