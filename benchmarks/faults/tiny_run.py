@@ -14,9 +14,9 @@ import torch.distributed.tensor  # noqa: F401
 
 import palm
 import palm.controller.controller
+from palm.core.directories import verify
 from palm.core.errors import StorageError
-from palm.core.files.fs import numbered
-from palm.core.files.manifest import verify
+from palm.core.io import numbered
 
 WORDS = [
     "[PAD]",
@@ -154,9 +154,3 @@ def write_many(data: Path, rows: int = 5000) -> None:
     draw = random.Random(2)
     texts = [f"a {draw.choice(WORDS[5:8])} {draw.choice(WORDS[8:11])}" for _ in range(rows)]
     (data / "many.tsv").write_text("text_a\n" + "\n".join(texts) + "\n", encoding="utf-8")
-
-
-def convert(out: Path, target: Path) -> str:
-    """Convert the encoder of the trained model; "converted"."""
-    palm.convert(out / "colour" / "infer_model", target, overwrite=True)
-    return "converted"

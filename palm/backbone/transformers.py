@@ -20,7 +20,7 @@ from palm.backbone.transformers_attention import NAME, register
 from palm.backbone.transformers_config import PACKED, library, read_encoder_config
 from palm.backbone.transformers_tasks import HeadLayers, head_layers
 from palm.core.errors import ConfigError, WiringError
-from palm.core.files.fs import write_text
+from palm.core.io import write_text
 from palm.core.logging import logger
 from palm.core.numerics.layers import CachedLinear
 from palm.core.tensor_specs import Tensors

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import ConfigError
-from palm.core.files.untrusted import read_object
+from palm.core.io import read_object
 
 FAMILIES = {
     "packed": "albert bert camembert data2vec-text distilbert electra ernie eurobert gte jina_embeddings_v3"

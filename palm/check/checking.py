@@ -22,15 +22,16 @@ from palm.controller.settings import RunSettings
 from palm.controller.stage_planning import steps_of
 from palm.controller.startup import read_program_config
 from palm.core.checks import raise_any, type_problems
-from palm.core.errors import ConfigError, DataError, PalmError, ResourceError
+from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
 from palm.core.limits import explain_limits
 from palm.core.logging import only_collected
 from palm.core.numerics.device import device_of
 from palm.paradigm import HEADS
 from palm.parallel.launch import count_devices
 from palm.reader import READERS, Reader
+from palm.train.folder import RunFolder
 from palm.train.loop import Training
-from palm.train.run_directory import RunDirectory
+from palm.train.recipe import identity
 from palm.train.task import Task
 
 MUCH_PADDING = 0.3
@@ -195,14 +196,19 @@ def _wiring(training: Training, devices: int) -> Section:
 
 
 def _folder_problems(training: Training, settings: RunSettings) -> Iterator[Problem]:
-    """Yield the reason why the run may not write to its folder."""
-    targets = [task.name for task in training.tasks if task.is_target]
-    names = [task.name for task in training.tasks]
-    folder = RunDirectory(settings.save_path, names, targets, settings.resume, settings.overwrite)
-    if (refused := folder.refusal()) is not None:
-        yield Problem("error", "save_path", "", refused)
-    elif folder.path.exists() and not folder.path.is_dir():
+    """Yield the reason why the run may not write to its folder, or a note if it is finished."""
+    folder = RunFolder(settings.save_path, settings.resume, settings.overwrite)
+    if folder.path.exists() and not folder.path.is_dir():
         yield Problem("error", "save_path", "", f"{folder.path} is a file", "give another save_path")
+        return
+    try:
+        start = folder.open()
+        # The stages of a run have folders of their own.
+        is_whole = settings.stages is None
+        if is_whole and folder.finished(start, identity(training.recipe), training.total_steps) is not None:
+            yield Problem("note", "save_path", "", f"{folder.path}: this run is finished already")
+    except StorageError as error:
+        yield Problem("error", "save_path", "", str(error))
 
 
 def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from palm.check.result import Check
 from palm.check.text import sections, verdict
-from palm.core.files.fs import write_text
+from palm.core.io import write_text
 from palm.report.page import environment
 
 
@@ -17,7 +17,7 @@ def write_page(check: Check, file: Path) -> None:
         PalmError: jinja2 is missing.
         StorageError: the file cannot be written.
     """
-    write_text(file, page(check), kind="check.html")
+    write_text(file, page(check))
 
 
 def page(check: Check) -> str:

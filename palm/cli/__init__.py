@@ -14,7 +14,7 @@ from pathlib import Path
 from palm.cli.command import COMMANDS, Command
 from palm.config.command_line import split_arguments
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError
-from palm.core.files.write_errors import REMEDIES
+from palm.core.io import REMEDIES
 from palm.core.limits import explain_limits
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.registry import did_you_mean

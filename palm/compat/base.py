@@ -15,12 +15,12 @@ from palm.compat.assembly import Assembly, Forward, require, seed_of
 from palm.compat.fitting import DevFiles, Metrics, set_dev_data
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
+from palm.core.directories import check_target
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.files.atomic_dir import check_target
-from palm.core.files.fs import numbered, write_text
-from palm.core.files.tensors import load_into
 from palm.core.invocation import is_notebook
+from palm.core.io import numbered, write_text
 from palm.core.logging import Progress, logger
+from palm.core.saved import load_into
 from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
 from palm.parallel.group import barrier, broadcast, exhaust, is_main_process
@@ -30,11 +30,11 @@ from palm.train.checkpoint import save_checkpoint, trained_weights
 from palm.train.evaluation import Evaluator
 from palm.train.events import Event, Logged, Saved
 from palm.train.fit import CallbackSettings, run_training
+from palm.train.folder import only_run_in
 from palm.train.loop import Training
+from palm.train.model_paths import RECIPE
 from palm.train.recipe import recipe_sections
 from palm.train.result import TrainingResult
-from palm.train.run_lock import only_run_in
-from palm.train.run_names import RECIPE
 from palm.train.saving import PeriodicSaver, save_model
 from palm.train.task import Task
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from palm.config.model_names import MODEL_NAME
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import PalmError
-from palm.core.files.untrusted import read_object
+from palm.core.io import read_object
 from palm.core.logging import logger, show_on_console
 from palm.core.registry import did_you_mean
 

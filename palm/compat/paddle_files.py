@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.files.untrusted import wrap_read_errors
+from palm.core.io import wrap_read_errors
 from palm.core.logging import logger
 
 # ---- Paddle's `.pdparams`: a pickle of numpy arrays ----

@@ -20,7 +20,7 @@ from palm.compat.head.results import Results, own_results
 from palm.compat.predicting import logged_steps, predicted, prediction_batches, results_of
 from palm.compat.reader.loading import LoadingReader, loading
 from palm.core.checks import number_problems, path_problems, raise_any, type_problems
-from palm.core.files.manifest import is_sealed, verify
+from palm.core.directories import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.core.tensor_specs import Tensors, TensorSpec
@@ -32,8 +32,7 @@ from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader
 from palm.train.loop import Training
 from palm.train.model import adapters_of, share_parameters
-from palm.train.model_paths import WEIGHTS
-from palm.train.run_names import name_problem
+from palm.train.model_paths import WEIGHTS, name_problem
 from palm.train.task import Task
 
 FIT_TO_PREDICT = "fit_reader(reader, phase='predict')"

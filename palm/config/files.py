@@ -12,7 +12,7 @@ import yaml
 
 from palm.config.values import FALSE_WORDS, FLOAT, INTEGER, TRUE_WORDS, Plain
 from palm.core.errors import ConfigError
-from palm.core.files.untrusted import parse_json, read_bytes
+from palm.core.io import parse_json, read_bytes
 
 MAX_FILE = 1 << 22
 """Bytes: 4 MiB, ten times a configuration that contains the labels of a large vocabulary."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from palm.core.cache import Cache
 from palm.core.errors import DataError
-from palm.core.files.cache import Cache
-from palm.core.files.fs import write_text
+from palm.core.io import write_text
 from palm.core.logging import logger
 from palm.core.registry import did_you_mean
 from palm.reader.tables.columns import TARGETS, Columns

@@ -20,7 +20,7 @@ from palm.controller.startup import read_program_config, start_processes
 from palm.controller.unused_settings import ineffective_settings
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.fs import check_not_read, write_text
+from palm.core.io import check_not_read, write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
 from palm.core.numerics.precision import tf32
 from palm.core.registry import did_you_mean
@@ -39,14 +39,13 @@ from palm.train.callbacks import Callback, callback_problems, callbacks_of
 from palm.train.checkpoint import load_checkpoint
 from palm.train.evaluation import Evaluator
 from palm.train.fit import CallbackSettings, run_training
+from palm.train.folder import RunFolder, RunStart
 from palm.train.loggers import logger_problems
 from palm.train.loop import Training
 from palm.train.model_card import label_names
+from palm.train.model_paths import CONFIGURATION
 from palm.train.recipe import Recipe, identity
 from palm.train.result import TrainingResult
-from palm.train.run_directory import RunDirectory, RunStart
-from palm.train.run_lock import only_run_in
-from palm.train.run_names import CONFIGURATION
 from palm.train.saving import checkpoint_saver
 from palm.train.task import Task
 from palm.train.warm_start import start_from
@@ -142,8 +141,8 @@ class Controller:
     def train(self, callbacks: Sequence[Callback] = ()) -> TrainingResult:
         """Train until every target task has had its expected steps; each target is saved when it finishes.
 
-        A second call, also after an interruption, starts from the beginning, like a new Controller; with
-        `resume`, it continues. A signal ends the run after the current step, with a checkpoint.
+        The result of a run that is finished already is returned from its folder. A signal ends the run after
+        the current step, with a checkpoint.
 
         Args:
             callbacks: called with every event of the run (see `palm.train.events`), in order, after
@@ -176,11 +175,18 @@ class Controller:
         # A collective of all ranks, so it comes before work that only rank 0 does.
         restarted = lost_a_process()
         with (
-            only_run_in(directory.path) if is_main_process() else nullcontext(),
+            directory.locked() if is_main_process() else nullcontext(),
             collected_warnings() as warned,
         ):
-            start = broadcast(lambda: directory.check(launch_id(), restarted))
-            training, evaluator = self._begin(directory, start)
+            start = broadcast(lambda: directory.open(launch_id(), restarted))
+            training = self._started(start)
+            identified = (start, identity(training.recipe), training.total_steps)
+            if (result := broadcast(lambda: directory.finished(*identified))) is not None:
+                return result
+            evaluator = self._restored(training, start)
+            if is_main_process():
+                directory.begin(*identified, launch_id())
+                self._write_settings(directory.path)
             given = CallbackSettings(
                 every=settings.print_every_n_steps,
                 progress=settings.progress,
@@ -206,46 +212,52 @@ class Controller:
             )
             return self._run(training, directory, given)
 
-    def _begin(self, directory: RunDirectory, begin: RunStart) -> tuple[Training, Evaluator | None]:
-        """Create the run with its initial weights, and its evaluator; record it in its folder."""
-        settings = self._training_parts().settings
+    def _started(self, begin: RunStart) -> Training:
+        """Create the run with its initial weights, unless it has a checkpoint."""
         self._resumes = begin.checkpoint is not None
         training = self.training()
         self._resumes = False
+        return training
+
+    def _restored(self, training: Training, begin: RunStart) -> Evaluator | None:
+        """Load the checkpoint, if any, and return the evaluator, if there is dev data."""
+        settings = self._training_parts().settings
         evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
         evaluator = Evaluator.of(training, *evaluates)  # before loading: its state is in the checkpoint
         if begin.checkpoint is not None:
             load_checkpoint(training, begin.checkpoint)
             logger.info("resumed from %s at global step %d", begin.checkpoint, training.step)
-        if is_main_process():
-            directory.begin(begin, identity(training.recipe), launch_id())
-            text = yaml_text(self.config.resolved(), self.config.origins())
-            write_text(directory.path / CONFIGURATION, text)
-            for path, rows in self.plan.chosen.items():
-                write_text(path, rows)
-        return training, evaluator
+        return evaluator
 
-    def _run(self, training: Training, directory: RunDirectory, given: CallbackSettings) -> TrainingResult:
+    def _write_settings(self, folder: Path) -> None:
+        write_text(folder / CONFIGURATION, yaml_text(self.config.resolved(), self.config.origins()))
+        for path, rows in self.plan.chosen.items():
+            write_text(path, rows)
+
+    def _run(self, training: Training, directory: RunFolder, given: CallbackSettings) -> TrainingResult:
         # Only during training: before, there is nothing to save in a checkpoint.
         with directory.explaining(), stop_request() as request:
             result = run_training(training, replace(given, stop_request=request))
+            if is_main_process() and not result.is_interrupted:
+                directory.finish()
         for line in aligned(result.models(directory.path)):
             logger.info("%s", line)
         with report_missing_ranks("at the end of training"):
             barrier()  # other ranks may now read what rank 0 has saved
         return result
 
-    def _directory(self) -> RunDirectory:
+    def _directory(self) -> RunFolder:
         parts = self._training_parts()
         resume = parts.settings.resume
         files = [file for task in parts.tasks for file in (task.train_file, task.dev_file, task.pred_file)]
         inputs = [source for file in files if file for source in sources_of(file)]
+        inputs += [task.reader.vocab_path for task in parts.tasks]
+        starts = (parts.settings.start_from, parts.settings.pretrain_path)
+        inputs += [start for start in starts if isinstance(start, Path)]
         for record in self.plan.chosen:
             check_not_read(record, inputs)
-        return RunDirectory(
+        return RunFolder(
             parts.settings.save_path,
-            [task.name for task in parts.tasks],
-            [task.name for task in parts.tasks if task.is_target],
             resume if resume in (None, "auto") else str(self._resolve(resume).absolute()),
             parts.settings.overwrite,
             inputs,

@@ -11,7 +11,7 @@ from palm.config.layers import json_ready
 from palm.controller.plan import Plan, TaskPlan
 from palm.controller.settings import NO_RESULT, OF_SEVERAL, PER_TASK, marked
 from palm.core.errors import DataError
-from palm.core.files.untrusted import wrap_read_errors
+from palm.core.io import wrap_read_errors
 from palm.reader.tables.remote import is_url
 from palm.reader.tables.selection import data_checksum
 

@@ -28,7 +28,7 @@ from palm.paradigm import HEADS, Head
 from palm.reader import READERS, Reader
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.text.labels import Labels
-from palm.train.run_names import name_problem
+from palm.train.model_paths import name_problem
 from palm.train.task import NO_BATCH_SIZE, Task
 
 T = TypeVar("T")

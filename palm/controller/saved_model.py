@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from palm.controller.plan import Plan, TaskPlan
+from palm.core.directories import is_sealed
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import is_sealed
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import read_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel

@@ -18,8 +18,8 @@ from palm.controller.settings import OF_WHOLE_RUN, marked
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.registry import did_you_mean
+from palm.train.model_paths import STAGE_WEIGHTS, STAGES
 from palm.train.planning import StepPlan
-from palm.train.run_names import STAGE_WEIGHTS, STAGES
 
 PRETRAINED = "pretrained"
 """Value of a stage's `start_from` for the weights that the whole run starts from."""

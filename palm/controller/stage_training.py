@@ -7,18 +7,17 @@ from contextlib import nullcontext
 
 from palm.controller.document import Document
 from palm.controller.stage_planning import StagePlan
-from palm.core.files.fs import write_text
+from palm.core.io import write_text
 from palm.core.logging import logger
 from palm.parallel.failures import report_missing_ranks
 from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
 from palm.train.callbacks import Callback
 from palm.train.checkpoint import save_checkpoint
-from palm.train.events import Ended, Evaluated, Event, Started
+from palm.train.events import Completed, Ended, Evaluated, Event, Started
+from palm.train.folder import RunFolder
 from palm.train.loop import Training
+from palm.train.model_paths import CONFIGURATION
 from palm.train.result import TrainingResult
-from palm.train.run_directory import RunDirectory
-from palm.train.run_lock import only_run_in
-from palm.train.run_names import CONFIGURATION
 from palm.train.staged_directory import StagedDirectory
 
 Train = Callable[[Document, Sequence[Callback]], TrainingResult]
@@ -30,18 +29,21 @@ class _StageCallback:
 
     training: Training
 
-    def __init__(self, directory: StagedDirectory) -> None:
+    def __init__(self, directory: StagedDirectory, stage: str) -> None:
         self.directory = directory
+        self.stage = stage
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.training = event.training
+        if isinstance(event, Completed):  # before the run is recorded as finished
+            save_checkpoint(self.training, self.directory.weights(self.stage), resumable=False)
         if isinstance(event, (Started, Evaluated, Ended)) and is_main_process():
             self.directory.write_history()
 
 
 def train_stages(
-    run: RunDirectory,
+    run: RunFolder,
     stages: Sequence[StagePlan],
     configuration: str,
     train: Train,
@@ -60,7 +62,7 @@ def train_stages(
     restarted = lost_a_process()
     # If several stages train a target, its model is from the last of them.
     last = {task: stage.label for stage in stages for task in stage.tasks}
-    with only_run_in(directory.path) if is_main_process() else nullcontext():
+    with run.locked() if is_main_process() else nullcontext():
         broadcast(lambda: directory.open(launch_id(), restarted))
         if is_main_process():
             write_text(directory.path / CONFIGURATION, configuration)
@@ -81,12 +83,7 @@ def _train_stage(
     directory: StagedDirectory, stage: StagePlan, train: Train, callbacks: Sequence[Callback]
 ) -> bool:
     """Train a stage; return True if it was completed, not interrupted."""
-    has_begun = broadcast(lambda: directory.has_begun(stage.label))
-    state = {"resume": "auto"} if has_begun else {"overwrite": True}
+    state = {"resume": "auto", "overwrite": False}
     settings = {**stage.settings, "global": {**stage.settings["global"], **state}}
-    own = _StageCallback(directory)
-    if train(settings, [*callbacks, own]).is_interrupted:
-        return False
-    # These weights mark the stage as done, so they are saved last.
-    save_checkpoint(own.training, directory.weights(stage.label), resumable=False)
-    return True
+    own = _StageCallback(directory, stage.label)
+    return not train(settings, [*callbacks, own]).is_interrupted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from palm.core.checks import path_problems, raise_any
-from palm.core.files.atomic_dir import check_target, new_directory
+from palm.core.directories import check_target, new_directory
 from palm.core.logging import logger
 from palm.export.tokenizer_files import save_tokenizer
 from palm.pretrained import Report, pretrained_directory, read_directory

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from palm.core.files.fs import write_json
+from palm.core.io import write_json
 from palm.core.version import __version__
 from palm.export.sources import parts_of
 from palm.paradigm import HEADS, SequenceLabel

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from palm.backbone.transformers import Transformers
 from palm.backbone.transformers_tasks import head_layers, task_model
+from palm.core.directories import check_target, new_directory
 from palm.core.errors import PalmError
-from palm.core.files.atomic_dir import check_target, new_directory
-from palm.core.files.fs import write_json, write_text
-from palm.core.files.tensors import save_tensors
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import read_object, wrap_read_errors, write_json, write_text
 from palm.core.logging import logger
+from palm.core.saved import save_tensors
 from palm.export.description import describe_export, label_settings
 from palm.export.sentence_encoder import save_sentence_encoder
 from palm.export.sources import saved_model

@@ -13,17 +13,15 @@ from torch import Tensor
 
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.differences import changes, shortened
+from palm.core.directories import MANIFEST, check_target
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.atomic_dir import check_target
-from palm.core.files.checksum import checksum
-from palm.core.files.manifest import MANIFEST
-from palm.core.files.tensors import load_into, weights_under
+from palm.core.io import checksum
 from palm.core.logging import logger, show_on_console
+from palm.core.saved import load_into, weights_under
 from palm.export.sources import parts_of, tasks_of_run
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model
-from palm.train.model_paths import chosen_model
-from palm.train.run_names import STATE
+from palm.train.model_paths import STATE, chosen_model
 
 MOST_DIFFERENCES = 4
 """Maximum differences in a message."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from palm.core.directories import check_target, new_directory
 from palm.core.errors import PalmError
-from palm.core.files.atomic_dir import check_target, new_directory
 from palm.core.logging import logger
 from palm.export.description import describe_export
 from palm.export.sources import saved_model, tasks_of_run

@@ -8,10 +8,9 @@ from palm.backbone.encoder import Encoder
 from palm.backbone.token_encoder import TokenEncoder
 from palm.backbone.transformers import Transformers
 from palm.core.errors import PalmError
-from palm.core.files.door import make_folder
-from palm.core.files.fs import write_json
-from palm.core.files.tensors import save_tensors
+from palm.core.io import make_folder, write_json
 from palm.core.numerics.layers import ACTIVATIONS
+from palm.core.saved import save_tensors
 from palm.export.tokenizer_files import load_tokenizer
 from palm.predict.inference import InferenceModel
 from palm.pretrained.directory import POOLING_FILE, POOLING_MODES

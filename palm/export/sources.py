@@ -16,8 +16,7 @@ from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model, models_in
 from palm.reader import READERS
 from palm.train.checkpoint import newest_checkpoint
-from palm.train.model_paths import LAST
-from palm.train.run_names import STATE
+from palm.train.model_paths import LAST, STATE
 
 
 def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel:

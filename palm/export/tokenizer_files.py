@@ -10,7 +10,7 @@ from tokenizers import normalizers, pre_tokenizers, processors
 
 from palm.backbone import Backbone
 from palm.core.errors import PalmError
-from palm.core.files.fs import write_json, write_text
+from palm.core.io import write_json, write_text
 from palm.reader import Reader
 from palm.reader.text.tokenizer import Tokenizer
 from palm.reader.words import WordReader

@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
-from palm.core.files.fs import check_not_read
-from palm.core.files.tensors import tensor_digests
+from palm.core.io import check_not_read
 from palm.core.limits import LESS_PREDICTED, explain_limits
 from palm.core.numerics.precision import resolved
+from palm.core.saved import tensor_digests
 from palm.core.shown import printable
 from palm.core.tensor_specs import Tensors
 from palm.metrics import metric_problems

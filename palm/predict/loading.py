@@ -9,13 +9,12 @@ from typing import Any
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.checks import choice_problems, count_problems, path_problems, raise_any
+from palm.core.directories import check_version, verify
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.manifest import check_version, verify
-from palm.core.files.serialization import rebuild
-from palm.core.files.tensors import load_into, load_tensors, tensor_digests, weights_under
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import read_object, wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.core.logging import logger
+from palm.core.saved import load_into, load_tensors, rebuild, tensor_digests, weights_under
 from palm.core.tensor_specs import Tensors
 from palm.paradigm import HEADS, Head
 from palm.predict.inference import InferenceModel
@@ -25,8 +24,7 @@ from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
 from palm.reader.cache import DataCache
 from palm.train.checkpoint import trained_weights
-from palm.train.model_paths import DESCRIPTION, FORMAT, VERSION, WEIGHTS, chosen_model
-from palm.train.run_names import STATE
+from palm.train.model_paths import DESCRIPTION, FORMAT, STATE, VERSION, WEIGHTS, chosen_model
 
 
 @explain_limits()

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from palm.core.errors import DataError, StorageError
-from palm.core.files.locking import locked
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.io import locked, wrap_write_errors
 from palm.core.logging import logger
 
 PREDICTION_LOG = ".predictions.resume"
@@ -95,7 +94,7 @@ class PredictionLog:
         with wrap_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         taken = f"{folder} is in use by another prediction; wait until it ends, or give another folder"
-        self._lock.enter_context(locked(folder / PREDICTION_LOCK, taken=lambda: taken))
+        self._lock.enter_context(locked(folder / PREDICTION_LOCK, taken=taken))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -13,8 +13,8 @@ from palm.backbone.encoder import Encoder
 from palm.backbone.transformers_config import RUN, unknown
 from palm.config import settings_of
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.serialization import file_settings
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import read_object, wrap_read_errors
+from palm.core.saved import file_settings
 from palm.pretrained.families import FAMILIES
 from palm.pretrained.names import Renamed
 

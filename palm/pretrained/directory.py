@@ -17,10 +17,10 @@ from palm.backbone import BACKBONES, Backbone
 from palm.backbone.transformers import Transformers
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
-from palm.core.files.serialization import file_settings
-from palm.core.files.untrusted import read_bytes, read_json, read_object, wrap_read_errors
+from palm.core.io import read_bytes, read_json, read_object, wrap_read_errors
 from palm.core.numerics.allocation_limit import within_weights
 from palm.core.numerics.skip_init import skip_init
+from palm.core.saved import file_settings
 from palm.pretrained.configs import CONFIG_FILES, described, find_config, prefix_errors, read_config
 from palm.pretrained.files import read_weights
 from palm.pretrained.names import Renamed, to_ours

@@ -14,8 +14,8 @@ from palm.backbone import BACKBONES, Backbone, DistilBERT
 from palm.backbone.encoder import Encoder
 from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
-from palm.core.files.fs import write_json
-from palm.core.files.tensors import save_tensors
+from palm.core.io import write_json
+from palm.core.saved import save_tensors
 from palm.pretrained.layouts import LayoutName
 from palm.pretrained.library import write_library_encoder
 from palm.pretrained.names import from_ours

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
-from palm.core.files.tensors import headers_in, load_tensors
-from palm.core.files.untrusted import read_json, resolve_inside, wrap_read_errors
+from palm.core.io import read_json, resolve_inside, wrap_read_errors
+from palm.core.saved import headers_in, load_tensors
 
 Weights = dict[str, Tensor]
 

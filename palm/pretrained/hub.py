@@ -10,8 +10,8 @@ import huggingface_hub  # its contents, including the HTTP library, are loaded o
 from palm.backbone import Backbone
 from palm.config.model_names import names_model
 from palm.core.checks import path_problems, raise_any
+from palm.core.directories import is_sealed, verify
 from palm.core.errors import StorageError
-from palm.core.files.manifest import is_sealed, verify
 from palm.core.limits import explain_limits
 from palm.core.version import __version__
 from palm.pretrained.configs import find_config

@@ -14,7 +14,7 @@ from palm.backbone.token_encoder import TokenEncoder
 from palm.backbone.transformers import Transformers
 from palm.core.differences import shortened
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.untrusted import wrap_read_errors
+from palm.core.io import wrap_read_errors
 from palm.core.logging import logger
 from palm.pretrained.configs import check_computation, described, find_config, read_config
 from palm.pretrained.directory import directory_pooling

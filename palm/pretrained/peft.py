@@ -15,10 +15,9 @@ from palm.backbone.transformers import Transformers
 from palm.config.model_names import ADAPTER_CONFIG
 from palm.core.differences import shortened
 from palm.core.errors import StorageError
-from palm.core.files.fs import write_json
-from palm.core.files.tensors import load_tensors, save_tensors
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import read_object, wrap_read_errors, write_json
 from palm.core.logging import logger
+from palm.core.saved import load_tensors, save_tensors
 from palm.pretrained.families import FAMILIES
 from palm.pretrained.names import from_ours
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import tokenizers
 
+from palm.core.cache import Cache
 from palm.core.errors import DataError, StorageError
-from palm.core.files.cache import Cache
-from palm.core.files.checksum import checksum
+from palm.core.io import checksum
 from palm.core.logging import collected_warnings, logger
 from palm.reader.chunks import training_parts
 from palm.reader.rows.rows import Rows

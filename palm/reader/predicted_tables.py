@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from palm.core.errors import StorageError
-from palm.core.files.door import make_folder
-from palm.core.files.fs import write_atomically
+from palm.core.io import make_folder, write_atomically
 from palm.reader.base import Reader
 from palm.reader.chunks import chunks_of
 from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 
-KIND = "predictions"
 """The kind of a file whose name the user chooses (see `write_atomically`)."""
 
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
@@ -113,11 +111,11 @@ def write_table(
     )
     make_folder(path.parent)
     if path.suffix.lower() == ".jsonl":
-        return write_records(rows, path.parent, path.name, kind=KIND)
+        return write_records(rows, path.parent, path.name)
     first = list(islice(rows, BATCH))
     columns = list(dict.fromkeys(chain(names, *first)))
     made = _uniform(chain(first, rows), columns, path)
-    with write_atomically(path, kind=KIND) as file:
+    with write_atomically(path) as file:
         if path.suffix.lower() == ".csv":
             count = _write_csv(file, made, columns)
         else:

@@ -12,9 +12,7 @@ from operator import eq
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias, overload
 
-from palm.core.files.door import make_folder
-from palm.core.files.fs import write_atomically
-from palm.core.files.untrusted import wrap_read_errors
+from palm.core.io import make_folder, wrap_read_errors, write_atomically
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as the user sees it; JSON-serializable."""
@@ -100,17 +98,15 @@ class SavedAnswers(Mapping[str, str]):
         return f"SavedAnswers({str(self.path)!r})"
 
 
-def write_records(
-    records: Iterable[Record], directory: Path, name: str = "predictions.json", kind: str = ""
-) -> SavedRecords:
-    """Write a JSON lines file into `directory`, one object for each record; `kind` as in `write_atomically`.
+def write_records(records: Iterable[Record], directory: Path, name: str = "predictions.json") -> SavedRecords:
+    """Write a JSON lines file into `directory`, one object for each record.
 
     Raises:
         StorageError: the directory cannot be written to.
     """
     count = 0
     path = directory / name
-    with _new_file(path, kind) as file:
+    with _new_file(path) as file:
         for record in records:
             file.write(json.dumps(record, ensure_ascii=False, default=str) + "\n")
             count += 1
@@ -157,11 +153,11 @@ def _new_object(path: Path, end: str = "\n}\n") -> Iterator[Callable[[str, Any],
 
 
 @contextmanager
-def _new_file(path: Path, kind: str = "") -> Iterator[TextIO]:
+def _new_file(path: Path) -> Iterator[TextIO]:
     """A text file that replaces `path` once it is complete."""
     make_folder(path.parent)
     # A lone surrogate cannot be encoded in UTF-8, so it is written as a JSON escape.
-    with write_atomically(path, kind=kind) as opened:
+    with write_atomically(path) as opened:
         file = TextIOWrapper(opened, "utf-8", "backslashreplace", "\n")
         yield file
         file.detach()

@@ -13,7 +13,7 @@ import torch
 from palm.config import FilePath
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, DataError
-from palm.core.files.fs import write_text
+from palm.core.io import write_text
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Draw, Reader
 from palm.reader.rows.collate import SEQUENCE_ATTR, padded_batch

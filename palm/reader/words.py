@@ -10,7 +10,7 @@ from itertools import accumulate, chain
 from typing import Any
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import parse_json
+from palm.core.io import parse_json
 from palm.reader.rows.rows import Column, Rows
 from palm.reader.tables.record import TableRow
 from palm.reader.text.windows import word_windows

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from palm.core.directories import verified_object
 from palm.core.errors import PalmError
-from palm.core.files.manifest import verified_object
-from palm.core.files.untrusted import wrap_read_errors
+from palm.core.io import wrap_read_errors
 from palm.core.logging import logger
 from palm.core.numerics.device import device_of
 from palm.metrics import metrics_of, scores_of
@@ -26,8 +26,7 @@ from palm.reader.tables.selection import SUFFIX, chosen_of, data_checksum, is_re
 from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.run import Model, Run
-from palm.train.model_paths import DESCRIPTION
-from palm.train.run_names import STATE
+from palm.train.model_paths import DESCRIPTION, STATE
 from palm.train.task_model import encoded
 
 MOST_ROWS = 25

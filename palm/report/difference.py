@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from palm.core.files.manifest import verified_object
+from palm.core.directories import verified_object
 from palm.core.shown import aligned, shown_score, shown_value
 from palm.report.run import Run, Value, read_run
 from palm.train.model_paths import DESCRIPTION

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from palm.core.errors import StorageError
-from palm.core.files.records import check_plain
+from palm.core.io import check_plain
 from palm.train.events import (
     Drawn,
     Ended,

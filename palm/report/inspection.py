@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from palm.config.model_names import ADAPTER_CONFIG
 from palm.core.checks import path_problems, raise_any
+from palm.core.directories import is_sealed, verify
 from palm.core.errors import StorageError
-from palm.core.files.manifest import is_sealed, verify
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import read_object, wrap_read_errors
 from palm.report.run import read_run
 from palm.train import model_paths
 from palm.train.history import HISTORY_FILE
-from palm.train.run_names import CHECKPOINT, CHECKPOINT_FORMAT, STATE
+from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, STATE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -170,7 +170,7 @@ def _pretrained(folder: Path) -> Facts:
 
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
     """Describe reader, head, labels and vocabulary of a task."""
-    from palm.core.files.serialization import file_settings
+    from palm.core.saved import file_settings
     from palm.reader.text.labels import Labels
 
     settings = file_settings(parts["reader"]["settings"], folder)
@@ -201,7 +201,7 @@ def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
         folder: of a saved model or checkpoint.
         heads: head -> prefix of its weights' names.
     """
-    from palm.core.files.tensors import weights_under
+    from palm.core.saved import weights_under
     from palm.pretrained import read_weights
 
     found = read_weights(folder / model_paths.WEIGHTS, headers=True)

@@ -15,9 +15,7 @@ import torch
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.durations import duration
 from palm.core.errors import PalmError, StorageError
-from palm.core.files.fs import write_text
-from palm.core.files.records import check_unchanged
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import read_object, wrap_read_errors, write_text
 from palm.core.logging import logger
 from palm.core.shown import shown_score, shown_value
 from palm.core.version import __version__
@@ -29,7 +27,7 @@ from palm.report.groups import SeedGroup
 from palm.report.history import History
 from palm.report.run import Run, read_run
 from palm.report.task_charts import task_charts
-from palm.train.run_names import CONFIGURATION
+from palm.train.model_paths import CONFIGURATION
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -78,7 +76,7 @@ def write_report(
     else:
         found = read_run(folder)
         text = page(found, analyses_of(found, predict, trust, dev_files))
-    write_text(file, text, kind=REPORT_FILE)
+    write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
 
@@ -86,7 +84,6 @@ def write_report(
 def comparison_page(folder: Path) -> str:
     """Return the page of a comparison: verdicts, scores of all variants, differences with their intervals."""
     file = folder / COMPARISON
-    check_unchanged(file)
     found = read_object(file)
     if (found.get("format"), found.get("version")) != ("palm-comparison", 2):
         raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")

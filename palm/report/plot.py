@@ -7,7 +7,7 @@ from pathlib import Path
 
 from palm.core.checks import path_problems, raise_any
 from palm.core.errors import PalmError
-from palm.core.files.fs import write_text
+from palm.core.io import write_text
 from palm.core.shown import printable
 from palm.report.charts import Chart, labels
 from palm.report.groups import grouped_runs
@@ -41,7 +41,7 @@ def plot(*runs: str | Path, output: str | Path | None = None) -> Path:
     if file.suffix != ".html":
         raise PalmError(f"{file}: curves are written as an HTML page; give a file name that ends in .html")
     page = environment().get_template("curves.html").render(runs=runs, charts=charts)
-    write_text(file, page, kind=PLOT_FILE)
+    write_text(file, page)
     return file
 
 

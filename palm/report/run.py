@@ -9,16 +9,12 @@ from typing import Any
 
 from palm.config.files import ORIGIN, Lines, read_yaml
 from palm.config.values import guessed
+from palm.core.directories import is_sealed, verified_object
 from palm.core.errors import StorageError
-from palm.core.files.door import has_link
-from palm.core.files.fs import numbered
-from palm.core.files.manifest import is_sealed, verified_object
-from palm.core.files.records import check_plain
-from palm.core.files.untrusted import wrap_read_errors
+from palm.core.io import check_plain, numbered, stays_inside, wrap_read_errors
 from palm.core.limits import explain_limits
 from palm.report.history import History, read_history
-from palm.train.model_paths import DESCRIPTION, models_of
-from palm.train.run_names import CONFIGURATION, RECIPE, name_problem
+from palm.train.model_paths import CONFIGURATION, DESCRIPTION, RECIPE, models_of, name_problem
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class Run:
         if model is not None or not self.checkpoints:
             return model
         path = self.folder / f"step_{self.checkpoints[-1]}"
-        return Model(task, CHECKPOINT, path) if is_sealed(path) and not has_link(path, self.folder) else None
+        return Model(task, CHECKPOINT, path) if is_sealed(path) and stays_inside(self.folder, path) else None
 
 
 @explain_limits()

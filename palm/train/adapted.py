@@ -8,7 +8,7 @@ from typing import Any
 
 from palm.backbone import Backbone
 from palm.backbone.low_rank import LowRank
-from palm.core.files.tensors import tensor_digests
+from palm.core.saved import tensor_digests
 from palm.core.tensor_specs import Tensors
 from palm.pretrained.loading import may_lack
 from palm.pretrained.peft import write_adapters

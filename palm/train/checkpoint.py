@@ -13,14 +13,17 @@ from torch import Tensor
 
 from palm.backbone import BACKBONES
 from palm.core.differences import changes
+from palm.core.directories import check_version, keep_foreign, new_directory, verified_object, verify
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import move_foreign_aside, new_directory
-from palm.core.files.fs import numbered, write_json
-from palm.core.files.manifest import check_version, verified_object, verify
-from palm.core.files.serialization import describe, file_settings
-from palm.core.files.tensors import load_tensors, save_tensors, weights_under
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import numbered, read_object, wrap_read_errors, write_json
 from palm.core.logging import logger
+from palm.core.saved import (
+    describe,
+    file_settings,
+    load_tensors,
+    save_tensors,
+    weights_under,
+)
 from palm.lr_sched import HORIZON
 from palm.paradigm import HEADS
 from palm.parallel.group import is_main_process
@@ -29,9 +32,8 @@ from palm.reader import READERS
 from palm.train.finite import check_finite
 from palm.train.loop import Training
 from palm.train.model import LORA, PRIVATE
-from palm.train.model_paths import DESCRIPTION, WEIGHTS
+from palm.train.model_paths import CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
 from palm.train.recipe import identity
-from palm.train.run_names import CHECKPOINT_FORMAT, STATE
 from palm.train.training_metadata import data_of
 
 VERSION = 2
@@ -79,7 +81,7 @@ def tensors_of(training: Training) -> dict[str, dict[str, Tensor]]:
 def _write(
     training: Training, folder: Path, run_id: str | None, contents: Mapping[str, dict[str, Tensor]]
 ) -> None:
-    move_foreign_aside(folder)
+    keep_foreign(folder)
     with new_directory(folder, overwrite=True) as part:
         for name, tensors in contents.items():
             save_tensors(part / f"{name}.safetensors", tensors)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from palm.core.files.records import build
+from palm.core.records import record_of
 
 if TYPE_CHECKING:
     from palm.train.loop import Training
@@ -82,7 +82,7 @@ def event_of(line: Any) -> Recorded | None:
         return None
     try:
         # Fields that are None are not recorded, so null stands for a value that is not finite.
-        return build(kind, {name: math.nan if value is None else value for name, value in line.items()})
+        return record_of(kind, {name: math.nan if value is None else value for name, value in line.items()})
     except ValueError as error:
         raise ValueError(f"{line['event']!r} is damaged, {error}") from None
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from palm.core.files.door import make_folder
-from palm.core.files.fs import write_text
 from palm.core.invocation import is_notebook
+from palm.core.io import make_folder, write_text
 from palm.core.limits import explain_limits
 from palm.core.logging import Progress, collected_warnings, logger
 from palm.core.numerics.precision import tf32
@@ -26,9 +25,9 @@ from palm.train.history import HistoryWriter
 from palm.train.loggers import loggers_of
 from palm.train.logs import Heading, RunLog, palm_heading
 from palm.train.loop import Step, Training
+from palm.train.model_paths import BAD_ROWS
 from palm.train.progress import progress_callbacks
 from palm.train.result import TrainingResult, result_of
-from palm.train.run_names import BAD_ROWS
 from palm.train.saving import BestSaver, ModelSaver, PeriodicSaver, TargetSaver
 from palm.train.task import Task
 from palm.train.throughput import Meter

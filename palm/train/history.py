@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from palm.core.errors import StorageError
-from palm.core.files.fs import write_text
-from palm.core.files.untrusted import parse_json
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.io import parse_json, wrap_write_errors, write_text
 from palm.core.version import __version__
 from palm.train.events import (
     Completed,
@@ -193,7 +191,7 @@ def write_events(path: Path, events: Iterable[Recorded]) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    write_text(path, "".join(map(_line, events)), grows=True)
+    write_text(path, "".join(map(_line, events)))
 
 
 def read_events(path: Path) -> list[Recorded]:

@@ -1,15 +1,17 @@
-"""Resolving the path of a run, a task's folder or a model to a model, with advice if there is none."""
+"""Names of the files and folders of a run, and the path from a run or a task to a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypedDict
 
 from palm.config.model_names import MODEL_NAME
+from palm.core.directories import is_sealed
 from palm.core.errors import StorageError
-from palm.core.files.door import has_link
-from palm.core.files.fs import numbered
-from palm.core.files.manifest import is_sealed
+from palm.core.io import numbered, stays_inside
+from palm.train.history import HISTORY_FILE
 
 FORMAT = "palm-model"
 VERSION = 1
@@ -32,11 +34,69 @@ ON_THE_WAY = f"{LAST}.step"
 BEST_OF_RUN = "best"
 """The folder in a run that holds a model of every target at the best evaluation of the whole run."""
 
+RECORD = "run.json"
+CONFIGURATION = "resolved_config.yaml"
+BAD_ROWS = "bad_rows.jsonl"
+LOCK = ".run.lock"
+
+RECIPE = "recipe.yaml"
+"""Components of a run that was assembled in Python, in the sections of a resolved configuration."""
+
+STAGES = "stages"
+STAGE_WEIGHTS = "weights"
+"""For a run with stages: the folder of its stages, and the folder of a stage's final weights."""
+
+CHECKPOINT = "step_"
+CHECKPOINT_FORMAT = "palm-checkpoint"
+STATE = "state.json"
+"""For checkpoints: the prefix of their folders, their format, and the file with their position."""
+
+LOGGER_FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
+"""Loggers import from `palm.train`, so their own constants cannot be imported here."""
+
+RUN_FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS)
+
+_NAMES = (*RUN_FILES, BEST_OF_RUN, STAGES, STAGE_WEIGHTS, *LOGGER_FOLDERS)
+_RESERVED = re.compile("|".join([rf"{CHECKPOINT}\d+", *map(re.escape, _NAMES)]))
+
+
+class RunRecord(TypedDict):
+    """The content of `run.json`.
+
+    Attributes:
+        id: stored in the run's checkpoints.
+        since: the time when it began.
+        launch: the id that the processes of one launch share.
+        identity: everything that its losses depend on (see `palm.train.recipe`).
+        total_steps: its planned steps.
+        finished: the time when it ended; None before.
+    """
+
+    id: str
+    since: str
+    launch: str | None
+    identity: Mapping[str, Any]
+    total_steps: int
+    finished: str | None
+
+
+def name_problem(task: object) -> str | None:
+    """Return the reason why a task's folder would clash with those of the run, or None."""
+    if not isinstance(task, str) or not task.strip() or "\0" in task:
+        return f"the name of a task should be a non-empty string, not {task!r}"
+    # Many file systems ignore case.
+    if _RESERVED.fullmatch(task.casefold()) or task.startswith(".") or "/" in task or "\\" in task:
+        return (
+            f"task {task!r}: this name is reserved for files of the run under save_path (step_N, best, "
+            f"{RECORD}, hidden files, paths); rename the task"
+        )
+    return None
+
 
 def models_of(run: Path, task: str) -> Iterator[tuple[str, Path]]:
     """Yield kind and folder of each of a task's models in the folder of a run, the best one first.
 
-    Kinds are `best`, `last`, `best of the run` and `after step N`. Models behind links are ignored.
+    Kinds are `best`, `last`, `best of the run` and `after step N`. Links out of the run are ignored.
     """
     on_the_way = sorted(numbered(run / task, ON_THE_WAY).items(), reverse=True)
     places = {
@@ -46,7 +106,7 @@ def models_of(run: Path, task: str) -> Iterator[tuple[str, Path]]:
         **{f"after step {number}": path for number, path in on_the_way},
     }
     for kind, path in places.items():
-        if is_sealed(path) and not has_link(path, run):
+        if is_sealed(path) and stays_inside(run, path):
             yield kind, path
 
 
@@ -56,7 +116,7 @@ def chosen_model(path: Path) -> Path:
     Raises:
         StorageError: there is no model, or there are several.
     """
-    if (path / "state.json").is_file():
+    if (path / STATE).is_file():
         where = "models of finished tasks are in <save_path>/<task>"
         raise StorageError(
             f"{path} is a checkpoint, not a task's model: resume it with --resume {path}; {where}"
@@ -76,9 +136,9 @@ def chosen_model(path: Path) -> Path:
 
 
 def _model_in(folder: Path, named: Path) -> Path | None:
-    """Return the best or last model in a task's folder, unless it is reached through a link below `named`."""
+    """Return the best or last model in a task's folder, unless a link leads out of `named`."""
     places = (folder / BEST, folder / LAST)
-    return next((place for place in places if is_sealed(place) and not has_link(place, named)), None)
+    return next((place for place in places if is_sealed(place) and stays_inside(named, place)), None)
 
 
 def _advice(path: Path) -> str:
@@ -89,7 +149,7 @@ def _advice(path: Path) -> str:
                 f"train a task with pretrain_path: {name}"
             )
         return "there is no such folder; train first, or give the folder of a trained task"
-    if checkpoints := numbered(path, "step_"):
+    if checkpoints := numbered(path, CHECKPOINT):
         return f"no task has finished here; continue with --resume {checkpoints[max(checkpoints)]}"
     if (path / "config.json").is_file():
         return "it has no manifest.json; if it holds pretrained weights, set pretrain_path to it"
@@ -103,6 +163,6 @@ def describe_missing_model(task: str, folder: Path, is_target: bool) -> str:
         return f"{what}: it is auxiliary, and only targets are saved; set its target_tag to 1, and train"
     if on_the_way := numbered(folder.parent, ON_THE_WAY):
         return f"{what}: its training is not finished; inference_model_dir: {on_the_way[max(on_the_way)]}"
-    if checkpoints := numbered(folder.parents[1], "step_"):
+    if checkpoints := numbered(folder.parents[1], CHECKPOINT):
         return f"{what}: its training is not finished; resume with --resume {checkpoints[max(checkpoints)]}"
     return f"{what}: it is not trained yet; train first, or set save_path to that of the training"

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from palm.core.files.atomic_dir import linked_copy, move_foreign_aside, remove_directory
-from palm.core.files.fs import numbered
+from palm.core.directories import keep_foreign, linked_copy, remove_directory
+from palm.core.io import numbered
 from palm.core.logging import logger
 from palm.parallel.group import is_main_process
 from palm.train.checkpoint import save_checkpoint
 from palm.train.evaluation import Evaluator, model_of
 from palm.train.events import Completed, Evaluated, Event, Saved
 from palm.train.finite import check_finite
+from palm.train.folder import run_of
 from palm.train.loop import Step, Training
 from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.task import Task
@@ -51,7 +52,7 @@ class ModelSaver:
             self._last[task.name] = (state, self.folder / path)
             return saved
         if is_main_process():
-            move_foreign_aside(self.folder / path)
+            keep_foreign(self.folder / path)
             linked_copy(source, self.folder / path)
         return Saved(self.training.step, kind, self.folder / path, task.name)
 
@@ -166,7 +167,7 @@ def checkpoint_saver(
         path = save_path / f"step_{step}"
         save_checkpoint(training, path, run_id)
         logger.info("checkpoint saved at %s", path)
-        keep_last(save_path, "step_", step, keep)
+        keep_last(save_path, "step_", step, keep, lambda folder: run_of(folder) == run_id)
         return [Saved(step, "checkpoint", path)]
 
     return PeriodicSaver(write, every)
@@ -200,12 +201,18 @@ def save_model(
         weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
         check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
         if is_main_process():
-            move_foreign_aside(path)
+            keep_foreign(path)
         model.save(path, run, training_facts(training, task, kind in BEST_KINDS), overwrite=True)
     return Saved(training.step, kind, path, task.name)
 
 
-def keep_last(folder: Path, start: str, last: int, count: int) -> None:
+def keep_last(
+    folder: Path,
+    start: str,
+    last: int,
+    count: int,
+    is_own: Callable[[Path], bool] = lambda _: True,
+) -> None:
     """Remove the oldest directories `<start><number>`, keeping the newest `count`.
 
     Args:
@@ -213,9 +220,10 @@ def keep_last(folder: Path, start: str, last: int, count: int) -> None:
         start: the prefix of their names.
         last: the number of the newest one; higher numbers belong to another run and are kept.
         count: how many to keep; 0 or less: all.
+        is_own: others are neither counted nor removed.
     """
     if not is_main_process():
         return
-    older = sorted(number for number in numbered(folder, start) if number <= last)
-    for number in older[:-count] if count > 0 else ():
+    own = (number for number, path in numbered(folder, start).items() if number <= last and is_own(path))
+    for number in sorted(own)[:-count] if count > 0 else ():
         remove_directory(folder / f"{start}{number}")

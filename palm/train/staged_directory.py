@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from palm.core.differences import changes
+from palm.core.directories import is_sealed, linked_copy
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import linked_copy
-from palm.core.files.door import has_link
-from palm.core.files.fs import write_json
-from palm.core.files.manifest import is_sealed
-from palm.core.files.records import read_record
-from palm.core.files.untrusted import wrap_read_errors
+from palm.core.io import wrap_read_errors
 from palm.core.logging import logger
 from palm.train.events import Drawn, Ended, Logged, Planned, PlannedTask, Recorded, Saved, StageStarted
+from palm.train.folder import RunFolder, RunStart, read_run_record
 from palm.train.history import HISTORY_FILE, read_events, seconds_of, write_events
-from palm.train.model_paths import BEST, LAST
+from palm.train.model_paths import BEST, LAST, RECORD, STAGE_WEIGHTS, STAGES
 from palm.train.result import TrainingResult, result_of
-from palm.train.run_directory import RunDirectory, RunStart
-from palm.train.run_names import RECORD, STAGE_WEIGHTS, STAGES, STAGES_RECORD
 
 Settings = Mapping[str, Any]
 """Everything that the final weights of a stage depend on, JSON-ready."""
-
-
-class StagesRecord(TypedDict):
-    """The content of `stages.json`."""
-
-    launch: str | None
-    stages: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -40,11 +27,11 @@ class StagedDirectory:
     """A `save_path` with one run per stage under `stages/`; only rank 0 changes it.
 
     Args:
-        run: the folder, its tasks and targets, and the settings `resume` and `overwrite`.
+        run: the folder, and the settings `resume` and `overwrite`.
         stages: label -> what the stage depends on, in order.
     """
 
-    run: RunDirectory
+    run: RunFolder
     stages: Mapping[str, Settings]
 
     @property
@@ -61,15 +48,16 @@ class StagedDirectory:
         return self.folder(stage) / STAGE_WEIGHTS
 
     def is_done(self, stage: str) -> bool:
-        """Return True if a stage is finished; its weights are written last."""
-        return is_sealed(self.weights(stage))
+        """Return True if a stage is finished and its weights are saved."""
+        record = read_run_record(self.folder(stage))
+        return record is not None and record["finished"] is not None and is_sealed(self.weights(stage))
 
     def has_begun(self, stage: str) -> bool:
         """Return True if a stage has written anything."""
-        return (self.folder(stage) / RECORD).is_file() or self.is_done(stage)
+        return (self.folder(stage) / RECORD).is_file()
 
     def open(self, launch: str | None = None, restarted: bool = False) -> None:
-        """Continue with existing stages, or remove earlier results before new ones.
+        """Continue with existing stages, or make room for new ones.
 
         Args:
             launch: the id that the processes of one launch share.
@@ -78,34 +66,28 @@ class StagedDirectory:
         Raises:
             StorageError: the folder holds an earlier run, or stages with other settings.
         """
-        for stage in self.stages:
-            if has_link(self.folder(stage), self.path):
-                raise StorageError(f"{self.folder(stage)} is a link; remove it, or give another save_path")
-        file = self.path / STAGES_RECORD
-        saved = read_record(file, StagesRecord) if file.exists() else None
-        is_own = restarted and saved is not None and saved["launch"] == launch
-        record = {"launch": launch, "stages": dict(self.stages)}
-        if saved and (is_own or self.run.resume == "auto"):
-            lines = list(self._changed(saved))
-            if not lines:
-                write_json(file, record)
-                return
-            if not self.run.overwrite:
-                raise StorageError(
-                    "\n  ".join([f"{self.path} holds stages that were trained with other settings:", *lines])
-                    + "\nRestore these settings, or replace the run (overwrite: true without resume)"
-                )
+        record = read_run_record(self.path)
+        saved = {} if record is None else record["identity"].get("stages", {})
+        identity = {"tasks": {}, "stages": dict(self.stages)}
+        is_own = restarted and record is not None and record["launch"] == launch
+        start = RunStart("" if record is None else record["id"], continues=True)
+        lines = list(self._changed(saved))
+        is_same = saved == self.stages and all(map(self.is_done, self.stages)) and not self.run.overwrite
+        if saved and not lines and (is_own or is_same or self.run.resume == "auto"):
+            self.run.record(start, identity, 0, launch)
+            return
+        if saved and lines and self.run.resume == "auto" and not self.run.overwrite:
+            raise StorageError(
+                "\n  ".join([f"{self.path} holds stages that were trained with other settings:", *lines])
+                + "\nRestore these settings, or begin anew (overwrite: true without resume)"
+            )
         # Each stage resumes from its own checkpoints; the folder of the whole run has none.
-        replace(self.run, resume=None).check()
-        identity = {"tasks": {task: {} for task in self.run.tasks}, "stages": list(self.stages)}
-        replace(self.run, resume=None, overwrite=True).begin(
-            RunStart(uuid.uuid4().hex, None), identity, launch
-        )
-        write_json(file, record)
+        begun = replace(self.run, resume=None).open()
+        self.run.begin(begun, identity, 0, launch)
 
-    def _changed(self, saved: StagesRecord) -> Iterator[str]:
+    def _changed(self, saved: Mapping[str, Settings]) -> Iterator[str]:
         """Yield one line for each stage that has begun and whose settings have changed."""
-        for label, before in saved["stages"].items():
+        for label, before in saved.items():
             now = self.stages.get(label)
             if now == before or not self.has_begun(label):
                 continue

@@ -14,14 +14,13 @@ import torch
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.checks import path_problems, raise_any
+from palm.core.directories import new_directory
 from palm.core.errors import PalmError
-from palm.core.files.atomic_dir import new_directory
-from palm.core.files.fs import write_json, write_text
-from palm.core.files.serialization import describe
-from palm.core.files.tensors import save_tensors
+from palm.core.io import write_json, write_text
 from palm.core.numerics.precision import checked, resolved
 from palm.core.numerics.rng import generator
 from palm.core.numerics.weight_cache import WeightCache
+from palm.core.saved import describe, save_tensors
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
 from palm.metrics import metrics_of, scores_of

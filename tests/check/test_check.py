@@ -290,7 +290,9 @@ def test_an_earlier_run_in_save_path_is_an_error_before_the_run(tmp_path: Path) 
     config = tiny.config(tmp_path, "cls", overwrite=False)
     palm.Controller(config, argv=[]).train()
     before = sorted(path.as_posix() for path in (tmp_path / "out").rglob("*"))
-    found = check(config, measure=False)
+    finished = check(config, measure=False)
+    assert [each.severity for each in finished.problems if each.code == "save_path"] == ["note"]
+    found = check({**config, "learning_rate": 0.5}, measure=False)
     assert [
         (problem.severity, problem.code) for problem in found.problems if problem.severity == "error"
     ] == [("error", "save_path")]

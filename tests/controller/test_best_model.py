@@ -12,9 +12,9 @@ import pytest
 import palm
 from helpers import tiny
 from palm.controller.controller import Controller
+from palm.core.directories import verify
 from palm.core.errors import DataError, StorageError
-from palm.core.files.manifest import verify
-from palm.core.files.untrusted import read_json
+from palm.core.io import read_json
 from palm.train.task_model import TaskModel
 
 

@@ -13,7 +13,7 @@ import palm
 from helpers import tiny
 from helpers.mistakes import POINTER, controller
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.files.tensors import load_tensors, save_tensors
+from palm.core.saved import load_tensors, save_tensors
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import palm.compat as palm
 from helpers.loaded import run_script
 from helpers.saved import run_card_example
 from palm.cli.starter.project import KINDS, write_project
-from palm.core.files.tensors import load_tensors
+from palm.core.saved import load_tensors
 from palm.paradigm import HEADS
 
 PROGRAM = """

@@ -13,8 +13,8 @@ import torch
 
 from helpers import tiny
 from palm.controller.controller import Controller
+from palm.core.directories import verify
 from palm.core.errors import StorageError, TrainingError
-from palm.core.files.manifest import verify
 from palm.train.events import Event, Started
 from palm.train.loop import Step, Training
 

@@ -14,7 +14,7 @@ import torch
 from helpers import killed_stage, tiny
 from helpers.loaded import run_script
 from palm.controller.controller import Controller
-from palm.core.files.tensors import load_tensors
+from palm.core.saved import load_tensors
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ import palm
 from helpers import tiny
 from palm.backbone import BERT
 from palm.controller.controller import Controller
-from palm.core.errors import ConfigError, StorageError
-from palm.core.files.untrusted import read_json
+from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.pretrained.families import write_hugging_face
 from palm.train.loop import Step
 
@@ -34,20 +33,104 @@ def models(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_second_run_continues_replaces_or_stops(folder: Path) -> None:
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_second_run_is_refused_or_takes_the_place_of_the_first(folder: Path) -> None:
     controller(folder, "cls", num_epochs=1, save_every_n_steps=5).train()
-    first, trained = read_json(folder / "out" / "run.json")["id"], models(folder / "out")
+    first = contents(folder / "out")
     (folder / "out" / "notes.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match=r"out .*\(step_5, step_10, cls/infer_model\)"):
-        controller(folder, "cls").train()
-    controller(folder, "cls", num_epochs=1, save_every_n_steps=5, resume="auto").train()
-    assert read_json(folder / "out" / "run.json")["id"] == first
-    assert models(folder / "out") == trained
+        controller(folder, "cls", num_epochs=1, learning_rate=2e-3).train()
     controller(folder, "cls", num_epochs=1, learning_rate=2e-3, overwrite=True).train()
-    assert read_json(folder / "out" / "run.json")["id"] != first
-    assert models(folder / "out") != trained
+    assert models(folder / "out") != models(folder / "out.previous")
     assert not (folder / "out" / "step_5").exists()
-    assert (folder / "out" / "notes.txt").read_text(encoding="utf-8") == "mine"
+    assert contents(folder / "out.previous") == {**first, "notes.txt": b"mine"}
+    # The notes are not a run's, so the second run goes to the next free name, and the third replaces it.
+    for learning_rate in (3e-3, 4e-3):
+        second = models(folder / "out")
+        controller(folder, "cls", num_epochs=1, learning_rate=learning_rate, overwrite=True).train()
+        assert models(folder / "out.previous.2") == second if learning_rate == 3e-3 else True
+    assert sorted(path.name for path in folder.glob("out*")) == [
+        "out",
+        "out.previous",
+        "out.previous.2",
+        "out.previous.3",
+    ]
+
+
+@pytest.mark.parametrize("settings", [{"resume": "auto"}, {}, {"resume": "auto", "overwrite": True}])
+@pytest.mark.parametrize("checkpoints", [5, -1])
+def test_a_finished_run_returns_its_result_and_stays_as_it_is(
+    folder: Path, settings: dict[str, Any], checkpoints: int
+) -> None:
+    same = {"num_epochs": 1, "save_every_n_steps": checkpoints}
+    first = controller(folder, "cls", **same).train()
+    before = contents(folder / "out")
+    again = controller(folder, "cls", **same, **settings).train(callbacks=[_refused])
+    assert contents(folder / "out") == before
+    assert [path.name for path in folder.glob("out*")] == ["out"]
+    assert (again.steps, again.best, again.paths) == (first.steps, first.best, first.paths)
+    assert [event.as_line() for event in again.history] == [event.as_line() for event in first.history]
+
+
+def _refused(event: Any) -> None:
+    raise AssertionError(f"a finished run trains: {event}")
+
+
+def test_a_finished_run_that_should_be_longer_is_not_trained_anew_by_resume(folder: Path) -> None:
+    constant = {"lr_scheduler": "constant", "warmup_proportion": 0}
+    controller(folder, "cls", num_epochs=1, **constant).train()
+    before = contents(folder / "out")
+    with pytest.raises(StorageError, match="overwrite: true") as caught:
+        controller(folder, "cls", num_epochs=2, resume="auto", **constant).train()
+    assert "resume: auto" not in str(caught.value)  # there is no checkpoint to continue
+    assert contents(folder / "out") == before
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_run_that_fails_before_its_first_step_changes_nothing(folder: Path, first: bool) -> None:
+    if first:
+        controller(folder, "cls", num_epochs=1).train()
+    before = contents(folder)
+    (folder / "cls.tsv").write_text("label\ttext_a\nred\n", encoding="utf-8")
+    with pytest.raises(PalmError):
+        controller(folder, "cls", num_epochs=1, overwrite=True).train()
+    assert {**contents(folder), "cls.tsv": before["cls.tsv"]} == before
+    assert (folder / "out").exists() == first
+
+
+def test_a_run_that_fails_in_its_first_step_has_lost_no_model(folder: Path) -> None:
+    controller(folder, "cls", num_epochs=1).train()
+    before = contents(folder / "out")
+
+    def fail(event: Any) -> None:
+        if isinstance(event, Step):
+            raise PalmError("no memory")
+
+    with pytest.raises(PalmError, match="no memory"):
+        controller(folder, "cls", num_epochs=1, overwrite=True).train(callbacks=[fail])
+    assert contents(folder / "out.previous") == before
+    controller(folder, "cls", num_epochs=1, overwrite=True).train()  # nothing came of the failed one
+    assert contents(folder / "out.previous") == before
+
+
+def test_a_model_of_the_earlier_run_cannot_be_the_start_of_the_one_that_moves_it(folder: Path) -> None:
+    controller(folder, "cls", num_epochs=1).train()
+    before = contents(folder / "out")
+    last = {"start_from": str(folder / "out" / "cls" / "infer_model")}
+    with pytest.raises(StorageError, match="infer_model is needed"):
+        controller(folder, "cls", num_epochs=1, overwrite=True, **last).train()
+    assert contents(folder / "out") == before
+
+
+def test_a_folder_with_files_that_the_run_reads_is_not_moved(folder: Path) -> None:
+    controller(folder, "cls", num_epochs=1, save_path=str(folder)).train()
+    before = contents(folder)
+    with pytest.raises(StorageError, match=r"cls\.tsv is needed"):
+        controller(folder, "cls", num_epochs=1, save_path=str(folder), overwrite=True).train()
+    assert contents(folder) == before
 
 
 def test_a_changed_setting_is_named_and_the_record_of_the_old_run_stays(folder: Path) -> None:

@@ -16,7 +16,7 @@ from helpers import tiny
 from palm.check import check
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
-from palm.core.files.tensors import load_tensors
+from palm.core.saved import load_tensors
 from palm.core.signals import Stopped
 from palm.train.callbacks import Callback
 from palm.train.checkpoint import load_checkpoint

@@ -14,8 +14,8 @@ from palm.config.schema import settings_of
 from palm.config.values import Plain, Setting
 from palm.core.component import Component
 from palm.core.errors import ConfigError
-from palm.core.files.serialization import describe
 from palm.core.registry import Registry
+from palm.core.saved import describe
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Folders that appear whole, never absent meanwhile, and in place of nothing that palm did not write."""
+"""Files and directories appear whole or not at all, and a directory replaces only what palm wrote."""
 
 from __future__ import annotations
 
@@ -6,48 +6,21 @@ import errno
 import multiprocessing
 import os
 import re
-import shutil
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from safetensors import SafetensorError
 
-from helpers.faults import (
-    die_clearing,
-    die_discarding,
-    die_linking,
-    die_replacing,
-    fill,
-    names,
-    sealed,
-)
+from helpers.faults import die_removing, die_replacing, fill, names
+from palm.core.directories import check_target, foreign_files, keep_foreign, new_directory, verify
 from palm.core.errors import StorageError
-from palm.core.files import door, fs
-from palm.core.files.atomic_dir import (
-    check_target,
-    foreign_files,
-    link_equal_weights,
-    linked_copy,
-    new_directory,
-    remove_directory,
-    remove_stale,
-)
-from palm.core.files.fs import OLD, UNFINISHED, WRITTEN, recover, stage_name, write_text
-from palm.core.files.manifest import verify
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.io import check_not_read, remove_stale, set_aside, wrap_write_errors, write_text
 from palm.reader.predictions import write_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")
-
-
-@pytest.fixture(scope="module")
-def small_process() -> Iterator[Executor]:
-    """A process without PyTorch, whose copies are cheap."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as executor:
-        yield executor
 
 
 def test_a_folder_appears_with_a_manifest_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -65,7 +38,6 @@ def test_a_folder_with_files_of_others_is_never_replaced(tmp_path: Path) -> None
     for overwrite in (False, True):
         with pytest.raises(StorageError, match=r"home .*\(project, proj.*and 1 more\)"):
             fill(home, "1", overwrite)
-    assert (home / "project" / "a.py").read_text(encoding="utf-8") == "mine"
     assert names(tmp_path) == ["home"]
 
 
@@ -79,69 +51,22 @@ def test_what_palm_wrote_is_replaced_when_asked(tmp_path: Path) -> None:
     assert names(tmp_path) == ["model"]
 
 
-def test_a_foreign_file_among_palms_own_is_named_and_stays(tmp_path: Path) -> None:
-    fill(tmp_path / "model", "1")
-    (tmp_path / "model" / "sub" / "notes.md").write_text("mine", encoding="utf-8")
-    with pytest.raises(StorageError, match=r"model .*\(sub/notes\.md\)"):
-        fill(tmp_path / "model", "2", overwrite=True)
-    assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "1"
-    remove_directory(tmp_path / "model")
-    assert (tmp_path / "model" / "sub" / "notes.md").read_text(encoding="utf-8") == "mine"
-
-
-@pytest.mark.parametrize("act", ["replace", "remove"])
-@pytest.mark.parametrize("can_exchange", [True, False])
-def test_a_file_that_is_added_after_the_last_check_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str, can_exchange: bool
-) -> None:
-    fill(tmp_path / "model", "1")
-    rename = door.rename
-    exchange = door.exchange
-
-    def add(*names: Path) -> None:
-        if tmp_path / "model" in names:
-            (tmp_path / "model" / "notes.md").write_text("mine", encoding="utf-8")
-
-    def rename_later(path: Path, new: Path) -> None:
-        add(path)
-        rename(path, new)
-
-    def exchange_later(one: Path, other: Path) -> bool:
-        add(one, other)
-        return can_exchange and exchange(one, other)
-
-    for module in (door, fs):
-        monkeypatch.setattr(module, "rename", rename_later)
-        monkeypatch.setattr(module, "exchange", exchange_later)
-    if act == "remove":
-        remove_directory(tmp_path / "model")
+@pytest.mark.parametrize("file", ["sub/notes.md", "a.txt", "empty/"])
+def test_a_foreign_or_changed_file_is_named_and_a_run_puts_it_aside(tmp_path: Path, file: str) -> None:
+    model = tmp_path / "model"
+    fill(model, "1")
+    if file.endswith("/"):
+        (model / file).mkdir()
     else:
-        fill(tmp_path / "model", "2", overwrite=True)
-    assert (tmp_path / "model.kept" / "notes.md").read_text(encoding="utf-8") == "mine"
-    assert (tmp_path / "model.kept" / "a.txt").read_text(encoding="utf-8") == "1"
-    assert names(tmp_path) == (["model", "model.kept"] if act == "replace" else ["model.kept"])
-
-
-@POSIX
-def test_a_process_that_dies_while_it_links_weights_leaves_both_folders_whole(
-    tmp_path: Path, small_process: Executor
-) -> None:
-    small_process.submit(die_linking, tmp_path).result()
-
-
-def test_a_temporary_name_in_a_folder_is_not_palms_own(tmp_path: Path) -> None:
-    fill(tmp_path / "model", "1")
-    (tmp_path / "model" / ".notes.txt.123.part").write_text("mine", encoding="utf-8")
-    assert foreign_files(tmp_path / "model") == [".notes.txt.123.part"]
-
-
-def test_a_process_number_that_no_system_has_is_that_of_a_dead_one(tmp_path: Path) -> None:
-    left = stage_name(tmp_path / "model")
-    left = left.with_name(left.name.replace(str(os.getpid()), "9" * 30))
-    left.mkdir()
-    (left / UNFINISHED).touch()
-    fill(tmp_path / "model", "1")
-    assert names(tmp_path) == ["model"]
+        (model / file).write_text("mine", encoding="utf-8")
+    with pytest.raises(StorageError, match=rf"model .*\({re.escape(file.rstrip('/'))}\)"):
+        fill(model, "2", overwrite=True)
+    keep_foreign(model)
+    fill(model, "2", overwrite=True)
+    assert names(tmp_path) == ["model", "model.previous"]
+    assert (tmp_path / "model.previous" / file).exists()
+    keep_foreign(model)  # all palm's
+    assert names(tmp_path) == ["model", "model.previous"]
 
 
 @pytest.mark.parametrize("manifest", ["", "null", "[]", '{"a.txt": 1}'])
@@ -162,10 +87,9 @@ def test_a_path_that_names_no_folder_of_its_own_is_refused(place: str) -> None:
 def test_a_file_and_a_link_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StorageError, match="file is a file"):
-        check_target(tmp_path / "file", overwrite=True)
-    with pytest.raises(StorageError, match=r"link .*elsewhere"):
-        check_target(tmp_path / "link", overwrite=True)
+    for name in ("file", "link"):
+        with pytest.raises(StorageError, match=f"{name} is a {name}"):
+            check_target(tmp_path / name, overwrite=True)
 
 
 def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: Path) -> None:
@@ -182,98 +106,61 @@ def test_an_empty_folder_may_be_filled_and_a_failure_leaves_it_empty(tmp_path: P
 
 
 @POSIX
-@pytest.mark.parametrize("exchanges", [True, False])
-def test_a_process_that_dies_at_any_call_leaves_the_old_folder_or_the_new_one(
-    tmp_path: Path, small_process: Executor, exchanges: bool
+@pytest.mark.parametrize("die", [die_replacing, die_removing])
+def test_a_process_that_dies_at_any_call_leaves_whole_folders(
+    tmp_path: Path, die: Callable[[Path], None]
 ) -> None:
-    small_process.submit(die_replacing, tmp_path, exchanges).result()
-
-
-def test_an_error_is_reported_where_the_unfinished_folder_is_gone(tmp_path: Path) -> None:
-    def fail() -> None:
-        with new_directory(tmp_path / "model") as part:
-            shutil.rmtree(part)
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError, match="mine"):
-        fail()
-    assert names(tmp_path) == []
+    # A process without PyTorch, whose copies are cheap.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as small_process:
+        small_process.submit(die, tmp_path).result()
 
 
 @POSIX
-def test_a_process_that_dies_while_it_clears_up_leaves_what_the_next_one_clears(
-    tmp_path: Path, small_process: Executor
-) -> None:
-    small_process.submit(die_clearing, tmp_path).result()
-
-
-@POSIX
-def test_a_process_that_dies_while_discarding_leaves_the_whole_folder_or_none(
-    tmp_path: Path, small_process: Executor
-) -> None:
-    small_process.submit(die_discarding, tmp_path).result()
-
-
-@POSIX
-def test_a_reader_puts_back_what_was_moved_aside(tmp_path: Path) -> None:
-    fill(tmp_path / "model", "1")
-    for name in (".model.node1-17.part", ".model.node1-18.part"):  # only the second has palm's mark
-        (tmp_path / name / OLD).mkdir(parents=True)
-    (tmp_path / name / UNFINISHED).touch()
-    (tmp_path / name / OLD).rmdir()
-    (tmp_path / "model").rename(tmp_path / name / OLD)
-    verify(tmp_path / "model")
-    assert names(tmp_path / name) == [UNFINISHED]
-    recover(tmp_path / "model")  # nothing to do
-
-
-@POSIX
-def test_a_stage_that_is_a_link_gives_nothing_back(tmp_path: Path) -> None:
-    (tmp_path / "other" / OLD).mkdir(parents=True)
-    (tmp_path / "other" / UNFINISHED).touch()
-    (tmp_path / ".model.node1-17.part").symlink_to(tmp_path / "other")
-    recover(tmp_path / "model")
-    assert names(tmp_path / "other") == sorted([OLD, UNFINISHED])
-
-
-@POSIX
-def test_an_interrupt_while_the_old_folder_is_moved_aside_puts_it_back(
+def test_an_error_while_a_folder_is_replaced_puts_the_old_one_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path / "model", "1")
-    rename = os.replace
+    rename = Path.rename
 
-    def interrupted(old: str, new: str, **folders: int) -> None:
-        if old == new == "model":  # from the stage to its place
-            raise KeyboardInterrupt
-        rename(old, new, **folders)
+    def refuse(path: Path, new: Path) -> Path:
+        if path.suffix == ".part":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(path, new)
 
-    monkeypatch.setattr(door, "_renameat2", lambda: None)
-    monkeypatch.setattr(os, "replace", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(StorageError, match="model: the disk reports an error"):
         fill(tmp_path / "model", "2", overwrite=True)
     assert (tmp_path / "model" / "a.txt").read_text(encoding="utf-8") == "1"
     assert names(tmp_path) == ["model"]
 
 
-def test_sweeping_removes_only_what_palm_left(tmp_path: Path) -> None:
-    users = [
-        ".model.node1-17.part",
-        ".model.17.part",
-        ".other.17.part",
-        ".model.swp",
-        "model.part",
-        ".model.old",
-    ]
-    for name in users:
-        (tmp_path / name).write_text("x", encoding="utf-8")
-    for name, mark in ((".model.node2-18.part", "half"), (".model.node2-19.part", UNFINISHED)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / mark).write_text("x", encoding="utf-8")
-    (tmp_path / ".model.node2-20.part").mkdir()  # a process died before it put its mark there
-    (tmp_path / ".model.node2-21.part").symlink_to(tmp_path / ".model.node2-19.part")
-    remove_stale(tmp_path, lambda name: name == "model")
-    assert names(tmp_path) == sorted([*users, ".model.node2-18.part", ".model.node2-21.part"])
+def test_only_what_dead_processes_left_is_removed(tmp_path: Path) -> None:
+    with new_directory(tmp_path / "live") as part:
+        host, _, process = part.name.removeprefix(".live.").removesuffix(".part").partition("-")
+        users = [".model.17.part", ".model.swp", "model.part", ".model.old", f".a.{host}x-18.part"]
+        for name in (*users, f".a.{host}-{'9' * 30}.part", f".b.{host}-{process}.part"):
+            (tmp_path / name).write_text("x", encoding="utf-8")
+        (tmp_path / f".c.{host}-{'9' * 30}.old").mkdir()  # of a process that died between two renames
+        remove_stale(tmp_path)
+        assert names(tmp_path) == sorted([*users, "c", part.name])
+    remove_stale(tmp_path, is_locked=True)  # no other host either
+    assert names(tmp_path) == sorted([*users[:-1], "c", "live"])
+
+
+def test_two_threads_do_not_write_to_the_same_path(tmp_path: Path) -> None:
+    with new_directory(tmp_path / "model") as part:
+        (part / "weights").write_text("1", encoding="utf-8")
+        with ThreadPoolExecutor(1) as pool:
+            error = pool.submit(fill, tmp_path / "model", "2").exception(60)
+    assert isinstance(error, StorageError)
+    assert names(tmp_path / "model") == ["manifest.json", "weights"]
+
+
+def test_what_is_set_aside_takes_the_next_free_name(tmp_path: Path) -> None:
+    for _ in range(3):
+        (tmp_path / "out").mkdir()
+        set_aside(tmp_path / "out")
+    assert names(tmp_path) == ["out.previous", "out.previous.2", "out.previous.3"]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +168,6 @@ def test_sweeping_removes_only_what_palm_left(tmp_path: Path) -> None:
     [
         (errno.ENOSPC, "cannot write a/b: the disk is full; free some space"),
         (errno.EROFS, "cannot write a/b: the file system is read-only; mount it for writing"),
-        (errno.EIO, "cannot write a/b: the disk reports an error"),
         (errno.ENOTDIR, r"cannot write a/b: Not a directory; give a folder that can be written"),
     ],
 )
@@ -292,66 +178,36 @@ def test_what_the_system_refuses_is_explained(number: int, words: str) -> None:
 
 def test_a_full_disk_is_recognised_behind_safetensors() -> None:
     error = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-    with (
-        pytest.raises(StorageError, match=r"write w: .*disk is full"),
-        wrap_write_errors(Path("w")),
-    ):
+    with pytest.raises(StorageError, match=r"write w: .*disk is full"), wrap_write_errors(Path("w")):
         raise error
 
 
-def test_a_text_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
-    write_text(tmp_path / "note", "1")
-    with pytest.raises(StorageError, match="cannot write"):
-        write_text(tmp_path / "none" / "note", "2")
-    assert (tmp_path / "note").read_text(encoding="utf-8") == "1"
-    assert names(tmp_path) == [WRITTEN, "note"]
-
-
-def test_a_disk_that_turns_read_only_is_reported_once(
+def test_a_disk_that_turns_read_only_leaves_the_file_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    records = ({"index": number} for number in range(3))
+    write_text(tmp_path / "note", "1")
     monkeypatch.setattr(os, "fsync", refuse)
-    for name in ("replace", "unlink"):
-        monkeypatch.setattr(os, name, refuse)
     with pytest.raises(StorageError, match=r"note: .*read-only"):
-        write_text(tmp_path / "note", "1")
+        write_text(tmp_path / "note", "2")
     with pytest.raises(StorageError, match=r"predictions\.json: .*read-only"):
-        write_records(records, tmp_path)
+        write_records(({"index": number} for number in range(3)), tmp_path)
+    assert (tmp_path / "note").read_text(encoding="utf-8") == "1"
+    assert names(tmp_path) == ["note"]
 
 
-def test_a_linked_copy_shares_weights_and_copies_what_people_edit(tmp_path: Path) -> None:
-    source = sealed(tmp_path / "one", b"weights")
-    linked_copy(source, tmp_path / "two")
-    verify(tmp_path / "two")
-    same = [(source / name).samefile(tmp_path / "two" / name) for name in ("model.safetensors", "README.md")]
-    assert same == [True, False]
-    with new_directory(source, overwrite=True) as part:  # a new model in its place leaves the copy alone
-        (part / "model.safetensors").write_bytes(b"others")
-    assert (tmp_path / "two" / "model.safetensors").read_bytes() == b"weights"
+@POSIX
+def test_what_is_not_a_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="pipe is not a regular file"):
+        write_text(tmp_path / "pipe", "1")
 
 
-def test_equal_weights_become_one_file_and_damaged_ones_never(tmp_path: Path) -> None:
-    one, two, other = (sealed(tmp_path / name, content) for name, content in
-                       (("one", b"same"), ("two", b"same"), ("other", b"else")))  # fmt: skip
-    (one / "model.safetensors").write_bytes(b"sane")
-    link_equal_weights(two, [other, one, tmp_path / "nothing", two])
-    assert (two / "model.safetensors").read_bytes() == b"same"
-    assert not (two / "model.safetensors").samefile(one / "model.safetensors")
-    (one / "model.safetensors").write_bytes(b"same")
-    link_equal_weights(two, [other, one, tmp_path / "nothing", two])
-    assert (two / "model.safetensors").samefile(one / "model.safetensors")
-    verify(two)
-
-
-def test_where_there_are_no_links_weights_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(95, "not supported")
-
-    monkeypatch.setattr(os, "link", refuse)
-    linked_copy(sealed(tmp_path / "one", b"weights"), tmp_path / "two")
-    assert verify(tmp_path / "two")
-    assert not (tmp_path / "two" / "model.safetensors").samefile(tmp_path / "one" / "model.safetensors")
+def test_an_output_that_contains_an_input_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.tsv").touch()
+    with pytest.raises(StorageError, match=r"a\.tsv"):
+        check_not_read(tmp_path / "data", [tmp_path / "data" / "a.tsv", None])
+    check_not_read(tmp_path / "data" / "b.tsv", [tmp_path / "data" / "a.tsv"])

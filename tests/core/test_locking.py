@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from palm.core.errors import StorageError
-from palm.core.files.locking import locked
+from palm.core.io import locked
 
 DIES = """
 import os, sys
 from pathlib import Path
-from palm.core.files.locking import locked
+from palm.core.io import locked
 with locked(Path(sys.argv[1]), "dying"):
     os._exit(0)
 """

@@ -22,7 +22,7 @@ from palm.config import read_config
 from palm.controller.document import document
 from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.records import read_record
+from palm.core.records import read_record
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import setup_of
 from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of

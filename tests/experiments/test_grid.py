@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 from helpers import tiny
+from palm.core.directories import new_directory
 from palm.core.errors import ConfigError, PalmError, ResourceError, StorageError
-from palm.core.files.atomic_dir import new_directory
-from palm.core.files.checksum import checksum
-from palm.core.files.fs import write_json
+from palm.core.io import checksum, write_json
 from palm.experiments.grid import worker
 from palm.experiments.grid.folder import Grid, GridRun, best_of, remove_models
 from palm.experiments.grid.pool import GridProgress, Pool, slots_of

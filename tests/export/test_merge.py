@@ -11,8 +11,8 @@ import torch
 import palm
 from helpers import tiny
 from palm.cli import main
-from palm.core.files.manifest import verify
-from palm.core.files.tensors import load_tensors
+from palm.core.directories import verify
+from palm.core.saved import load_tensors
 from palm.export.merge import mean_of
 
 TEXTS = ["anna has a old red door .", "bert has a new blue boat ."]

@@ -20,7 +20,7 @@ from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, DataError, WiringError
-from palm.core.files.serialization import describe, rebuild
+from palm.core.saved import describe, rebuild
 from palm.metrics.tagging import entity_scores
 from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first

@@ -19,8 +19,8 @@ from helpers import tiny
 from helpers.loaded import run_script
 from helpers.reader_files import asked, write_squad
 from palm.controller.controller import Controller
+from palm.core.cache import KEPT_DAYS
 from palm.core.errors import DataError, PalmError
-from palm.core.files.cache import KEPT_DAYS
 from palm.reader import (
     ClassifyReader,
     Column,

@@ -9,7 +9,7 @@ import pytest
 
 import palm
 from palm.core.errors import StorageError
-from palm.core.files.fs import write_json
+from palm.core.io import write_json
 
 
 def comparison() -> dict[str, Any]:

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 import palm
 from helpers import tiny
 from palm.core.errors import ConfigError
-from palm.core.files.tensors import load_tensors
 from palm.core.numerics.rng import generator
+from palm.core.saved import load_tensors
 from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
 from palm.train.events import Evaluated, Event

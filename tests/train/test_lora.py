@@ -13,7 +13,7 @@ from torch import Tensor
 import palm
 from helpers import tiny
 from palm.backbone.low_rank import LowRank, new_adapters
-from palm.core.files.tensors import load_tensors, save_tensors
+from palm.core.saved import load_tensors, save_tensors
 from palm.pretrained import from_ours
 from palm.pretrained.peft import read_adapters, write_adapters
 from palm.report.inspection import inspect_directory

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.files.atomic_dir import new_directory
-from palm.core.files.serialization import rebuild
+from palm.core.directories import new_directory
+from palm.core.saved import rebuild
 from palm.lr_sched import schedule_of_run
 from palm.reader import READERS
 from palm.train.checkpoint import differences, load_checkpoint, save_checkpoint

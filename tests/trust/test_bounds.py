@@ -25,7 +25,7 @@ from palm.config import yaml_text
 from palm.config.files import read_json as read_backbone_json
 from palm.config.files import read_yaml
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
-from palm.core.files.untrusted import read_json
+from palm.core.io import read_json
 from palm.pretrained import read_directory, read_weights
 from palm.reader.tables.reading import raw_rows
 from palm.reader.tables.selection import SUFFIX, Selection, data_checksum
@@ -370,7 +370,7 @@ def test_the_original_error_is_kept_for_developers(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_memory_is_not_damage() -> None:
-    from palm.core.files.untrusted import wrap_read_errors
+    from palm.core.io import wrap_read_errors
 
     def fails() -> None:
         raise MemoryError

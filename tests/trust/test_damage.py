@@ -13,10 +13,10 @@ import pytest
 
 import palm
 from helpers import saved
+from palm.core.directories import manifest_of, verified_object, verify
 from palm.core.errors import StorageError
-from palm.core.files.manifest import manifest_of, verified_object, verify
 from palm.train.checkpoint import NEEDED, VERSION, newest_checkpoint, trained_weights
-from palm.train.run_names import CHECKPOINT_FORMAT, STATE
+from palm.train.model_paths import CHECKPOINT_FORMAT, STATE
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ import palm
 import palm.cli
 from helpers import tiny
 from palm.controller.controller import Controller
+from palm.core.directories import seal
 from palm.core.errors import StorageError
-from palm.core.files.fs import write_json
-from palm.core.files.manifest import seal
+from palm.core.io import write_json
 from palm.core.logging import _Console
 from palm.experiments.grid.folder import RESULT, Grid
 from palm.export import to_hugging_face
@@ -29,10 +29,6 @@ from palm.reader.tables.selection import Selection, data_checksum
 from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot
-from palm.train.events import Saved
-from palm.train.loggers.base import Logger
-from palm.train.run_directory import RunDirectory
-from palm.train.run_names import FOLDERS
 
 CANARY = "a red secret door"
 
@@ -244,15 +240,6 @@ def grid_with(folder: Path, result: dict[str, object]) -> Grid:
 RIGHT = {"state": "done", "why": "", "dev": [[1, 0.5]], "steps": {"a": 1}, "seconds": 1.0, "test": {}}
 
 
-def test_a_changed_result_is_damage_and_not_another_number(tmp_path: Path) -> None:
-    grid = grid_with(tmp_path, RIGHT)
-    assert grid.result("0000") == {**RIGHT, "dev": [(1, 0.5)]}
-    file = grid.folder("0000") / RESULT
-    file.write_text(file.read_text(encoding="utf-8").replace("0.5", "0.9"), encoding="utf-8")
-    with pytest.raises(StorageError, match=RESULT):
-        grid.result("0000")
-
-
 @pytest.mark.parametrize("wrong", [{"dev": [[1]]}, {"state": []}, {"test": {"a": 3}}, {"seconds": "x"}])
 def test_a_result_of_another_form_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     grid = grid_with(tmp_path, {**RIGHT, **wrong})
@@ -303,24 +290,6 @@ def test_a_foreign_model_opens_nothing_that_its_description_names(foreign: Path,
         USES[use](model, foreign.parent / "new")
     assert str(canary) not in names
     assert any(str(model) in name for name in names)
-
-
-def test_a_card_that_is_a_link_is_not_sent_to_a_logger(
-    foreign: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Logger, "__abstractmethods__", frozenset())
-    logger = Logger("mine", foreign)  # type: ignore[abstract]
-    logger(Saved(1, "target", foreign / "cls" / "infer_model", "cls"))
-    assert [name for name, _ in logger.texts()] == ["cls_model_card"]
-    linked(foreign, "cls/infer_model/README.md")
-    assert list(logger.texts()) == []
-
-
-@pytest.mark.parametrize("logger", FOLDERS)
-def test_a_logger_writes_into_no_folder_that_is_a_link(foreign: Path, logger: str) -> None:
-    (foreign / logger).symlink_to(foreign.parent)
-    with pytest.raises(StorageError, match=logger):
-        RunDirectory(foreign, ["cls"], ["cls"], resume="auto").check()
 
 
 HEARD: list[set[str]] = []

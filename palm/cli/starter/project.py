@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from palm.core.checks import raise_any
 from palm.core.differences import shortened
 from palm.core.errors import ConfigError, StorageError
-from palm.core.files.door import make_executable, make_folder
-from palm.core.files.fs import write_text
+from palm.core.io import make_folder, write_text
 from palm.core.registry import did_you_mean
-from palm.train.run_names import name_problem
+from palm.train.model_paths import name_problem
 
 if TYPE_CHECKING:
     from palm.cli.starter.table_tasks import TableTasks
@@ -128,7 +127,7 @@ def write_project(
     for name, text in files.items():
         make_folder((folder / name).parent)
         write_text(folder / name, text)
-    make_executable(folder / SCRIPT)
+    (folder / SCRIPT).chmod(0o755)
     return sorted(files)
 
 

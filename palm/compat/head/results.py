@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from palm.compat.conventions import Phased
-from palm.core.files.door import make_folder
-from palm.core.files.fs import write_text
+from palm.core.io import make_folder, write_text
 from palm.paradigm import Head
 
 

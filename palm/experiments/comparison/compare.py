@@ -12,7 +12,7 @@ from typing import Any
 
 from palm.core.checks import choice_problems, count_problems, raise_any
 from palm.core.errors import PalmError
-from palm.core.files.fs import write_json, write_text
+from palm.core.io import write_json, write_text
 from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
 from palm.experiments.comparison.setup import Setup, check_runs, dev_file_of, setup_of
@@ -22,8 +22,8 @@ from palm.experiments.grid.folder import ROWS, Grid, GridRun, Result, best_of
 from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, folder_of
 from palm.experiments.search.space import grid_points, space_of
+from palm.train.folder import only_run_in
 from palm.train.model_paths import BEST
-from palm.train.run_lock import only_run_in
 
 COMPARE_JSON = "compare.json"
 COMPARE_TEXT = "compare.txt"

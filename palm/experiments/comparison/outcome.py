@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from palm.core.errors import PalmError
-from palm.core.files.untrusted import parse_json, wrap_read_errors
+from palm.core.io import parse_json, wrap_read_errors
 from palm.core.shown import aligned
 from palm.experiments.comparison.statistics import (
     LEVEL,

@@ -12,12 +12,11 @@ from typing import Any, TypedDict
 from palm.config import yaml_text
 from palm.controller.document import Document, result_settings
 from palm.core.differences import changes, shortened
+from palm.core.directories import remove_directory
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import remove_directory
-from palm.core.files.door import make_folder
-from palm.core.files.fs import write_json, write_text
-from palm.core.files.records import read_record
+from palm.core.io import make_folder, write_json, write_text
 from palm.core.logging import logger
+from palm.core.records import read_record
 
 CONFIGURATION = "config.yaml"
 JOB = "job.json"

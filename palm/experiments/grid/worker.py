@@ -15,13 +15,11 @@ from pathlib import Path
 
 from palm.controller.controller import Controller
 from palm.controller.document import changed_data
+from palm.core.directories import is_sealed
 from palm.core.errors import ResourceError, StorageError, TrainingError
-from palm.core.files.door import make_folder, within
-from palm.core.files.fs import write_json, write_text
-from palm.core.files.locking import locked
-from palm.core.files.manifest import is_sealed
-from palm.core.files.records import read_record
+from palm.core.io import locked, make_folder, write_json, write_text
 from palm.core.numerics.device import device_of
+from palm.core.records import read_record
 from palm.experiments.grid.folder import (
     CONFIGURATION,
     JOB,
@@ -51,7 +49,7 @@ def work(folder: Path) -> None:
     controller = Controller(folder / CONFIGURATION, argv=[])
     # A process whose grid was killed may still be saving.
     lock = locked(folder / ".worker.lock", f"ending the run in {folder}")
-    with within(folder), lock if is_main_process() else nullcontext():
+    with lock if is_main_process() else nullcontext():
         if broadcast(lambda: (folder / RESULT).is_file()):
             return
         job = read_record(folder / JOB, Job)

@@ -14,7 +14,7 @@ from palm.controller.plan import plan
 from palm.controller.settings import RunSettings
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.files.fs import check_not_read, write_json, write_text
+from palm.core.io import check_not_read, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.core.shown import aligned
 from palm.experiments.grid.folder import Grid, GridRun, Result, best_of
@@ -22,7 +22,7 @@ from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, devices_of, folder_of
 from palm.experiments.search.space import Space, first_point, grid_points, json_of_space, space_of
 from palm.experiments.search.study import Study
-from palm.train.run_lock import only_run_in
+from palm.train.folder import only_run_in
 
 SWEEP_JSON = "sweep.json"
 BEST_CONFIG = "best.yaml"

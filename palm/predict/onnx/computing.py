@@ -15,12 +15,11 @@ from pathlib import Path
 import torch
 
 from palm.backbone import Backbone
+from palm.core.cache import Cache
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.files.cache import Cache
-from palm.core.files.checksum import checksum
-from palm.core.files.door import remove
-from palm.core.files.tensors import tensor_digests
+from palm.core.io import checksum, remove
 from palm.core.logging import logger
+from palm.core.saved import tensor_digests
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
 from palm.paradigm import Head

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from palm.core.errors import PalmError
-from palm.core.files.door import new_file
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.io import wrap_write_errors
 from palm.predict.onnx.graph import Graph
 
 OPSET = 20
@@ -63,7 +62,7 @@ def write_graph(graph: Graph, file: Path, threads: int = 0) -> Any:
     values = [value for value in model.graph.value_info if value.name not in weights]
     del model.graph.value_info[:]
     model.graph.value_info.extend(values)
-    with wrap_write_errors(file), new_file(file) as opened:
+    with wrap_write_errors(file), file.open("xb") as opened:
         opened.write(model.SerializeToString())
     session = session_of(file, threads)
     fixed = [f"{one.name} {one.shape}" for one in session.get_inputs() if set(map(type, one.shape)) != {str}]

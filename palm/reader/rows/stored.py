@@ -9,12 +9,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from palm.core.directories import verify
 from palm.core.errors import PalmError
-from palm.core.files.checksum import checksum
-from palm.core.files.door import new_file
-from palm.core.files.fs import write_json
-from palm.core.files.manifest import verify
-from palm.core.files.untrusted import read_object, wrap_read_errors
+from palm.core.io import checksum, read_object, wrap_read_errors, write_json
 from palm.reader.rows.rows import ArrayInfo, Column, Ints, Rows, digest_of
 from palm.reader.text.bad_rows import BadRows
 
@@ -50,12 +47,12 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
                 values = folder / f"{number}.values"
                 offsets = folder / f"{number}.offsets"
                 if values not in files:
-                    files[values] = opened.enter_context(new_file(values))
+                    files[values] = opened.enter_context(values.open("xb"))
                 if column.offsets is not None:
                     # Offsets count from the file's first value; those of the first part begin with a 0.
                     shifted = column.offsets + files[values].tell() // column.values.itemsize
                     if offsets not in files:
-                        files[offsets] = opened.enter_context(new_file(offsets))
+                        files[offsets] = opened.enter_context(offsets.open("xb"))
                         files[offsets].write(shifted[:1].data)
                     files[offsets].write(shifted[1:].data)
                 files[values].write(np.ascontiguousarray(column.values).data)

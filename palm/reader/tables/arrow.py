@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import parse_json, wrap_read_errors
+from palm.core.io import parse_json, wrap_read_errors
 from palm.reader.tables.files import format_of, seekable
 from palm.reader.tables.record import ClassId, OnHeader, Refuse, TableRow
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from palm.core.errors import DataError
-from palm.core.files.checksum import checksum
-from palm.core.files.untrusted import POINTER, is_pointer, read_object
+from palm.core.io import POINTER, checksum, is_pointer, read_object
 from palm.reader.tables.remote import copies_of, is_url
 
 TableFormat = Literal["tsv", "csv", "jsonl", "parquet", "arrow", "squad"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import describe_error, unique_keys
+from palm.core.io import describe_error, unique_keys
 from palm.reader.tables.files import opened
 from palm.reader.tables.record import OnHeader, Refuse, TableRow, cut
 

@@ -11,10 +11,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from palm.core.cache import Cache
 from palm.core.errors import DataError
-from palm.core.files.cache import Cache
-from palm.core.files.untrusted import wrap_read_errors
-from palm.core.files.write_errors import REMEDIES
+from palm.core.io import REMEDIES, wrap_read_errors
 from palm.core.logging import logger
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(?=[^/])")

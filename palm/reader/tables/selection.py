@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import parse_json, wrap_read_errors
+from palm.core.io import parse_json, wrap_read_errors
 from palm.reader.tables.files import digest_of, file_facts, files_of, is_data
 from palm.reader.tables.record import cell_text, is_missing
 from palm.reader.tables.remote import is_url

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import describe_error, parse_json
+from palm.core.io import describe_error, parse_json
 from palm.reader.tables.files import opened
 from palm.reader.tables.record import OnHeader, Refuse, TableRow, cut
 

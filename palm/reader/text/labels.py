@@ -15,7 +15,7 @@ import torch
 from palm.core.checks import choice_problems, count_problems, raise_any, type_problems
 from palm.core.differences import shortened
 from palm.core.errors import ConfigError, DataError
-from palm.core.files.untrusted import parse_json, read_bytes, wrap_read_errors
+from palm.core.io import parse_json, read_bytes, wrap_read_errors
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import NO_LABEL
 from palm.reader.tables.record import ClassId, cell_text, cut

@@ -18,7 +18,7 @@ import tokenizers
 from tokenizers import models
 
 from palm.core.errors import ConfigError, DataError
-from palm.core.files.untrusted import read_bytes, wrap_read_errors
+from palm.core.io import read_bytes, wrap_read_errors
 from palm.reader.text.vocabulary import (
     ADDED,
     MAX_ID,

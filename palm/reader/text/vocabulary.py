@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from palm.core.errors import DataError
-from palm.core.files.untrusted import MAX_JSON, parse_json, read_bytes, wrap_read_errors
+from palm.core.io import MAX_JSON, parse_json, read_bytes, wrap_read_errors
 
 
 class SpecialTokens(NamedTuple):

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from palm.core.files.door import is_plain
-from palm.core.files.write_errors import wrap_write_errors
+from palm.core.io import wrap_write_errors
 from palm.train.events import Ended, Evaluated, Event, Logged, Saved, Started
 from palm.train.loop import Step
 
@@ -136,5 +135,5 @@ class Logger(ABC):
             ]
             yield "results", "\n".join(["| task | metric | best | at step |", "|---|---|---|---|", *rows])
         for task, path in self.cards.items():
-            if is_plain(path):
+            if path.is_file():
                 yield f"{task}_model_card", path.read_text(encoding="utf-8")

@@ -13,11 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from palm.core.directories import is_sealed, new_directory, remove_directory, verify
 from palm.core.errors import StorageError
-from palm.core.files.atomic_dir import move_foreign_aside, new_directory, remove_directory, remove_stale
-from palm.core.files.door import is_plain, make_folder, remove
-from palm.core.files.locking import locked
-from palm.core.files.manifest import is_sealed, verify
+from palm.core.io import discard, locked, make_folder, remove_stale
 from palm.core.logging import logger
 
 T = TypeVar("T")
@@ -87,8 +85,7 @@ class Cache:
                     return _used(entry, read)
             except StorageError as error:
                 logger.warning("%s: the cached copy is damaged and will be rebuilt: %s", what, error)
-                move_foreign_aside(entry)
-                remove_directory(entry)
+                discard(entry)
             # Here, because making an entry takes time anyway, and a cache that is only read does not grow.
             forget_unused(self.folder)
             try:
@@ -133,14 +130,14 @@ def _used(entry: Path, read: Callable[[Path], T]) -> T:
 
 def forget_unused(folder: Path) -> None:
     """Remove what dead processes left in a cache, and entries unused for `KEPT_DAYS` days."""
-    remove_stale(folder, lambda name: _KEY.fullmatch(name) is not None, is_shared=True)
+    remove_stale(folder)
     oldest = time.time() - KEPT_DAYS * 24 * 3600
     for place in folder.iterdir():
         with suppress(FileNotFoundError):  # another process was first
             about = place.lstat()
             if not _KEY.fullmatch(place.stem) or about.st_mtime > oldest:
                 continue
-            if place.suffix == ".lock" and is_plain(place) and not about.st_size:
-                remove(place)
+            if place.suffix == ".lock":
+                place.unlink()
             elif is_sealed(place):
                 remove_directory(place)

@@ -1,0 +1,269 @@
+"""The folder of a run: one run at a time, and an earlier one is continued, moved or refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palm.core.directories import new_directory
+from palm.core.errors import StorageError
+from palm.core.io import read_json, write_json
+from palm.train.checkpoint import VERSION
+from palm.train.folder import RunFolder, RunStart, is_only_a_run, only_run_in
+from palm.train.model_paths import name_problem
+from palm.train.saving import keep_last
+
+
+def identity(**settings: Any) -> dict[str, Any]:
+    task = {
+        "batch_size": 4,
+        "max_tokens_per_batch": None,
+        "gradient_accumulation_steps": 1,
+        "devices": 1,
+        "data": "d1",
+        "rows": 40,
+        "expected_steps": 20,
+        "paradigm": {"n_classes": 4},
+    }
+    return {
+        "num_epochs": 2,
+        "optimizer": {"name": "adam", "settings": {"learning_rate": 0.001}},
+        "backbone": {"hidden_size": 32},
+        "lr_scheduler": {"name": "constant", "settings": {}},
+        "tasks": {"cls": task},
+        **settings,
+    }
+
+
+def begun(
+    run: RunFolder, made: dict[str, Any] | None = None, launch: str | None = None, restarted: bool = False
+) -> RunStart:
+    """Take a run as far as its first step."""
+    with run.locked():
+        start = run.open(launch, restarted)
+        assert run.finished(start, made or identity(), 20) is None
+        run.begin(start, made or identity(), 20, launch)
+    return start
+
+
+def checkpoint(path: Path, step: int, run_id: str, **settings: Any) -> Path:
+    with new_directory(path / f"step_{step}", overwrite=True) as part:
+        state = {
+            "format": "palm-checkpoint",
+            "version": VERSION,
+            "run_id": run_id,
+            "task_steps": {"cls": step},
+            "run": identity(**settings),
+        }
+        write_json(part / "state.json", state)
+        for name in ("model", "optimizer"):
+            (part / f"{name}.safetensors").touch()
+    return path / f"step_{step}"
+
+
+def model(path: Path) -> Path:
+    with new_directory(path, overwrite=True) as part:
+        write_json(part / "config.json", {})
+    return path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_second_run_is_refused_until_the_first_dies(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from palm.train.folder import only_run_in\n"
+        "with only_run_in(Path(sys.argv[1])): print('in', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "in\n"
+        with pytest.raises(StorageError, match=str(tmp_path)), only_run_in(tmp_path):
+            pass
+        first.kill()  # it can tidy nothing up
+    with only_run_in(tmp_path):
+        pass
+
+
+def test_a_first_run_leaves_its_record(tmp_path: Path) -> None:
+    start = begun(RunFolder(tmp_path), launch="l")
+    record = read_json(tmp_path / "run.json")
+    found = [record[name] for name in ("id", "launch", "identity", "total_steps", "finished")]
+    assert found == [start.run_id, "l", identity(), 20, None]
+    # Nothing has come of it yet, so it is no obstacle for another one.
+    assert begun(RunFolder(tmp_path)).run_id != start.run_id
+    assert not tmp_path.with_name(f"{tmp_path.name}.previous").exists()
+
+
+def test_a_run_that_did_not_begin_leaves_nothing(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "out").locked():
+        pass
+    assert names(tmp_path) == []
+
+
+def test_an_earlier_run_stops_a_new_one(tmp_path: Path) -> None:
+    start = begun(RunFolder(tmp_path))
+    for step in (4, 8, 12):
+        checkpoint(tmp_path, step, start.run_id)
+    model(tmp_path / "cls" / "infer_model")
+    with pytest.raises(
+        StorageError, match=r"\(step_4, step_8, step_12, and 1 more\).*resume: auto.*overwrite: true"
+    ):
+        RunFolder(tmp_path).open()
+    with pytest.raises(StorageError, match="resume: auto"):
+        RunFolder(tmp_path, resume="elsewhere/step_8").open()
+    assert RunFolder(tmp_path, resume="auto").open().checkpoint == tmp_path / "step_12"
+    assert RunFolder(tmp_path, resume=str(tmp_path / "step_8")).open().checkpoint == tmp_path / "step_8"
+    assert RunFolder(tmp_path, overwrite=True).open().checkpoint is None
+
+
+@pytest.mark.parametrize("resume", [None, "auto"])
+def test_a_run_in_the_folder_of_a_model_or_a_checkpoint_is_refused(
+    resume: str | None, tmp_path: Path
+) -> None:
+    for place in (model(tmp_path / "cls" / "infer_model"), checkpoint(tmp_path, 4, "a")):
+        with pytest.raises(StorageError, match=f"save_path: {place}"):
+            RunFolder(place, resume, overwrite=True).open()
+
+
+def whole_run(path: Path) -> None:
+    """Write everything that a run, a prediction and a report write."""
+    first = begun(RunFolder(path))
+    checkpoint(path, 4, first.run_id)
+    for place in (
+        "cls/infer_model",
+        "cls/infer_model.step8",
+        "cls/best_model",
+        "best/cls",
+        "stages/1-a/weights",
+    ):
+        model(path / place)
+    for name in ("history.jsonl", "cls/predictions.json", "report.html", "wandb/x/y", "cls.train.rows.json"):
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).touch()
+
+
+def test_overwrite_moves_the_folder_and_removes_only_what_a_run_wrote(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for _ in range(3):
+        whole_run(out)
+        begun(RunFolder(out, overwrite=True))
+        assert names(out) == [".run.lock", "run.json"]
+        assert names(tmp_path) == ["out", "out.previous"]
+        assert len(list((tmp_path / "out.previous").rglob("manifest.json"))) == 6
+
+
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "cls/notes.txt", "cls/infer_model/notes.txt", "wandb.txt", "step_9/x", "stages/x"]
+)
+def test_a_folder_with_a_file_of_the_users_is_never_removed(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    whole_run(out)
+    assert is_only_a_run(out)
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text("mine", encoding="utf-8")
+    begun(RunFolder(out, overwrite=True))
+    whole_run(out)
+    begun(RunFolder(out, overwrite=True))
+    assert names(tmp_path) == ["out", "out.previous", "out.previous.2"]
+    assert (tmp_path / "out.previous" / name).read_text(encoding="utf-8") == "mine"
+
+
+def test_a_copied_model_and_a_link_are_the_users(tmp_path: Path) -> None:
+    model(tmp_path / "cls" / "copy of infer_model")
+    assert not is_only_a_run(tmp_path)
+    (tmp_path / "linked" / "cls").mkdir(parents=True)
+    (tmp_path / "linked" / "cls" / "infer_model").symlink_to(tmp_path / "cls" / "copy of infer_model")
+    assert not is_only_a_run(tmp_path / "linked")
+
+
+def test_resume_auto_takes_the_newest_checkpoint_of_this_run(tmp_path: Path) -> None:
+    first = begun(RunFolder(tmp_path))
+    checkpoint(tmp_path, 4, first.run_id)
+    newest = checkpoint(tmp_path, 8, first.run_id)
+    checkpoint(tmp_path, 12, "another run's")
+    start = begun(RunFolder(tmp_path, resume="auto"))
+    assert (start.checkpoint, start.run_id) == (newest, first.run_id)
+    assert read_json(tmp_path / "run.json")["id"] == first.run_id
+
+
+def test_resume_of_one_checkpoint_continues_with_its_run_or_begins_another(tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    first = begun(RunFolder(here))
+    chosen = checkpoint(here, 4, first.run_id)
+    assert begun(RunFolder(here, resume=str(chosen))).run_id == first.run_id
+    start = begun(RunFolder(tmp_path / "there", resume=str(chosen)))
+    assert start.checkpoint == chosen
+    assert start.run_id != first.run_id
+    assert names(here) == [".run.lock", "run.json", "step_4"]
+
+
+def test_resume_auto_without_a_checkpoint_repeats_only_its_own_configuration(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    begun(RunFolder(out))
+    model(out / "cls" / "infer_model")
+    other = identity(optimizer={"name": "adam", "settings": {"learning_rate": 0.002}})
+    with pytest.raises(StorageError, match=r"learning_rate: 0.001 in the checkpoint, 0.002 in this run"):
+        begun(RunFolder(out, resume="auto"), other)
+    assert (out / "cls" / "infer_model").is_dir()
+    assert begun(RunFolder(out, resume="auto")).checkpoint is None
+    assert names(tmp_path) == ["out"]
+    assert begun(RunFolder(out, resume="auto", overwrite=True), other).checkpoint is None
+    assert (tmp_path / "out.previous" / "cls" / "infer_model").is_dir()
+
+
+def test_a_restart_by_the_launcher_continues_without_being_asked(tmp_path: Path) -> None:
+    first = begun(RunFolder(tmp_path), launch="l")
+    newest = checkpoint(tmp_path, 4, first.run_id)
+    for overwrite in (False, True):
+        run = RunFolder(tmp_path, overwrite=overwrite)
+        assert begun(run, launch="l", restarted=True).checkpoint == newest
+    with pytest.raises(StorageError, match="resume: auto"):
+        RunFolder(tmp_path).open(launch="m", restarted=True)
+
+
+def test_what_dead_processes_left_is_removed_at_the_start(tmp_path: Path) -> None:
+    first = begun(RunFolder(tmp_path))
+    model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.node-17.old")
+    for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", "best/.cls.node-17.part"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".history.jsonl.node-17.part").touch()
+    checkpoint(tmp_path, 4, first.run_id)
+    with RunFolder(tmp_path, resume="auto").locked():
+        assert names(tmp_path) == [".run.lock", "best", "cls", "run.json", "step_4"]
+    assert names(tmp_path / "cls") == ["infer_model"]
+    assert names(tmp_path / "best") == []
+
+
+def test_only_the_runs_own_checkpoints_are_counted_and_removed(tmp_path: Path) -> None:
+    for step, run in ((1, "a"), (2, "b"), (3, "a"), (4, "a"), (5, "a")):
+        checkpoint(tmp_path, step, run)
+    (tmp_path / "step_3" / "notes.txt").touch()
+    keep_last(tmp_path, "step_", 4, 1, lambda path: read_json(path / "state.json")["run_id"] == "a")
+    assert names(tmp_path) == ["step_2", "step_3", "step_4", "step_5"]
+
+
+def test_the_advice_says_what_is_complete(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    start = begun(run)
+    assert str(tmp_path) in run.resume_advice()
+    assert "resume" not in run.resume_advice()
+    checkpoint(tmp_path, 4, start.run_id)
+    model(tmp_path / "cls" / "infer_model")
+    assert "step_4, cls/infer_model" in run.resume_advice()
+    assert run.resume_advice().endswith("resume: auto")
+
+
+@pytest.mark.parametrize("name", ["step_4", "best", "Best", "run.json", "history.jsonl", ".hidden", "a/b"])
+def test_a_task_cannot_be_called_like_a_folder_of_the_run(name: str) -> None:
+    assert f"task {name!r}: " in (name_problem(name) or "")
+
+
+def test_other_names_are_free() -> None:
+    assert [name_problem(name) for name in ("a.b", "step_", "step_4a", "bests", "run")] == [None] * 5
