@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,10 @@ from palm.controller.document import Document, result_settings
 from palm.core.differences import changes, shortened
 from palm.core.directories import remove_directory
 from palm.core.errors import StorageError
-from palm.core.io import make_folder, write_json, write_text
+from palm.core.io import make_folder, set_aside, write_json, write_text
 from palm.core.logging import logger
 from palm.core.records import read_record
+from palm.train.folder import saved_in
 
 CONFIGURATION = "config.yaml"
 JOB = "job.json"
@@ -180,13 +180,6 @@ class Grid:
         return read_record(file, Result) if file.exists() else None
 
 
-def set_aside(path: Path) -> Path:
-    number = 1
-    while os.path.lexists(place := path.with_name(f"{path.name}.previous{'' if number == 1 else number}")):
-        number += 1
-    return path.rename(place)
-
-
 def best_of(result: Result) -> tuple[int, float | None]:
     """Return the global step and the score of the best evaluation of a run."""
     if not result["dev"]:
@@ -203,5 +196,5 @@ def word_of(value: Any) -> str:
 
 def remove_models(folder: Path) -> None:
     """Remove the models and checkpoints that a run has written to its folder."""
-    for manifest in list((folder / OUT).rglob("manifest.json")):
-        remove_directory(manifest.parent)
+    for saved in saved_in(folder / OUT):
+        remove_directory(saved)
