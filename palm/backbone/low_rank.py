@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any, type_problems
+from palm.core.numerics.precision import compute_dtype
 from palm.core.registry import did_you_mean
 
 M = TypeVar("M", bound=nn.Module)
@@ -20,8 +22,7 @@ M = TypeVar("M", bound=nn.Module)
 class LowRank(nn.Module):
     """Low-rank updates of linear layers: a task's weight is `W + alpha / rank · B A`, with the shared W.
 
-    Weights are changed instead of outputs, so the computation, including cached casts and joined products, is
-    that of the encoder without adapters, and the trained parameters are the saved ones.
+    While training, the update is added to the layer's output, so a frozen W needs no gradient.
 
     Args:
         layers: name of a layer in the encoder -> the layer.
@@ -53,41 +54,74 @@ class LowRank(nn.Module):
         return {name: (down, up) for name, down, up in zip(self.names, self.down, self.up, strict=True)}
 
     def applied_to(self, backbone: Backbone) -> Backbone:
-        """Return an encoder that shares all parts except the updated weights; gradients reach W, A and B."""
-        weights = {}
-        for name, (down, up) in self.factors().items():
-            shared = backbone.get_submodule(name).weight
-            assert isinstance(shared, Tensor)
-            # One product and one sum; the result is as large as W and is kept until the backward pass.
-            weights[f"{name}.weight"] = torch.addmm(shared, up, down, alpha=self.alpha / len(down))
-        return with_parameters(backbone, weights)
+        """Return an encoder that shares all parts except the updated layers; gradients reach W, A and B."""
+        return self._with_layers(backbone, AdaptedLinear)
 
     @torch.no_grad()
     def merged_into(self, backbone: Backbone) -> Backbone:
         """Return an encoder with the current updated weights as parameters, to predict with or to save."""
-        merged = self.applied_to(backbone)
-        for name in self.names:
-            layer = merged.get_submodule(name)
-            assert isinstance(layer.weight, Tensor)
-            layer.weight = nn.Parameter(layer.weight, requires_grad=False)
-        return merged
+        return self._with_layers(backbone, _merged)
+
+    def _with_layers(
+        self, backbone: Backbone, make: Callable[[nn.Linear, Tensor, Tensor, float], nn.Linear]
+    ) -> Backbone:
+        layers: dict[str, nn.Module] = {}
+        for name, (down, up) in self.factors().items():
+            shared = backbone.get_submodule(name)
+            assert isinstance(shared, nn.Linear)
+            layers[name] = make(shared, down, up, self.alpha / len(down))
+        return _with_modules(backbone, layers)
 
 
-def with_parameters(module: M, replaced: Mapping[str, Tensor]) -> M:
-    """Return a module that shares all parts except the replaced parameters, given by name."""
-    # Modules on the path are copied shallowly; a layer's other tensors remain shared.
+class AdaptedLinear(nn.Linear):
+    """A linear layer, of which it shares the parameters, with a low-rank update of its output.
+
+    Args:
+        shared: the layer.
+        down: A, [rank, in].
+        up: B, [out, rank].
+        scale: factor of the update.
+    """
+
+    def __init__(self, shared: nn.Linear, down: Tensor, up: Tensor, scale: float) -> None:
+        nn.Module.__init__(self)
+        self._parameters = shared._parameters
+        self.in_features = shared.in_features
+        self.out_features = shared.out_features
+        self.factors = (down, up)
+        self.scale = scale
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Apply layer and update, in the dtype of autocast or of the tokens."""
+        dtype = compute_dtype(tokens)
+        tokens = tokens.to(dtype)
+        weight, bias = (None if each is None else each.to(dtype) for each in (self.weight, self.bias))
+        down, up = (factor.to(dtype) for factor in self.factors)
+        update = F.linear(F.linear(tokens, down), up)
+        assert weight is not None
+        return torch.add(F.linear(tokens, weight, bias), update, alpha=self.scale)
+
+
+def _merged(shared: nn.Linear, down: Tensor, up: Tensor, scale: float) -> nn.Linear:
+    merged = copy.copy(shared)
+    weight = nn.Parameter(torch.addmm(shared.weight, up, down, alpha=scale), requires_grad=False)
+    merged._parameters = {**shared._parameters, "weight": weight}
+    return merged
+
+
+def _with_modules(module: M, replaced: Mapping[str, nn.Module]) -> M:
+    """Return a module that shares all parts except the replaced modules, given by name."""
+    # Modules on the path are copied shallowly.
     own = copy.copy(module)
-    below: dict[str, dict[str, Tensor]] = {}
+    own._modules = dict(module._modules)
+    below: dict[str, dict[str, nn.Module]] = {}
     for name, value in replaced.items():
         child, _, rest = name.partition(".")
         below.setdefault(child, {})[rest] = value
-    direct = {name: values[""] for name, values in below.items() if "" in values}
-    own._parameters = {**module._parameters, **direct} if direct else module._parameters  # type: ignore[dict-item]
-    own._modules = dict(module._modules)
-    for child in below.keys() - direct.keys():
+    for child, values in below.items():
         part = module._modules[child]
         assert part is not None
-        own._modules[child] = with_parameters(part, below[child])
+        own._modules[child] = values[""] if "" in values else _with_modules(part, values)
     return own
 
 

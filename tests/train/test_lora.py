@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 import palm
 from helpers import tiny
@@ -137,6 +138,19 @@ def test_new_adapters_change_no_bit(folder: Path) -> None:
     assert any(up.any() for up in own.tasks[0].adapters.up)
     heads = (one.model.head("cls").state_dict() for one in (own, plain))
     assert all(one.equal(other) for one, other in zip(*(head.values() for head in heads), strict=True))
+
+
+@pytest.mark.parametrize(("is_frozen", "factor"), [(True, 2.4), (False, 3.4)])
+def test_the_gradient_of_a_frozen_weight_is_not_computed(is_frozen: bool, factor: float) -> None:
+    backbone = palm.backbone.BERT(64, 2, 2, 40, 16).requires_grad_(not is_frozen)
+    every_layer = {"rank": 1, "targets": ["query", "key", "value", "output", "inner", "outer"]}
+    encoder = new_adapters(backbone, every_layer, 1).applied_to(backbone)
+    with FlopCounterMode(display=False) as forward:
+        tokens = encoder(INPUTS, ["encoder_outputs"])["encoder_outputs"]
+    with FlopCounterMode(display=False) as backward:
+        tokens.sum().backward()
+    flops = forward.get_total_flops() + backward.get_total_flops()
+    assert factor - 1 < flops / forward.get_total_flops() < factor
 
 
 def test_a_frozen_encoder_stays_and_each_task_moves_its_own_adapters(folder: Path) -> None:

@@ -43,6 +43,8 @@ def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
     Returns:
         Their concatenated outputs, [..., sum of the layers' outputs].
     """
+    if any(type(layer).forward is not nn.Linear.forward for layer in layers):  # such as adapted ones
+        return torch.cat([layer(tokens) for layer in layers], dim=-1)
     if product := cached_product(layers, tokens.dtype):
         return product(tokens)
     weights = [layer.weight.to(tokens.dtype) for layer in layers]
