@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REPORT_SECONDS = 10.0
 """Seconds between two log lines about the progress of encoding a file."""
 
-FORMAT = 3
+FORMAT = 4
 """Version of the format of rows on disk."""
 
 _HASH = "blake2b"

@@ -291,7 +291,7 @@ def flip(entry: Path) -> None:
 
 def retype(entry: Path) -> None:
     manifest = json.loads((entry / "rows.json").read_text(encoding="utf-8"))
-    manifest["columns"]["token_ids"]["values"]["dtype"] = "<u4"
+    manifest["columns"]["token_ids"]["values"] = "<u4"
     (entry / "rows.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 

@@ -92,7 +92,7 @@ def test_a_failure_leaves_the_files_of_before(tmp_path: Path) -> None:
     write_answers([answer("old", "door")], tmp_path)
     with pytest.raises(DataError, match=r"pred.tsv:2"):
         write_answers(failing(), tmp_path)
-    files = {".palm-files.jsonl", "nbest_predictions.json", "predictions.json"}
+    files = {"nbest_predictions.json", "predictions.json"}
     assert {path.name for path in tmp_path.iterdir()} == files
     assert json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8")) == {"old": "door"}
 

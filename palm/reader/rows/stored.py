@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
@@ -11,8 +11,8 @@ import numpy as np
 
 from palm.core.directories import verify
 from palm.core.errors import PalmError
-from palm.core.io import checksum, read_object, wrap_read_errors, write_json
-from palm.reader.rows.rows import ArrayInfo, Column, Ints, Rows, digest_of
+from palm.core.io import read_object, wrap_read_errors, write_json
+from palm.reader.rows.rows import Column, Ints, Rows
 from palm.reader.text.bad_rows import BadRows
 
 DESCRIPTION = "rows.json"
@@ -56,21 +56,12 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
                         files[offsets].write(shifted[:1].data)
                     files[offsets].write(shifted[1:].data)
                 files[values].write(np.ascontiguousarray(column.values).data)
-    about = {
-        name: {
-            part: None if array is None else _info(folder / f"{number}.{part}", array)
-            for part, array in vars(column).items()
-        }
-        for number, (name, column) in enumerate(columns.items())
+    arrays = {
+        name: {part: array.dtype.str for part, array in vars(column).items() if array is not None}
+        for name, column in columns.items()
     }
-    content = {"digest": digest_of(about), "columns": about, "messages": list(messages)}
+    content = {"digest": Rows(_columns(folder, arrays)).digest, "columns": arrays, "messages": list(messages)}
     write_json(folder / DESCRIPTION, {**content, "bad": (bad.records, bad.count)})
-
-
-def _info(file: Path, part: Ints) -> ArrayInfo:
-    """The `array_info` of a written array, without loading it into memory."""
-    count = file.stat().st_size // part.itemsize
-    return {"dtype": part.dtype.str, "count": count, "blake2b": checksum(file, "blake2b")}
 
 
 def _kinds(rows: Rows) -> dict[str, str]:
@@ -91,20 +82,21 @@ def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
     verify(folder, (DESCRIPTION,))
     about = read_object(folder / DESCRIPTION)
     with wrap_read_errors(folder / DESCRIPTION):
-        columns = {}
-        for number, (name, parts) in enumerate(about["columns"].items()):
-            mapped = {
-                part: info and _mapped(folder / f"{number}.{part}", info) for part, info in parts.items()
-            }
-            columns[name] = Column(**mapped)
-        rows = Rows(columns, about["digest"])
+        rows = Rows(_columns(folder, about["columns"]), about["digest"])
         records, count = about["bad"]
         rows.bad = (list(records), int(count))
         return rows, [str(message) for message in about["messages"]]
 
 
-def _mapped(path: Path, info: ArrayInfo) -> Ints:
-    dtype = np.dtype(str(info["dtype"]))
-    if not info["count"]:  # an empty file cannot be mapped
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype, mode="r"))
+def _columns(folder: Path, arrays: Mapping[str, Mapping[str, str]]) -> dict[str, Column]:
+    """The mapped columns of a folder, from the type of each of their arrays."""
+    return {
+        name: Column(**{part: _mapped(folder / f"{number}.{part}", kind) for part, kind in parts.items()})
+        for number, (name, parts) in enumerate(arrays.items())
+    }
+
+
+def _mapped(path: Path, kind: str) -> Ints:
+    if not path.stat().st_size:  # an empty file cannot be mapped
+        return np.empty(0, kind)
+    return np.asarray(np.memmap(path, np.dtype(kind), mode="r"))
