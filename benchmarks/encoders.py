@@ -24,10 +24,6 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from palm.backbone import BERT
-from palm.backbone.architecture import Architecture
-from palm.backbone.attention import AttentionKind
-from palm.backbone.encoder import Encoder
-from palm.backbone.layer import GatedFeedForward, PreNorm
 from palm.backbone.transformers import Transformers
 from palm.core.numerics.weight_cache import WeightCache
 
@@ -80,49 +76,9 @@ def built(options: argparse.Namespace) -> dict[str, nn.Module]:
     )
     theirs.load_state_dict(ours.model.state_dict(), strict=False)
     encoders: dict[str, nn.Module] = {"adapter": ours}
-    if options.family in ("modernbert", "bert"):
-        is_bert = options.family == "bert"
-        dropout = 0.1 if is_bert else 0.0  # the library's defaults
-        encoders["palm's own"] = (BERT if is_bert else Bricks)(
-            **sizes, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, pooling="mean"
-        )
+    if options.family == "bert":
+        encoders["palm's own"] = BERT(**sizes, pooling="mean")
     return {**encoders, "library": theirs}
-
-
-class Bricks(Encoder):
-    """The shape of ModernBERT in palm's parts: rotary positions, windows of 128, gates, norms before."""
-
-    def __init__(
-        self,
-        hidden_size: int,
-        num_hidden_layers: int,
-        num_attention_heads: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        *,
-        intermediate_size: int | None = None,
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        pooling: str = "cls",
-    ) -> None:
-        near = AttentionKind(64, rotary_base=10_000.0)
-        super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_dropout_prob=hidden_dropout_prob,
-            attention_probs_dropout_prob=attention_probs_dropout_prob,
-            intermediate_size=intermediate_size,
-            pooling=pooling,
-            parts=Architecture(
-                positions=None,
-                attention=(AttentionKind(rotary_base=160_000.0), near, near),
-                layer=PreNorm,
-                feed_forward=GatedFeedForward,
-            ),
-        )
 
 
 def parsed() -> argparse.Namespace:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from palm.backbone.architecture import Architecture, LearnedPositions
 from palm.backbone.base import BACKBONES
 from palm.backbone.encoder import Encoder
-from palm.backbone.shape import Table
+from palm.backbone.shape import Shape, Table
 from palm.backbone.token_encoder import Pooling
 
 
@@ -39,19 +38,21 @@ class BERT(Encoder):
     ) -> None:
         segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
         super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size=intermediate_size,
-            layer_norm_eps=layer_norm_eps,
-            pooling=pooling,
-            parts=Architecture(tables=(segments,)),
+            Shape(
+                hidden_size,
+                num_hidden_layers,
+                num_attention_heads,
+                vocab_size,
+                max_position_embeddings,
+                hidden_act,
+                hidden_dropout_prob,
+                attention_probs_dropout_prob,
+                initializer_range,
+                intermediate_size=intermediate_size,
+                layer_norm_eps=layer_norm_eps,
+                other_tables=(segments,),
+            ),
+            pooling,
         )
 
 
@@ -90,19 +91,21 @@ class DistilBERT(Encoder):
         pooling: Pooling = "cls",
     ) -> None:
         super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size=intermediate_size,
-            layer_norm_eps=layer_norm_eps,
-            pooling=pooling,
-            parts=Architecture(pooler_act="relu"),
+            Shape(
+                hidden_size,
+                num_hidden_layers,
+                num_attention_heads,
+                vocab_size,
+                max_position_embeddings,
+                hidden_act,
+                hidden_dropout_prob,
+                attention_probs_dropout_prob,
+                initializer_range,
+                intermediate_size=intermediate_size,
+                layer_norm_eps=layer_norm_eps,
+            ),
+            pooling,
+            "relu",
         )
 
 
@@ -139,19 +142,23 @@ class ELECTRA(Encoder):
     ) -> None:
         segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
         super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size=intermediate_size,
-            layer_norm_eps=layer_norm_eps,
-            pooling=pooling,
-            parts=Architecture(tables=(segments,), embedding_size=embedding_size, pooler_act="gelu"),
+            Shape(
+                hidden_size,
+                num_hidden_layers,
+                num_attention_heads,
+                vocab_size,
+                max_position_embeddings,
+                hidden_act,
+                hidden_dropout_prob,
+                attention_probs_dropout_prob,
+                initializer_range,
+                intermediate_size=intermediate_size,
+                layer_norm_eps=layer_norm_eps,
+                other_tables=(segments,),
+                embedding_size=embedding_size,
+            ),
+            pooling,
+            "gelu",
         )
 
 
@@ -193,19 +200,21 @@ class ERNIE(Encoder):
         segments = Table("segment", "segment_ids", "sent_type_vocab_size", sent_type_vocab_size)
         tasks = Table("task", "task_ids", "task_type_vocab_size", task_type_vocab_size)
         super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size=intermediate_size,
-            layer_norm_eps=layer_norm_eps,
-            pooling=pooling,
-            parts=Architecture(tables=(segments, tasks) if use_task_id else (segments,)),
+            Shape(
+                hidden_size,
+                num_hidden_layers,
+                num_attention_heads,
+                vocab_size,
+                max_position_embeddings,
+                hidden_act,
+                hidden_dropout_prob,
+                attention_probs_dropout_prob,
+                initializer_range,
+                intermediate_size=intermediate_size,
+                layer_norm_eps=layer_norm_eps,
+                other_tables=(segments, tasks) if use_task_id else (segments,),
+            ),
+            pooling,
         )
 
 
@@ -243,17 +252,20 @@ class RoBERTa(Encoder):
     ) -> None:
         segment = Table("segment", None, "type_vocab_size", type_vocab_size)
         super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size=intermediate_size,
-            layer_norm_eps=layer_norm_eps,
-            pooling=pooling,
-            parts=Architecture(tables=(segment,), positions=LearnedPositions(pad_token_id)),
+            Shape(
+                hidden_size,
+                num_hidden_layers,
+                num_attention_heads,
+                vocab_size,
+                max_position_embeddings,
+                hidden_act,
+                hidden_dropout_prob,
+                attention_probs_dropout_prob,
+                initializer_range,
+                intermediate_size=intermediate_size,
+                layer_norm_eps=layer_norm_eps,
+                other_tables=(segment,),
+                pad_token_id=pad_token_id,
+            ),
+            pooling,
         )

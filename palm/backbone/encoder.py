@@ -5,29 +5,28 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from palm.backbone.architecture import Architecture
 from palm.backbone.base import SENTENCE
 from palm.backbone.embeddings import Embeddings
+from palm.backbone.layer import Layer
 from palm.backbone.packing import Packing
-from palm.backbone.shape import Shape, Table
+from palm.backbone.shape import Shape
 from palm.backbone.token_encoder import Pooling, TokenEncoder, pooled
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError
-from palm.core.numerics.layers import ACTIVATIONS, init_weights, layer_norm
+from palm.core.numerics.layers import ACTIVATIONS, init_weights
 from palm.core.tensor_specs import Tensors
 
 E = TypeVar("E", bound="Encoder")
 
 
 class Encoder(TokenEncoder):
-    """A Transformer encoder (Vaswani et al., 2017); a subclass describes its parts in an `Architecture`.
+    """A Transformer encoder (Vaswani et al., 2017); subclasses have constructors with these settings.
 
     An encoder computes only the real tokens of a batch. If only sentence embeddings are wanted, the last
     layer computes only the first token. Within `torch.autocast`, everything between the embeddings' norm and
@@ -48,7 +47,6 @@ class Encoder(TokenEncoder):
         pooling: pooling of tokens to a sentence embedding: `cls` is the first token through the pooler, as in
             PALM; `mean` and `max` are over all tokens, without a pooler; `model` uses the pooling of the
             pretrained directory (`1_Pooling/config.json`), or `cls` without one.
-        parts: the encoder's parts; not a setting.
 
     Attributes:
         inner_width: inner width of the feed-forward networks.
@@ -60,58 +58,17 @@ class Encoder(TokenEncoder):
     max_tokens: int
     is_packed = True
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_hidden_layers: int,
-        num_attention_heads: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        hidden_act: str = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        intermediate_size: int | None = None,
-        layer_norm_eps: float = 1e-12,
-        pooling: Pooling = "cls",
-        parts: Architecture,
-    ) -> None:
+    def __init__(self, shape: Shape, pooling: Pooling, pooler_act: str = "tanh") -> None:
         super().__init__(pooling)
-        tables = [Table("word", "token_ids", "vocab_size", vocab_size)]
-        if parts.positions is not None:
-            tables.append(parts.positions.table(max_position_embeddings))
-        shape = Shape(
-            tables=(*tables, *parts.tables),
-            hidden_size=hidden_size,
-            num_hidden_layers=num_hidden_layers,
-            num_attention_heads=num_attention_heads,
-            max_position_embeddings=max_position_embeddings,
-            intermediate_size=intermediate_size,
-            hidden_act=hidden_act,
-            hidden_dropout_prob=hidden_dropout_prob,
-            attention_probs_dropout_prob=attention_probs_dropout_prob,
-            initializer_range=initializer_range,
-            layer_norm_eps=layer_norm_eps,
-            embedding_size=parts.embedding_size,
-        )
-        self._assemble(shape, parts)
-
-    def _assemble(self, shape: Shape, parts: Architecture) -> None:
-        """Declare inputs and outputs and create all modules; their order determines the weights of a seed."""
         width = shape.hidden_size
         self.inner_width = shape.inner_width
-        self.max_tokens = shape.max_position_embeddings - sum(table.unused for table in shape.tables)
-        self._is_rotary = any(kind.rotary_base is not None for kind in parts.attention)
-        ids = [table.ids for table in shape.tables if table.ids is not None]
-        ids += ["position_ids"] if self._is_rotary else []
+        self.max_tokens = shape.max_position_embeddings - shape.unused_positions
+        # The order of the modules determines the weights of a seed.
         self.embeddings = Embeddings(shape)
-        self.declare(ids, width)
-        self.layers = nn.ModuleList(parts.layers(shape))
-        has_norm = parts.layer.needs_final_norm
-        self.final_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps) if has_norm else None
+        self.declare([table.ids for table in shape.tables if table.ids is not None], width)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
         self.pooler = nn.Linear(width, width) if self.pooling == "cls" else None
-        self.pooler_activation = ACTIVATIONS[parts.pooler_act]
+        self.pooler_activation = ACTIVATIONS[pooler_act]
         self._checkpoints_activations = False
         init_weights(self, shape.initializer_range)
 
@@ -158,8 +115,6 @@ class Encoder(TokenEncoder):
 
     def encoded(self, inputs: Tensors, packing: Packing, wanted: Collection[str]) -> Tensors:
         embedded = self.embeddings(inputs, packing)
-        if self._is_rotary:
-            packing = replace(packing, position_ids=packing.pack(inputs["position_ids"]))
         outputs = {"word_embedding": embedded}
         if not {"encoder_outputs", *SENTENCE}.isdisjoint(wanted):
             # From here on, dtypes are set explicitly: autocast would widen norms and softmax on a GPU.
@@ -186,8 +141,6 @@ class Encoder(TokenEncoder):
         # token. Skipping the rest makes training with 6 layers 1.11 to 1.13 times as fast; results are
         # equal to 4e-8.
         tokens = self._run(last, tokens, packing, not every_token)  # [tokens, width] or [batch, width]
-        if self.final_norm is not None:
-            tokens = layer_norm(tokens, self.final_norm)
         outputs = {"encoder_outputs": tokens}
         if not set(SENTENCE).isdisjoint(wanted):
             sentence = pooled(tokens, packing, self.pooling) if every_token else tokens
@@ -205,7 +158,7 @@ class Encoder(TokenEncoder):
         ]
 
     def copied_top(self, count: int) -> nn.ModuleDict:
-        """Copy the top layers, the norm after them and the pooler.
+        """Copy the top layers and the pooler.
 
         Raises:
             ConfigError: if no layer would remain shared.
@@ -213,7 +166,7 @@ class Encoder(TokenEncoder):
         if not 1 <= count < len(self.layers):
             limit = len(self.layers) - 1
             raise ConfigError(f"private_layers should be from 1 to {limit}, not {count}")
-        parts = {"layers": self.layers[-count:], "final_norm": self.final_norm, "pooler": self.pooler}
+        parts = {"layers": self.layers[-count:], "pooler": self.pooler}
         return nn.ModuleDict({name: copy.deepcopy(part) for name, part in parts.items() if part is not None})
 
     def with_top(self, top: nn.ModuleDict) -> Encoder:

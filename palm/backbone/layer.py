@@ -1,4 +1,4 @@
-"""Encoder layers with post- or pre-normalization, and their feed-forward networks."""
+"""Encoder layers with their feed-forward networks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from palm.backbone.attention import SelfAttention
 from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
+from palm.backbone.shape import Shape
 from palm.core.numerics.layers import ACTIVATIONS, layer_norm, linear
 
 
@@ -32,58 +33,26 @@ class FeedForward(nn.Module):
         return linear(self.activation(linear(tokens, self.inner)), self.outer)
 
 
-class GatedFeedForward(FeedForward):
-    """`FeedForward` whose inner values are multiplied by those of a third linear layer (GLU).
-
-    Source: Shazeer, 2020, arXiv:2002.05202, equation 6, with any activation.
-    """
-
-    def __init__(self, width: int, inner_width: int, hidden_act: str) -> None:
-        super().__init__(width, inner_width, hidden_act)
-        self.gate = nn.Linear(width, inner_width)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[tokens, width] to [tokens, width]."""
-        inner, gate = linear(tokens, self.inner, self.gate).chunk(2, dim=-1)
-        return linear(self.activation(inner) * gate, self.outer)
-
-
-class PostNorm(nn.Module):
+class Layer(nn.Module):
     """Self-attention, then a feed-forward network, each followed by a residual sum and a layer norm.
 
-    Args:
-        attention: the first sublayer.
-        ffn: the second sublayer.
-        width: width of the tokens, in and out.
-        layer_norm_eps: added to the variance in layer norms.
-        dropout_prob: dropout on the output of each sublayer.
-
     Attributes:
-        needs_final_norm: True if the encoder must normalize the output of the last layer.
         casts_its_parameters: True if all parameters are used in the dtype of the tokens when norms are cast;
             FSDP may then communicate them in this dtype.
 
     Source: Vaswani et al., 2017; Devlin et al., 2018.
     """
 
-    needs_final_norm: ClassVar[bool] = False
     casts_its_parameters: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        attention: SelfAttention,
-        ffn: FeedForward,
-        *,
-        width: int,
-        layer_norm_eps: float,
-        dropout_prob: float,
-    ) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.attention = attention
-        self.attention_norm = nn.LayerNorm(width, eps=layer_norm_eps)
-        self.ffn = ffn
-        self.ffn_norm = nn.LayerNorm(width, eps=layer_norm_eps)
-        self.dropout = Dropout(dropout_prob)
+        width = shape.hidden_size
+        self.attention = SelfAttention(width, shape.num_attention_heads, shape.attention_probs_dropout_prob)
+        self.attention_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
+        self.ffn = FeedForward(width, shape.inner_width, shape.hidden_act)
+        self.ffn_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
+        self.dropout = Dropout(shape.hidden_dropout_prob)
 
     def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
         """[tokens, width] to [tokens, width], or to [batch, width] if `first_only`."""
@@ -91,20 +60,3 @@ class PostNorm(nn.Module):
         attended = self.dropout(self.attention(tokens, packing, first_only))
         residual = layer_norm(residual + attended, self.attention_norm)
         return layer_norm(residual + self.dropout(self.ffn(residual)), self.ffn_norm)
-
-
-class PreNorm(PostNorm):
-    """Layer with the norms before the sublayers; residual sums are not normalized.
-
-    Source: Xiong et al., 2020, arXiv:2002.04745.
-    """
-
-    needs_final_norm = True
-
-    def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
-        """[tokens, width] to [tokens, width], or to [batch, width] if `first_only`."""
-        residual = tokens[packing.first] if first_only else tokens
-        normalized = layer_norm(tokens, self.attention_norm)
-        residual = residual + self.dropout(self.attention(normalized, packing, first_only))
-        output: Tensor = residual + self.dropout(self.ffn(layer_norm(residual, self.ffn_norm)))
-        return output

@@ -80,14 +80,12 @@ class Packing:
         positions: flat positions (`row * seq + column`) of the real tokens, int64[tokens].
         sequences: the rows of the batch.
         spare: number of packed tokens after the real ones; their values are ignored.
-        position_ids: position of every packed token, int64[tokens], for rotary attention.
     """
 
     mask: Tensor
     positions: Tensor
     sequences: Sequences
     spare: int = 0
-    position_ids: Tensor | None = None
 
     @classmethod
     def of(cls, mask: Tensor, layout: Mapping[str, Tensor] = MappingProxyType({})) -> Packing:

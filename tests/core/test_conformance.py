@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from helpers.components import ARGUMENTS, SIZES, small, tensors
-from helpers.own_encoder import OwnEncoder
 from palm.backbone import BACKBONES, Backbone
 from palm.core.tensor_specs import Specs, Tensors
 from palm.paradigm import HEADS, Head
 
-ENCODERS = [*(BACKBONES[name] for name in BACKBONES), OwnEncoder]
+ENCODERS = [BACKBONES[name] for name in BACKBONES]
 every_backbone = pytest.mark.parametrize("cls", ENCODERS)
 every_head = pytest.mark.parametrize("name", list(HEADS))
 every_component = pytest.mark.parametrize("cls", [*ENCODERS, *(HEADS[name] for name in HEADS)])

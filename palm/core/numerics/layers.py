@@ -33,25 +33,14 @@ def activation_problems(name: str) -> list[str]:
     return [f"hidden_act: {unknown('activation', name, ACTIVATIONS)}"]
 
 
-def linear(tokens: Tensor, *layers: nn.Linear) -> Tensor:
-    """Apply linear layers to one input as one product, in the dtype of `tokens`.
-
-    Args:
-        tokens: [..., width].
-        layers: each with a bias.
-
-    Returns:
-        Their concatenated outputs, [..., sum of the layers' outputs].
-    """
-    if any(type(layer).forward is not nn.Linear.forward for layer in layers):  # such as adapted ones
-        return torch.cat([layer(tokens) for layer in layers], dim=-1)
-    if product := cached_product(layers, tokens.dtype):
+def linear(tokens: Tensor, layer: nn.Linear) -> Tensor:
+    """Apply a linear layer with a bias to [..., width], in the dtype of `tokens`."""
+    if type(layer).forward is not nn.Linear.forward:  # such as an adapted one
+        adapted: Tensor = layer(tokens)
+        return adapted
+    if product := cached_product((layer,), tokens.dtype):
         return product(tokens)
-    weights = [layer.weight.to(tokens.dtype) for layer in layers]
-    biases = [layer.bias.to(tokens.dtype) for layer in layers]
-    if len(layers) == 1:
-        return F.linear(tokens, weights[0], biases[0])
-    return F.linear(tokens, torch.cat(weights), torch.cat(biases))
+    return F.linear(tokens, layer.weight.to(tokens.dtype), layer.bias.to(tokens.dtype))
 
 
 class CachedLinear(nn.Linear):
