@@ -83,7 +83,7 @@ class RunSettings:
         early_stopping_by: task: each target by its own first metric; all: all targets at once, by best_by.
         save_infermodel_every_n_steps: steps of a target between its inference models; -1: none.
         resume: a checkpoint to resume from, or auto for the newest complete one of this run under save_path.
-        overwrite: replace the output of an earlier run under save_path, unless resume continues that run.
+        overwrite: move an earlier run to <save_path>.previous, unless resume continues that run.
         data_cache: the folder for encoded training files; by default the environment variable
             PALM_DATA_CACHE, or `palm` in the user's cache folder.
         use_data_cache: keep encoded training files for later runs; otherwise each run encodes in memory.
