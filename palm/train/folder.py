@@ -303,7 +303,7 @@ def result_in(folder: Path) -> TrainingResult:
     plan = next((event for event in events if isinstance(event, Planned)), Planned())
     planned = {name: task.expected_steps for name, task in plan.tasks.items()}
     drawn = next((event.steps for event in reversed(events) if isinstance(event, Drawn)), {})
-    return result_of(events, {**dict.fromkeys(planned, 0), **drawn}, planned, seconds_of(events))
+    return result_of(events, {**dict.fromkeys(planned, 0), **drawn}, planned, seconds_of(events), {})
 
 
 def is_only_a_run(folder: Path) -> bool:

@@ -93,7 +93,6 @@ def test_the_eight_steps_train_and_predict(folder: Path, caplog: pytest.LogCaptu
     assert sum(line.startswith("batch 10/10, speed: ") for line in lines) == 1
     assert lines[-1] == f"Predictions saved at {folder / 'predict' / 'predictions.json'}"
     assert sorted(path.name for path in (folder / "outputs").iterdir()) == [
-        ".palm-files.jsonl",
         ".run.lock",
         "ckpt.step100",
         "ckpt.step40",

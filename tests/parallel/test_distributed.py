@@ -389,8 +389,11 @@ def test_an_earlier_run_in_the_folder_is_told_without_a_traceback(tmp_path: Path
     first = subprocess.run(command, capture_output=True, check=False, timeout=300)
     assert first.returncode == 0, first.stderr
     again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert again.returncode == 0, again.stderr  # its result is returned on all ranks
+    other = [*command, "--learning_rate", "0.5"]
+    again = subprocess.run(other, capture_output=True, text=True, check=False, timeout=300)
     assert again.returncode == 2, again.stderr
-    assert f"error: save_path: {tmp_path / 'out'} holds an earlier run" in again.stderr
+    assert f"error: save_path: {tmp_path / 'out'} holds a finished run" in again.stderr
     assert "Traceback" not in again.stderr
 
 

@@ -57,9 +57,10 @@ def work(folder: Path) -> None:
         result = _trained(folder, controller, job)
         broadcast(partial(_check_data, job))
         if is_main_process():
-            write_json(folder / RESULT, result)
+            # Before the result, which marks the run as done: nobody would remove what a killed process left.
             if not job["keep_models"]:
                 remove_models(folder)
+            write_json(folder / RESULT, result)
 
 
 def _check_data(job: Job) -> None:
