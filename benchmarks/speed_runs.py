@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from palm.train.recipe import Recipe
 from speed_cases import DATA, VOCABULARY, Case, Shape
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -28,7 +29,6 @@ from palm.train.build import start
 from palm.train.device_transfer import fetched, placed
 from palm.train.model import outputs_of
 from palm.train.planning import StepPlan, expect
-from palm.train.recipe import Recipe
 from palm.train.task import Task
 
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01

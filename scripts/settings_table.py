@@ -7,7 +7,7 @@ from pathlib import Path
 from palm.config.conversion import type_name
 from palm.config.printing import default_text, listed
 from palm.config.schema import Parameter
-from palm.controller.plan import HELP, NO_SETTINGS
+from palm.controller.resolve import HELP, NO_SETTINGS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 MARK = "<!-- settings table, written by scripts/settings_table.py -->\n"
@@ -26,9 +26,9 @@ def table() -> str:
 
 
 def _row(setting: Parameter) -> str:
-    names = ", ".join(f"`{name}`" for name in setting.spellings)
     default = default_text(setting).removeprefix("default ")
-    return f"| {names} | {type_name(setting.annotation)} | {default} | {setting.doc.replace('|', '/')} |\n"
+    meaning = setting.doc.replace("|", "/")
+    return f"| `{setting.name}` | {type_name(setting.annotation)} | {default} | {meaning} |\n"
 
 
 def page() -> str:

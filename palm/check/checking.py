@@ -16,11 +16,10 @@ from palm.check.data import Files, TaskData, data_of
 from palm.check.measuring import measured
 from palm.check.planning import RunPlan, plan_of
 from palm.check.result import SEVERITIES, Check, Problem, Section
+from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
-from palm.controller.plan import TaskPlan, place_of
-from palm.controller.settings import RunSettings
-from palm.controller.stage_planning import steps_of
-from palm.controller.startup import read_program_config
+from palm.controller.stages import steps_of
+from palm.controller.startup import read_run
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
 from palm.core.limits import explain_limits
@@ -29,9 +28,9 @@ from palm.core.numerics.device import device_of
 from palm.paradigm import HEADS
 from palm.parallel.launch import count_devices
 from palm.reader import READERS, Reader
+from palm.train.comparison import compared
 from palm.train.folder import RunFolder
 from palm.train.loop import Training
-from palm.train.recipe import identity
 from palm.train.task import Task
 
 MUCH_PADDING = 0.3
@@ -96,13 +95,14 @@ def check(
 
 def _files(controller: Controller) -> Iterator[tuple[str, Reader | PalmError, Files]]:
     """Yield the name, the reader and the data files of each task."""
-    for plan in [*controller.plan.tasks, *map(TaskPlan.of, controller.plan.given)]:
+    for task in controller.chosen.tasks:
         reader: Reader | PalmError
         try:
-            reader = plan.reader[0](**plan.reader[1])
+            reader = READERS[task.reader.name](**task.reader.settings)
         except PalmError as error:
             reader = error
-        yield plan.name, reader, {role: plan.task.get(f"{role}_file") for role in ("train", "dev", "pred")}
+        files: Files = {role: getattr(task.settings, f"{role}_file") for role in ("train", "dev", "pred")}
+        yield task.name, reader, files
 
 
 def _merge_problems(
@@ -123,26 +123,24 @@ def _num_devices(
     config: str | Path | Mapping[str, Any], task_dir: str | Path, argv: Sequence[str], needs_tasks: bool
 ) -> int:
     """Return the number of devices that the run would use."""
-    given = read_program_config(config, task_dir, argv, for_train=True, needs_tasks=needs_tasks)
-    settings = given.arguments(RunSettings, None, required=False)
-    device = device_of(settings.get("use_gpu", True), settings.get("device", "auto"))
-    return count_devices(device, settings.get("num_devices", "auto"))
+    settings = read_run(config, task_dir, argv, for_train=True, needs_tasks=needs_tasks).settings
+    return count_devices(device_of(settings.use_gpu, settings.device), settings.num_devices)
 
 
 def _check_run(name: str, controller: Controller, devices: int, measure: bool) -> Check:
     """Build and plan the run, check its folder, and perhaps measure it."""
-    settings = RunSettings(**controller.plan.settings)
+    settings = controller.run.settings
     found = Check(name, [])
     try:
         training = controller.training(devices)
         plan = plan_of(training)
         found = Check(
             name,
-            [*_plan_problems(plan, settings), *_folder_problems(training, settings)],
+            [*_plan_problems(plan, settings), *_folder_problems(training)],
             wiring=_wiring(training, devices),
             plan=plan,
         )
-        if stages := steps_of(controller.stages, devices, place_of(controller.config, "stages")):
+        if stages := steps_of(controller.stages, devices, controller.run.placed("stages")):
             steps = (
                 f"{stage}: {', '.join(f'{task} {count}' for task, count in own.expected_steps.items())}"
                 for stage, own in stages.items()
@@ -167,13 +165,13 @@ def _is_too_large(found: Check) -> bool:
 def _halve_batches(controller: Controller) -> list[str]:
     """Return command-line settings for batches of half the size, and twice as many in a step."""
     words = []
-    for plan in controller.plan.tasks:
+    for task in controller.run.tasks:
         for name in ("batch_size", "max_tokens_per_batch"):
-            size = plan.task.get(name) or 1
+            size = getattr(task.settings, name) or 1
             if size > 1:
-                batches = 2 * plan.task.get("gradient_accumulation_steps", 1)
-                words += [f"--{plan.name}.{name}", str(size // 2)]
-                words += [f"--{plan.name}.gradient_accumulation_steps", str(batches)]
+                batches = 2 * task.settings.gradient_accumulation_steps
+                words += [f"--{task.name}.{name}", str(size // 2)]
+                words += [f"--{task.name}.gradient_accumulation_steps", str(batches)]
     return words
 
 
@@ -183,10 +181,10 @@ def _wiring(training: Training, devices: int) -> Section:
     for task in training.tasks:
         reads = ", ".join(f"{name} {spec}" for name, spec in task.head.inputs_attr.items())
         sharing = [t.name for t in training.tasks if t is not task and t.head is task.head]
-        encoder = BACKBONES.name_of(type(training.model.backbone)) + (" with lora" if task.adapters else "")
+        encoder = BACKBONES.name_of(type(training.model.backbone)) + (" with lora" if task.task.lora else "")
         names = READERS.name_of(type(task.reader)), encoder, HEADS.name_of(type(task.head))
         table.append((task.name, *names, reads, ", ".join(sharing)))
-    device = training.recipe.device
+    device = training.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     sizes = [(each.numel(), each.requires_grad) for each in training.model.parameters()]
     trained = sum(size for size, is_trained in sizes if is_trained)
@@ -195,9 +193,10 @@ def _wiring(training: Training, devices: int) -> Section:
     return Section("Wiring", table, [line])
 
 
-def _folder_problems(training: Training, settings: RunSettings) -> Iterator[Problem]:
+def _folder_problems(training: Training) -> Iterator[Problem]:
     """Yield the reason why the run may not write to its folder, or a note if it is finished."""
-    folder = RunFolder(settings.save_path, settings.resume, settings.overwrite)
+    settings = training.config.settings
+    folder = RunFolder(training.config.folder, settings.resume, settings.overwrite)
     if folder.path.exists() and not folder.path.is_dir():
         yield Problem("error", "save_path", "", f"{folder.path} is a file", "give another save_path")
         return
@@ -205,7 +204,7 @@ def _folder_problems(training: Training, settings: RunSettings) -> Iterator[Prob
         start = folder.open()
         # The stages of a run have folders of their own.
         is_whole = settings.stages is None
-        if is_whole and folder.finished(start, identity(training.recipe), training.total_steps) is not None:
+        if is_whole and folder.finished(start, compared(training), training.total_steps) is not None:
             yield Problem("note", "save_path", "", f"{folder.path}: this run is finished already")
     except StorageError as error:
         yield Problem("error", "save_path", "", str(error))

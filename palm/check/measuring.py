@@ -12,7 +12,7 @@ from palm.check.planning import RunPlan
 from palm.parallel.group import exhaust
 from palm.train.evaluation import load_dev_data, model_of
 from palm.train.loop import Training
-from palm.train.task import Task
+from palm.train.task import TaskState
 from palm.train.throughput import memory_bytes
 
 EVALUATED = 2
@@ -60,7 +60,7 @@ def measured(training: Training, plan: RunPlan, every: int, every_epoch: bool) -
         TrainingError: a loss is NaN.
         ResourceError: the fullest batch does not fit into memory.
     """
-    device = training.recipe.device
+    device = training.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     fullest = {}
@@ -72,7 +72,9 @@ def measured(training: Training, plan: RunPlan, every: int, every_epoch: bool) -
         _wait(training)
         fullest[task.name] = time.perf_counter() - began
     step = _seconds_per_step(training, plan)
-    of_evaluation = sum(_evaluation(training, task) for task in training.tasks if task.dev_file is not None)
+    of_evaluation = sum(
+        _evaluation(training, task) for task in training.tasks if task.task.dev_file is not None
+    )
     evaluations = num_evaluations(plan, every, every_epoch) if of_evaluation else 0
     return Cost(
         step=step,
@@ -104,16 +106,16 @@ def _seconds_per_step(training: Training, plan: RunPlan) -> float:
 
 def _wait(training: Training) -> None:
     """Wait until the device is idle."""
-    if training.recipe.device.type == "cuda":
-        torch.cuda.synchronize(training.recipe.device)
+    if training.device.type == "cuda":
+        torch.cuda.synchronize(training.device)
 
 
-def _evaluation(training: Training, task: Task) -> float:
+def _evaluation(training: Training, task: TaskState) -> float:
     """Estimate the seconds to predict a task's dev data from its first chunks."""
     dev = load_dev_data(task)
     chunks = dev.chunks[:EVALUATED]
     began = time.perf_counter()
-    exhaust(model_of(training, task).predictions(chunks, with_gold=True, losses={}))
+    exhaust(model_of(training, task.task).predictions(chunks, with_gold=True, losses={}))
     _wait(training)
     found = sum(len(chunk.examples) for chunk in chunks)
     return (time.perf_counter() - began) * dev.num_examples / max(1, found)

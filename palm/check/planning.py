@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from palm.train.loop import Training
-from palm.train.task import Task
+from palm.train.task import TaskState
 
 MOST_BATCHES = 2_000
 """Maximum number of batches of a task to inspect for their tokens."""
@@ -80,8 +80,8 @@ def plan_of(training: Training) -> RunPlan:
     """Return the plan of a run before its first step."""
     steps = training.total_steps
     drawn: Mapping[str, int] | None = None
-    if not training.recipe.mixing.follows_scores:
-        draws = list(training.plan.draws(training.recipe.seed))
+    if not training.parts.mixing.follows_scores:
+        draws = list(training.plan.draws(training.config.settings.random_seed))
         steps = len(draws)
         drawn = Counter(chain.from_iterable(draws))
     rate = max(training.base_rates)
@@ -92,16 +92,16 @@ def plan_of(training: Training) -> RunPlan:
         steps=steps,
         main=main.name,
         num_epochs=round(main.expected_steps / main.steps_per_epoch, 2),
-        rates=[(step + 1, rate * training.recipe.schedule(step)) for step in points],
+        rates=[(step + 1, rate * training.schedule(step)) for step in points],
         packs=training.model.backbone.is_packed,
     )
 
 
-def _task_steps(task: Task, drawn: Mapping[str, int] | None) -> TaskSteps:
+def _task_steps(task: TaskState, drawn: Mapping[str, int] | None) -> TaskSteps:
     """Return a task's part of the run; its first batches tell their sizes."""
     steps = task.expected_steps if drawn is None else drawn[task.name]
-    stream = task.loaded_stream
-    per_step = task.gradient_accumulation_steps
+    stream = task.stream
+    per_step = task.task.gradient_accumulation_steps
     count = max(1, min(steps, MOST_BATCHES // per_step))
     rows, tokens, places = np.zeros((3, count))
     for number in range(count * per_step):

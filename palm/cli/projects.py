@@ -143,7 +143,7 @@ def completion(options: argparse.Namespace) -> None:
 def _add_settings(words: argparse.ArgumentParser) -> None:
     """Add the settings of a configuration to the options of a command."""
     from palm.config.printing import listed
-    from palm.controller.plan import HELP, NO_SETTINGS
+    from palm.controller.resolve import HELP, NO_SETTINGS
 
     taken = {action.dest for action in words._actions}
     for setting in listed([consumer for group in HELP.values() for consumer in group], NO_SETTINGS):

@@ -51,7 +51,7 @@ def check_run(options: argparse.Namespace) -> None:
 
 def _settings_help() -> str:
     from palm.config.printing import help_text
-    from palm.controller.plan import HELP, NO_SETTINGS
+    from palm.controller.resolve import HELP, NO_SETTINGS
 
     return help_text(HELP, NO_SETTINGS)
 

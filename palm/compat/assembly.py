@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from palm.backbone import Backbone
+from torch import nn
+
+from palm.backbone import BACKBONES, Backbone
 from palm.compat.optimizer import base_optimizer
 from palm.compat.reader.loading import loading
+from palm.config.run import ComponentConfig, RunConfig, TaskConfig, config_of
+from palm.config.settings import RunSettings
 from palm.core.checks import count_problems, raise_any, type_problems
 from palm.core.component import described_class
 from palm.core.errors import ConfigError, PalmError
@@ -19,18 +23,19 @@ from palm.core.logging import show_on_console
 from palm.core.numerics.device import device_of
 from palm.core.numerics.precision import checked
 from palm.core.tensor_specs import Tensors
-from palm.lr_sched import WarmupScheduler
-from palm.mixing import MixRatio
-from palm.optimizer import Optimizer, ParameterGroups
-from palm.paradigm import Head
+from palm.lr_sched import Schedule, WarmupScheduler
+from palm.mixing import MIXINGS, Mixing, MixRatio
+from palm.mixing.balance import BALANCES, Balance
+from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
+from palm.paradigm import HEADS, Head
 from palm.parallel.group import join
-from palm.reader import Reader
+from palm.reader import READERS, Reader
 from palm.train.build import start
 from palm.train.checkpoint import load_checkpoint
-from palm.train.loop import Training
+from palm.train.comparison import described_schedule
+from palm.train.loop import Components, Training
 from palm.train.planning import StepPlan
-from palm.train.recipe import Recipe
-from palm.train.task import Task
+from palm.train.task import TaskState
 
 T = TypeVar("T")
 
@@ -56,7 +61,8 @@ class Member(Protocol):
 
     forward: Forward | None
     predict_forward: Forward | None
-    task: Task | None
+    task: TaskState | None
+    own_layers: nn.Module | None
 
 
 def require(value: T | None, name: str, call: str, caller: str) -> T:
@@ -85,8 +91,8 @@ class Assembly(ABC):
 
     Attributes:
         fitting_call: the call that sets the training data, for messages.
-        _planned: arguments of both `Recipe` and `StepPlan`.
-        _chosen: further arguments of `Recipe`.
+        _mixing, _balance, _groups, _schedule: components of the run, as for `Components` and `start`.
+        _settings: further settings of the run, as for `RunSettings`.
 
     Raises:
         ConfigError: `precision` is unknown.
@@ -102,8 +108,11 @@ class Assembly(ABC):
         self._precision = checked(precision)
         self._optimizer: Optimizer | None = None
         self._given_optimizer: Optimizer | None = None
-        self._planned: dict[str, Any] = {"mixing": MixRatio(), "tasks_per_step": 1, "max_steps": None}
-        self._chosen: dict[str, Any] = {"precision": self._precision, "schedule": WarmupScheduler(0)}
+        self._mixing: Mixing = MixRatio()
+        self._balance: Balance | None = None
+        self._groups = ParameterGroups()
+        self._schedule: Callable[[int], float] = WarmupScheduler(0)
+        self._settings: dict[str, Any] = {"precision": self._precision}
         self._run: Training | None = None
         self._checkpoint: Path | None = None
         self._draws: Iterator[tuple[int, Tensors]] | None = None
@@ -133,7 +142,7 @@ class Assembly(ABC):
         predicts = any(each.predict_forward for each in self._members())
         return self._predict_forwards(caller) if predicts and not trains else self._forwards(caller)
 
-    def _tasks(self, caller: str) -> list[Task]:
+    def _tasks(self, caller: str) -> list[TaskState]:
         """Return the tasks with their training data."""
         return [require(each.task, self.name, self.fitting_call, caller) for each in self._members()]
 
@@ -167,11 +176,9 @@ class Assembly(ABC):
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError(f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}")
         # Optimizers of 2.x get the schedule in their constructor, but only the run can follow it.
-        self._chosen |= {
-            "ema_decay": ema_decay if use_ema else None,
-            "schedule": getattr(optimizer, "lr_scheduler", None) or WarmupScheduler(0),
-            "groups": ParameterGroups() if groups is None else groups,
-        }
+        self._settings |= {"use_ema": use_ema, "ema_decay": (ema_decay or 0.0) if use_ema else 0.0}
+        self._schedule = getattr(optimizer, "lr_scheduler", None) or WarmupScheduler(0)
+        self._groups = ParameterGroups() if groups is None else groups
         self._given_optimizer = optimizer
         settings = dict(optimizer.settings)
         if isinstance(optimizer, base_optimizer.Optimizer):  # has no weight decay of its own
@@ -197,7 +204,12 @@ class Assembly(ABC):
 
     def _plan(self, caller: str) -> StepPlan:
         """Return the plan of the run's steps."""
-        return StepPlan(tasks=[task.progress(0) for task in self._tasks(caller)], **self._planned)
+        return StepPlan(
+            tasks=[task.progress(0) for task in self._tasks(caller)],
+            mixing=self._mixing,
+            tasks_per_step=self._settings.get("tasks_per_step", 1),
+            max_steps=self._settings.get("max_steps"),
+        )
 
     def _limit_steps(self, max_steps: int | None) -> None:
         """Set the maximum number of steps; None for no limit.
@@ -206,7 +218,7 @@ class Assembly(ABC):
             ConfigError: it is below 1.
         """
         raise_any([] if max_steps is None else count_problems(max_steps=max_steps))
-        self._planned["max_steps"] = max_steps
+        self._settings["max_steps"] = max_steps
 
     def _reset_run(self) -> None:
         """Forget the run; the next use assembles a new one."""
@@ -220,16 +232,26 @@ class Assembly(ABC):
         forwards = self._forwards(caller)
         optimizer = require(self._optimizer, self.name, "build_backward(optimizer)", caller)
         tasks = self._tasks(caller)
-        recipe = Recipe(
+        parts = Components(
             backbone=next(iter(forwards.values())).backbone,
-            tasks=tasks,
             optimizer=optimizer,
-            seed=seed_of(task.reader for task in tasks),
-            device=device_of(use_gpu=True),
-            **self._planned,
-            **self._chosen,
+            tasks=[task.task for task in tasks],
+            groups=self._groups,
+            mixing=self._mixing,
+            balance=self._balance,
+            own_layers={m.name: m.own_layers for m in self._members() if m.own_layers is not None},
         )
-        run = start(recipe)
+        settings = RunSettings(
+            task_instance=[task.name for task in tasks],
+            random_seed=seed_of(task.reader for task in tasks),
+            **self._settings,
+        )
+        rule = self._schedule
+        schedule = ComponentConfig(
+            **described_schedule(rule) if isinstance(rule, Schedule) else {"name": described_schedule(rule)}
+        )
+        config = described(settings, parts, schedule)
+        run = start(config, parts, tasks, self._schedule, device_of(use_gpu=True))
         if self._checkpoint is not None:
             load_checkpoint(run, self._checkpoint)
             self._checkpoint = None
@@ -238,3 +260,29 @@ class Assembly(ABC):
         if self._given_optimizer is not None:
             self._given_optimizer.running = run.optimizer
         return run
+
+
+def described(settings: RunSettings, parts: Components, schedule: ComponentConfig) -> RunConfig:
+    """Return the configuration of a run from its components."""
+    backbone = config_of(BACKBONES, parts.backbone)
+    optimizer = config_of(OPTIMIZERS, parts.optimizer)
+    names: dict[str, Any] = {
+        "backbone": backbone.name,
+        "optimizer": optimizer.name,
+        "lr_scheduler": schedule.name,
+    }
+    run = RunConfig(
+        settings=replace(settings, **names),
+        backbone=backbone,
+        optimizer=optimizer,
+        groups=ComponentConfig("groups", parts.groups.settings),
+        schedule=schedule,
+        mixing=config_of(MIXINGS, parts.mixing),
+        balance=None if parts.balance is None else config_of(BALANCES, parts.balance),
+        tasks=tuple(
+            TaskConfig(task.name, config_of(READERS, task.reader), config_of(HEADS, task.head), task.settings)
+            for task in parts.tasks
+        ),
+    )
+    # So that `to_dict` has all of them.
+    return replace(run, origins=dict.fromkeys(run.keys(), "Python"))

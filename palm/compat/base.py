@@ -11,7 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, get_args
 
-from palm.compat.assembly import Assembly, Forward, require, seed_of
+from torch import nn
+
+from palm.compat.assembly import Assembly, Forward, Member, require, seed_of
 from palm.compat.fitting import DevFiles, Metrics, set_dev_data
 from palm.config.files import yaml_text
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
@@ -33,10 +35,9 @@ from palm.train.fit import CallbackSettings, run_training
 from palm.train.folder import only_run_in
 from palm.train.loop import Training
 from palm.train.model_paths import RECIPE
-from palm.train.recipe import recipe_sections
 from palm.train.result import TrainingResult
 from palm.train.saving import PeriodicSaver, save_model
-from palm.train.task import Task
+from palm.train.task import TaskState
 
 FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
 """`save_type` -> prefix of the name of the saved directory."""
@@ -66,6 +67,12 @@ class TrainerBase(Assembly):
     def _log_finish(self, event: Event) -> None:
         """Log that a target has finished its steps, if several tasks are trained."""
 
+    def layers_of(self, member: Member) -> nn.Module | None:
+        """Return a task's own layers of the encoder or its adapters, trained ones if there is a run."""
+        if self._run is None:
+            return member.own_layers
+        return self._run.model.own_layers(member.name)
+
     # Before training
 
     def load_pretrain(self, model_path: str | Path, convert: bool = False) -> None:  # noqa: ARG002
@@ -86,9 +93,10 @@ class TrainerBase(Assembly):
         heads = [(name, forward.head, ()) for name, forward in forwards.items()]
         load_pretrain(backbone, pretrained_directory(model_path), heads)
         # A task's private layers are copies of the shared ones, and need the pretrained weights, too.
-        for task in self._tasks("load_pretrain") if self._is_fitted() else ():
-            if task.top is not None:
-                task.top.load_state_dict(backbone.copied_top(task.private_layers).state_dict())
+        for member in self._members():
+            if member.task is not None and isinstance(top := self.layers_of(member), nn.ModuleDict):
+                fresh = backbone.copied_top(member.task.task.private_layers)
+                top.load_state_dict(fresh.state_dict())
 
     def load_ckpt(self, model_path: str | Path) -> None:
         """Resume from a checkpoint (weights, optimizer, averages and position), or predict with its weights.
@@ -187,7 +195,7 @@ class TrainerBase(Assembly):
             raise PalmError(f"trainer {self.name!r}: train() is already running in another thread")
         # Assembling the run resets self._checkpoint.
         resumed_from = self._checkpoint
-        self._chosen |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
+        self._settings |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
         raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
         run, evaluator = self._evaluated(dev_file, metrics)
         if early_stopping_patience > 0 and evaluator is None:
@@ -217,7 +225,7 @@ class TrainerBase(Assembly):
                 "%s: training has finished; to train from scratch, call build_forward and fit_reader",
                 self.name,
             )
-        configuration = recipe_sections(run.recipe)
+        configuration = run.config.to_dict()
         if given.folder is not None and is_main_process():
             write_text(given.folder / RECIPE, yaml_text(configuration))
         self._is_training = True
@@ -240,9 +248,11 @@ class TrainerBase(Assembly):
         forwards = self._forwards("train")
         require(self._optimizer, self.name, "build_backward(optimizer)", "train")
         tasks = self._tasks("train")
-        set_dev_data(tasks, forwards, dev_file, metrics)
+        set_dev_data([task.task for task in tasks], forwards, dev_file, metrics)
         run = self._training("train")
-        return run, Evaluator.of(run, self._chosen["eval_every_n_steps"], self._chosen["eval_every_epoch"])
+        return run, Evaluator.of(
+            run, self._settings["eval_every_n_steps"], self._settings["eval_every_epoch"]
+        )
 
     def save(self, save_path: str | Path, save_type: str = "ckpt") -> None:
         """Save the current state.
@@ -287,7 +297,7 @@ class TrainerBase(Assembly):
 
     # Step by step
 
-    def _train_on(self, task: Task, batch: Tensors) -> Tensors:
+    def _train_on(self, task: TaskState, batch: Tensors) -> Tensors:
         self._check_single([task], "train_one_step")
         step = self._training("train_one_step").step_on([(task, [batch])])
         self._log_finish(step)
@@ -295,7 +305,7 @@ class TrainerBase(Assembly):
             self._saver(step)
         return {f"{task.name}.loss": step.loss.reshape(1).cpu()}
 
-    def _batches(self, tasks: list[Task]) -> Iterator[tuple[int, Tensors]]:
+    def _batches(self, tasks: list[TaskState]) -> Iterator[tuple[int, Tensors]]:
         """Yield the number of the drawn task and its batch for every step, in the same order as `train`."""
         self._check_single(tasks, "get_one_batch")
         if self._checkpoint is not None:
@@ -312,15 +322,15 @@ class TrainerBase(Assembly):
             yield number, batch
             yielded[name] += 1
 
-    def _check_single(self, tasks: Iterable[Task], caller: str) -> None:
+    def _check_single(self, tasks: Iterable[TaskState], caller: str) -> None:
         for task in tasks:
-            if task.gradient_accumulation_steps > 1:
+            if task.task.gradient_accumulation_steps > 1:
                 raise PalmError(
                     f"trainer {task.name!r}: {caller} supports only one batch per step, and this task has "
-                    f"{task.gradient_accumulation_steps}; call train(), or set "
+                    f"{task.task.gradient_accumulation_steps}; call train(), or set "
                     "gradient_accumulation_steps to 1"
                 )
-            if self._planned["tasks_per_step"] != 1 or task.share_rows_with is not None:
+            if self._settings.get("tasks_per_step", 1) != 1 or task.task.share_rows_with is not None:
                 raise PalmError(
                     f"trainer {self.name!r}: {caller} supports only one task per step, and a step of this "
                     "trainer may have several; call train(), or remove tasks_per_step and share_rows_with"

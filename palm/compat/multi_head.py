@@ -16,6 +16,7 @@ from palm.compat.predicting import logged_steps, predicted, results_of
 from palm.compat.reader.loading import LoadingReader, loading
 from palm.compat.shared_pass import SharedPass, versions
 from palm.compat.trainer import Trainer
+from palm.config.settings import TasksPerStep
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
@@ -27,9 +28,9 @@ from palm.parallel.group import broadcast
 from palm.reader import Record
 from palm.train.events import Event, Logged
 from palm.train.loop import Step, Training
-from palm.train.planning import TasksPerStep, expect
+from palm.train.planning import expect
 from palm.train.shared_rows import share_rows
-from palm.train.task import Task
+from palm.train.task import TaskState
 
 TASK_ID = "__task_id"
 """Key in a batch: the number of its trainer, int64[1]."""
@@ -69,8 +70,9 @@ class MultiHeadTrainer(TrainerBase):
             for problem in type_problems(Trainer, "a palm.Trainer", trainers=each)
         )
         super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
-        self._planned |= {"mixing": mixing or MixRatio(), "tasks_per_step": tasks_per_step}
-        self._chosen["balance"] = balance
+        self._mixing = mixing or MixRatio()
+        self._balance = balance
+        self._settings["tasks_per_step"] = tasks_per_step
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len({name.casefold() for name in self.trainers}) < len(trainers):
             raise ConfigError(
@@ -373,7 +375,7 @@ class MultiHeadTrainer(TrainerBase):
             raise ConfigError(f"{len(readers)} readers for {len(self.trainers)} trainers ({trainers})")
         return {name: named[name] for name in self.trainers}
 
-    def _fitted(self, readers: Readers, max_steps: int | None) -> list[Task]:
+    def _fitted(self, readers: Readers, max_steps: int | None) -> list[TaskState]:
         self._limit_steps(max_steps)
         named = self._by_name(readers)
         self._forwards("fit_readers")

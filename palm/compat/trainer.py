@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from palm.backbone import Backbone
+from palm.backbone.low_rank import LowRank
 from palm.compat.assembly import Forward, require, seed_of
 from palm.compat.base import TrainerBase
 from palm.compat.conventions import checked_phase
@@ -30,10 +31,11 @@ from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_weights
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader
+from palm.reader.cache import training_rows
 from palm.train.loop import Training
 from palm.train.model import adapters_of, share_parameters
 from palm.train.model_paths import WEIGHTS, name_problem
-from palm.train.task import Task
+from palm.train.task import TaskState
 
 FIT_TO_PREDICT = "fit_reader(reader, phase='predict')"
 """The call that sets the file to predict, for messages."""
@@ -93,11 +95,12 @@ class Trainer(TrainerBase):
         }
         self._is_loaded = False
         self.own_top: nn.ModuleDict | None = None
+        self.own_layers: nn.Module | None = None
         self._own_encoder: Backbone | None = None
         self.reuse_head_with = reuse_head_with
         self.forward: Forward | None = None
         self.predict_forward: Forward | None = None
-        self.task: Task | None = None
+        self.task: TaskState | None = None
         self.joint_run: Training | None = None
         self._predict_reader: LoadingReader | None = None
         self._predict_batches: Iterator[Tensors] | None = None
@@ -112,6 +115,7 @@ class Trainer(TrainerBase):
         """
         self.forward = Forward(backbone, task_head)
         self.task = None
+        self.own_layers = None
         self._reset_run()
         return f"{self.name}.loss"
 
@@ -157,19 +161,20 @@ class Trainer(TrainerBase):
         is_endless = reader.num_epochs is None and max_steps is None
         return batches if is_endless else islice(batches, task.expected_steps)
 
-    def fit(self, reader: LoadingReader, seed: int) -> Task:
+    def fit(self, reader: LoadingReader, seed: int) -> TaskState:
         """Create the task with its training data, for a run with this seed."""
         forward = self._forwards("fit_reader")[self.name]
         task = task_of(self.name, reader, forward, self.task_settings)
-        if self.task is not None:  # trained layers are kept, like the head
-            task.top = self.task.top
-            task.adapters = self.task.adapters
+        if self.task is not None and (run := self._run or self.joint_run) is not None:
+            self.own_layers = run.model.own_layers(self.name)  # trained layers are kept, like the head
         # Rows that `load_data` has encoded are reused, so a file is read only once.
-        task.open_stream(seed, reader.loaded_rows)
-        self.task = task
+        rows = reader.loaded_rows
+        if rows is None:
+            rows = training_rows(reader, reader.loaded.path, None)
+        self.task = TaskState(task, rows, seed)
         self._reset_run()
         logger.info("ok!")
-        return task
+        return self.task
 
     def set_as_aux(self) -> None:
         """Make the task an auxiliary, whose progress does not affect the end of training."""
@@ -297,7 +302,7 @@ class Trainer(TrainerBase):
             model = self.predictor("evaluate")
         else:
             trained = Forward(self._trained_encoder(), self.task.head)
-            model = self._model(self.task.reader, trained, self.task.rows_per_prediction)
+            model = self._model(self.task.reader, trained, self.task.task.rows_per_prediction)
         with self.averaged():
             return model.evaluate(dev_file, metrics)
 
@@ -325,10 +330,12 @@ class Trainer(TrainerBase):
         backbone = self._forwards("evaluate")[self.name].backbone
         if self.task is None:
             return backbone
-        if self.task.adapters is not None:
+        run = self._run or self.joint_run
+        own = self.own_layers if run is None else run.model.own_layers(self.name)
+        if isinstance(own, LowRank):
             with self.averaged():
-                return self.task.adapters.merged_into(backbone)
-        return backbone.with_top(self.task.top) if self.task.top else backbone
+                return own.merged_into(backbone)
+        return backbone.with_top(own) if isinstance(own, nn.ModuleDict) else backbone
 
     def predictor(self, caller: str) -> InferenceModel:
         """Return the model to predict with."""
@@ -368,7 +375,7 @@ class Trainer(TrainerBase):
     @property
     def mix_ratio(self) -> float:
         """The relative frequency at which the task is drawn among several."""
-        ratio: float = self.task_settings["mix_ratio"] if self.task is None else self.task.mix_ratio
+        ratio: float = self.task_settings["mix_ratio"]
         return ratio
 
     @mix_ratio.setter
@@ -379,7 +386,7 @@ class Trainer(TrainerBase):
         """Set a setting of the current task, and of tasks that later calls of `fit_reader` create."""
         self.task_settings[setting] = value
         if self.task is not None:
-            setattr(self.task, setting, value)
+            setattr(self.task.task, setting, value)
 
     @property
     def num_examples(self) -> int:
@@ -406,7 +413,7 @@ class Trainer(TrainerBase):
         """The epoch of its last step, from 0."""
         return self.fitted_task("cur_train_epoch").epoch
 
-    def fitted_task(self, caller: str) -> Task:
+    def fitted_task(self, caller: str) -> TaskState:
         """Return the task with its training data.
 
         Raises:

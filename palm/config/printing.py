@@ -43,8 +43,6 @@ def help_text(
 def setting_lines(parameter: Parameter, before: str = "") -> Iterator[str]:
     """Describe a setting: its name, prefixed by `before`, type, default and other names; its meaning."""
     facts = [type_name(parameter.annotation), default_text(parameter)]
-    if parameter.aliases:
-        facts.append(f"also {', '.join(before + alias for alias in parameter.aliases)}")
     yield f"  {before}{parameter.name}  ({', '.join(facts)})"
     if parameter.doc:
         yield textwrap.indent(textwrap.fill(parameter.doc, 94), " " * 6)

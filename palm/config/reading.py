@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from palm.config.command_line import program_arguments, read_arguments
-from palm.config.config import AUTO, Config
+from palm.config.config import AUTO, Config, Layer
 from palm.config.conversion import FilePath, Mismatch, ModelPath, convert_value, describe_mismatch
 from palm.config.files import Lines, display_path, read_json, read_yaml
-from palm.config.layers import SettingsLayer
 from palm.config.values import Plain, Setting, shown
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.limits import explain_limits
 from palm.core.registry import did_you_mean
 
+PUBLISHED = {"epoch": "num_epochs", "seed": "random_seed"}
+"""Global settings under other names of PaddlePALM's documents and programs."""
+
 Settings = dict[str, Setting]
+Key = tuple[str | None, str]
 Directory = Callable[[Path | str], Mapping[str, Any]]
 
 
@@ -32,6 +35,7 @@ def read_config(
     needs_tasks: bool = True,
     directory: Directory | None = None,
     resolves_auto: bool = True,
+    origins: Mapping[Key, str] | None = None,
 ) -> Config:
     """Read the configuration of a run.
 
@@ -49,6 +53,7 @@ def read_config(
             `--pretrain`. Its settings are the weakest. For a model on the Hugging Face Hub it also returns
             the exact name, as `pretrain_path`. None leaves 'auto' and `--pretrain` unresolved.
         resolves_auto: False leaves 'auto' unresolved, unless there is `--pretrain`.
+        origins: the places of the values of a dict: task, `backbone` or None, and name -> place.
 
     Raises:
         ConfigError: a file is missing or unreadable, or the tasks are not clear.
@@ -58,7 +63,7 @@ def read_config(
     options = read_arguments(program_arguments() if argv is None else argv, problems)
     # Called for `--pretrain` and for `backbone: auto`, each of which would look up a model on the Hub.
     cached = None if directory is None else functools.cache(directory)
-    sources = _Sources(options, problems, needs_tasks, cached, resolves_auto)
+    sources = _Sources(options, problems, needs_tasks, cached, resolves_auto, origins)
     sources.expand_pretrain()
     sources.open(config)
     return sources.merged(sources.folder(Path(task_dir)))
@@ -74,6 +79,7 @@ class _Sources:
         needs_tasks: see `read_config`.
         directory: see `read_config`.
         resolves_auto: see `read_config`.
+        origins: see `read_config`.
     """
 
     options: Settings
@@ -81,13 +87,13 @@ class _Sources:
     needs_tasks: bool
     directory: Directory | None
     resolves_auto: bool
+    origins: Mapping[Key, str] | None = None
     failed: bool = False
     title: str = "config"
     base: Path = field(default_factory=Path.cwd)
     everything: Settings = field(default_factory=dict)
     inline: dict[str, Settings] = field(default_factory=dict)
     backbone: Settings | None = None
-    cached_vocab: str | None = None
 
     def expand_pretrain(self) -> None:
         """Replace `--pretrain DIR` (or owner/name) by the settings of a run that starts only from it."""
@@ -122,20 +128,24 @@ class _Sources:
         if "global" in sections:
             self.everything |= self._settings(*sections["global"])
         if "backbone" in sections:
-            self.backbone = self._settings(*sections["backbone"])
+            self.backbone = self._settings(*sections["backbone"], scope="backbone")
         section, title = sections.get("tasks", ({}, ""))
         for name, settings in section.items():
             if settings is not None and not isinstance(settings, Mapping):
                 place = _place(title, section, name)
                 self._fail(f"{place}: {name} should be a mapping, not {shown(settings)}")
                 settings = None
-            self.inline[str(name)] = self._settings(settings or {}, _section_title(title, section, name))
+            self.inline[str(name)] = self._settings(
+                settings or {}, _section_title(title, section, name), name
+            )
 
-    def _settings(self, content: Mapping[str, Any], title: str) -> Settings:
-        return {
-            str(name): Setting(value, _place(title, content, name), self.base)
-            for name, value in content.items()
-        }
+    def _settings(self, content: Mapping[str, Any], title: str, scope: str | None = None) -> Settings:
+        def place(name: str) -> str:
+            if self.origins is not None:
+                return self.origins.get((scope, name), "")
+            return _place(title, content, name)
+
+        return {str(name): Setting(value, place(name), self.base) for name, value in content.items()}
 
     def _fail(self, *lines: str) -> None:
         self.problems += lines
@@ -155,15 +165,14 @@ class _Sources:
             raise_any(self.problems)
         options = self._layers(self.options, list(tasks))
         everything = self._layers(self.everything, list(tasks))
-        files = [SettingsLayer(settings, "tasks", task) for task, (_, settings) in tasks.items()]
+        files = [Layer(settings, task) for task, (_, settings) in tasks.items()]
         titles = {None: self.title} | {task: title for task, (title, _) in tasks.items()}
         config = Config(
-            [*options, *everything, *files, SettingsLayer(found | backbone, "backbone", "backbone")],
+            [*options, *everything, *files, Layer(found | backbone, "backbone", is_optional=True)],
             titles | {"backbone": backbone_title},
             self.base,
             self.problems,
             gap,
-            self.cached_vocab,
         )
         config.value("task_instance")  # counts as used, although no component reads it
         config.value("backbone_config_path")
@@ -255,7 +264,6 @@ class _Sources:
         if "pretrain_path" in found:
             title = found.pop("pretrain_path")
             self._replace("pretrain_path", where, title)
-            self.cached_vocab = found["vocab_path"]
         return {name: Setting(value, title, self.base) for name, value in found.items()}
 
     def _replace(self, name: str, setting: Setting, value: Any) -> None:
@@ -282,7 +290,7 @@ class _Sources:
             self._fail(*error.problems)
             return Lines()
 
-    def _layers(self, settings: Settings, tasks: Collection[str]) -> list[SettingsLayer]:
+    def _layers(self, settings: Settings, tasks: Collection[str]) -> list[Layer]:
         """Return a layer for each task (for settings such as `mrqa.max_seq_len`), and one for all."""
         # Layers of tasks come first, so they are stronger.
         scopes: dict[str | None, Settings] = {task: {} for task in tasks}
@@ -294,7 +302,10 @@ class _Sources:
                 self.problems.append(f"{setting.place(name)}: {unknown}")
             else:
                 scopes[task or None][own] = setting
-        return [SettingsLayer(own, "global", scope) for scope, own in scopes.items()]
+        for other, own_name in PUBLISHED.items():
+            if other in scopes[None] and own_name not in scopes[None]:
+                scopes[None][own_name] = scopes[None].pop(other)
+        return [Layer(own, scope) for scope, own in scopes.items()]
 
 
 def _place(title: str, content: Mapping[str, Any], name: str) -> str:

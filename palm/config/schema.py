@@ -33,27 +33,19 @@ class Parameter:
         annotation: its type; `Any` if it has none.
         default: its default, or `REQUIRED`.
         doc: its entry under `Args:` in the docstring, as one line.
-        aliases: other spellings.
     """
 
     name: str
     annotation: Any
     default: Any
     doc: str
-    aliases: tuple[str, ...] = ()
-
-    @property
-    def spellings(self) -> tuple[str, ...]:
-        """Its own name, then its aliases."""
-        return (self.name, *self.aliases)
 
 
 @cache
 def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     """Return the settings that a class or function accepts, by name, in the order of its signature.
 
-    `*args` and `**kwargs` are left out. Descriptions come from `Args:` (or `Attributes:`) in docstrings,
-    other spellings from the class attribute `aliases`.
+    `*args` and `**kwargs` are left out. Descriptions come from `Args:` (or `Attributes:`) in docstrings.
 
     Raises:
         PalmError: an annotation names something that is not defined at run time.
@@ -72,7 +64,6 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
     signature = list(inspect.signature(function).parameters.items())
     own = signature[1:] if isinstance(consumer, type) else signature  # without `self`
     parameters = {name: parameter for name, parameter in own if parameter.kind in named}
-    aliases: dict[str, str] = getattr(consumer, "aliases", {})
     docs = _docs(consumer)
     fields = dataclasses.fields(consumer) if dataclasses.is_dataclass(consumer) else ()
     # Defaults from a factory, such as lists, are not in the signature.
@@ -81,13 +72,14 @@ def settings_of(consumer: Consumer) -> dict[str, Parameter]:
         for field in fields
         if field.default_factory is not dataclasses.MISSING
     }
+    # Settings that only training needs have a default for prediction.
+    made |= {field.name: REQUIRED for field in fields if field.metadata.get("needed")}
     return {
         name: Parameter(
             name=name,
             annotation=_may_name_file(name, hints.get(name, Any)),
             default=made.get(name, parameter.default),
             doc=docs.get(name, ""),
-            aliases=tuple(other for other, own in aliases.items() if own == name),
         )
         for name, parameter in parameters.items()
     }

@@ -33,7 +33,7 @@ class Setting:
 
     Attributes:
         value: as written in the source.
-        origin: its place, for messages: `tasks/mrqa.yaml:3`, `--batch_size`.
+        origin: its place, for messages: `tasks/mrqa.yaml:3`, `--batch_size`; empty if it is unknown.
         base: the folder that relative paths refer to.
     """
 
@@ -43,7 +43,11 @@ class Setting:
 
     def place(self, name: str) -> str:
         """Return the beginning of a message about this value: its origin and, unless included, its name."""
-        return self.origin if self.origin.startswith("--") else f"{self.origin}: {name}"
+        return self.origin if self.origin.startswith("--") else self.about(name)
+
+    def about(self, text: str) -> str:
+        """Return a text with the place of this value, if it is known."""
+        return f"{self.origin}: {text}" if self.origin else text
 
 
 def number(text: str) -> float:
@@ -88,3 +92,12 @@ def flattened(facts: Mapping[str, Any]) -> dict[str, Any]:
         is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
         found |= {name: value["name"], **value["settings"]} if is_component else {name: value}
     return found
+
+
+def json_ready(value: Any) -> Any:
+    """Return the value with tuples as lists and paths as strings."""
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_ready(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -2,56 +2,52 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palm.config import yaml_text
-from palm.controller.build import Parts, build, open_data
-from palm.controller.plan import TaskPlan, place_of, plan
-from palm.controller.saved_model import save_path_of, saved_model
-from palm.controller.stage_planning import stages_of, steps_of
-from palm.controller.stage_training import train_stages
-from palm.controller.startup import read_program_config, start_processes
+from palm.config.printing import printed
+from palm.config.run import RunConfig, TaskConfig, config_of, with_given
+from palm.controller.rows import choose_rows
+from palm.controller.saved_model import saved_model
+from palm.controller.stages import stages_of, steps_of, train_stages
+from palm.controller.startup import read_run, start_processes
 from palm.controller.unused_settings import ineffective_settings
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import check_not_read, write_text
 from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
+from palm.core.numerics.device import device_of
 from palm.core.numerics.precision import tf32
-from palm.core.registry import did_you_mean
 from palm.core.shown import aligned, shown_score
 from palm.core.signals import stop_request
-from palm.lr_sched import schedule_of_run
+from palm.paradigm import HEADS
 from palm.parallel.failures import report_missing_ranks
 from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
 from palm.predict.inference import InferenceModel
 from palm.pretrained import find_vocabulary, load_pretrain, pretrained_directory, vocabulary_differences
-from palm.reader import Predictions
+from palm.reader import READERS, Predictions
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import sources_of
-from palm.train.build import start
+from palm.train.build import build, open_data, schedule_for, start
 from palm.train.callbacks import Callback, callback_problems, callbacks_of
 from palm.train.checkpoint import load_checkpoint
+from palm.train.comparison import compared
 from palm.train.evaluation import Evaluator
 from palm.train.fit import CallbackSettings, run_training
 from palm.train.folder import RunFolder, RunStart
 from palm.train.loggers import logger_problems
-from palm.train.loop import Training
+from palm.train.loop import Components, Training
 from palm.train.model_card import label_names
 from palm.train.model_paths import CONFIGURATION
-from palm.train.recipe import Recipe, identity
 from palm.train.result import TrainingResult
 from palm.train.saving import checkpoint_saver
 from palm.train.task import Task
 from palm.train.warm_start import start_from
-
-if TYPE_CHECKING:
-    from typing_extensions import Self  # in `typing` from Python 3.11 on
 
 
 class Controller:
@@ -67,26 +63,17 @@ class Controller:
             each has its own `mix_ratio` and `is_target`.
 
     Attributes:
+        run: the resolved configuration.
+        chosen: the same, with files of chosen rows in place of tables.
         stages: the parts of the run, if the setting `stages` is given; `train` trains them in turn.
 
     Raises:
         ConfigError: all problems of the configuration, in one report.
     """
 
-    def __new__(cls, *positional: Any, **named: Any) -> Self:
-        """Report unknown constructor arguments as a ConfigError."""
-        try:
-            inspect.signature(cls.__init__).bind(None, *positional, **named)
-        except TypeError as error:
-            known = list(inspect.signature(cls.__init__).parameters)[1:]
-            strange = next((name for name in named if name not in known), "")
-            hint = did_you_mean(strange, known) or f"; it takes {', '.join(known)}"
-            raise ConfigError(f"Controller(): {error}{hint}") from None
-        return super().__new__(cls)
-
     def __init__(
         self,
-        config: str | Path | Mapping[str, Any],
+        config: str | Path | Mapping[str, Any] | RunConfig,
         task_dir: str | Path = ".",
         for_train: bool = True,
         argv: Sequence[str] | None = None,
@@ -95,22 +82,24 @@ class Controller:
         show_on_console()
         if not isinstance(tasks, Sequence) or not all(isinstance(task, Task) for task in tasks):
             raise ConfigError(f"tasks should be a list of palm.Task, not {tasks!r}")
-        self.config = read_program_config(config, task_dir, argv, for_train, needs_tasks=not tasks)
-        self.plan = plan(self.config, for_train, tasks)
-        set_verbosity(self.plan.settings.get("quiet", False), self.plan.settings.get("verbose", False))
-        # Before anything is built, because it may start this program again, once for every device.
-        self._device = start_processes(self.plan.settings)
-        self._parts = build(self.plan, self.config.place) if for_train else None
-        self.stages = stages_of(self.config, self.plan) if for_train else []
-        logger.info("%s", self.config.printed())
-        for line in self.config.chosen():
+        if isinstance(config, RunConfig):
+            run = config
+        else:
+            run = read_run(config, task_dir, argv, for_train, needs_tasks=not tasks)
+        self._given = {task.name: task for task in tasks}
+        self.run = with_given(run, [_config_of(task) for task in tasks])
+        set_verbosity(run.settings.quiet, run.settings.verbose)
+        self.chosen = choose_rows(self.run, for_train)
+        self.stages = stages_of(self.chosen, has_given_tasks=bool(tasks)) if for_train else []
+        self._parts = build(self.chosen, self._given) if for_train and not self.stages else None
+        self._for_train = for_train
+        logger.info("%s", printed(self.run.to_dict()))
+        for line in self.run.reasons():
             logger.info("%s", line)
-        if for_train:
-            for line in ineffective_settings(self.config, self.plan.settings, self.plan.tasks):
-                logger.warning("%s", line)
+        for line in ineffective_settings(self.chosen) if for_train else ():
+            logger.warning("%s", line)
         self._pretrained: str | Path | None = None
         self._has_begun = False
-        self._resumes = False
 
     def load_pretrain(self, pretrain_path: str | Path | None = None) -> None:
         """Start from pretrained weights instead of random ones.
@@ -124,7 +113,7 @@ class Controller:
             StorageError: there are no weights, or some do not fit; lists them.
         """
         parts = self._fresh_parts()
-        path = pretrain_path or parts.settings.pretrain_path
+        path = pretrain_path or self.run.settings.pretrain_path
         if path is None:
             raise ConfigError("load_pretrain needs a directory: give it as the argument or as pretrain_path")
         logger.info("Loading pretraining parameters from %s...", path)
@@ -157,20 +146,18 @@ class Controller:
             Stopped: a signal ended the run.
         """
         raise_any(callback_problems(callbacks))
-        settings = self._fresh_parts().settings
+        self._check_for_train()
+        start_processes(self.run.settings)
         directory = self._directory()
         if self.stages:
             # Problems of later stages are reported before the first one trains.
-            steps_of(self.stages, place=place_of(self.config, "stages"))
+            steps_of(self.stages, place=self.run.placed("stages"))
             return train_stages(
-                directory,
-                self.stages,
-                yaml_text(self.config.resolved(), self.config.origins()),
-                lambda stage, callbacks: Controller(stage, argv=[]).train(callbacks),
-                callbacks,
+                self.run, directory, self.stages, lambda run, more: Controller(run).train(more), callbacks
             )
-        own = callbacks_of(settings.callbacks, place_of(self.config, "callbacks"))
-        place = place_of(self.config, "loggers")
+        settings = self.run.settings
+        own = callbacks_of(settings.callbacks, self.run.placed("callbacks"))
+        place = self.run.placed("loggers")
         raise_any(f"{place}: {line}" for line in logger_problems(settings.loggers or ()))
         # A collective of all ranks, so it comes before work that only rank 0 does.
         restarted = lost_a_process()
@@ -179,8 +166,8 @@ class Controller:
             collected_warnings() as warned,
         ):
             start = broadcast(lambda: directory.open(launch_id(), restarted))
-            training = self._started(start)
-            identified = (start, identity(training.recipe), training.total_steps)
+            training = self._training(resumes=start.checkpoint is not None)
+            identified = (start, compared(training), training.total_steps)
             if (result := broadcast(lambda: directory.finished(*identified))) is not None:
                 return result
             evaluator = self._restored(training, start)
@@ -191,7 +178,7 @@ class Controller:
                 every=settings.print_every_n_steps,
                 progress=settings.progress,
                 folder=directory.path,
-                configuration=self.config.resolved(),
+                configuration=self.run.to_dict(),
                 loggers=settings.loggers or (),
                 callbacks=[*own, *callbacks],
                 evaluator=evaluator,
@@ -212,16 +199,9 @@ class Controller:
             )
             return self._run(training, directory, given)
 
-    def _started(self, begin: RunStart) -> Training:
-        """Create the run with its initial weights, unless it has a checkpoint."""
-        self._resumes = begin.checkpoint is not None
-        training = self.training()
-        self._resumes = False
-        return training
-
     def _restored(self, training: Training, begin: RunStart) -> Evaluator | None:
         """Load the checkpoint, if any, and return the evaluator, if there is dev data."""
-        settings = self._training_parts().settings
+        settings = self.run.settings
         evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
         evaluator = Evaluator.of(training, *evaluates)  # before loading: its state is in the checkpoint
         if begin.checkpoint is not None:
@@ -230,8 +210,9 @@ class Controller:
         return evaluator
 
     def _write_settings(self, folder: Path) -> None:
-        write_text(folder / CONFIGURATION, yaml_text(self.config.resolved(), self.config.origins()))
-        for path, rows in self.plan.chosen.items():
+        document = self.run.to_dict()
+        write_text(folder / CONFIGURATION, yaml_text(document, self.run.origins_of(document)))
+        for path, rows in self.chosen.files.items():
             write_text(path, rows)
 
     def _run(self, training: Training, directory: RunFolder, given: CallbackSettings) -> TrainingResult:
@@ -247,19 +228,19 @@ class Controller:
         return result
 
     def _directory(self) -> RunFolder:
-        parts = self._training_parts()
-        resume = parts.settings.resume
-        files = [file for task in parts.tasks for file in (task.train_file, task.dev_file, task.pred_file)]
+        settings = self.run.settings
+        tasks = [task.settings for task in self.chosen.tasks]
+        files = [file for task in tasks for file in (task.train_file, task.dev_file, task.pred_file)]
         inputs = [source for file in files if file for source in sources_of(file)]
-        inputs += [task.reader.vocab_path for task in parts.tasks]
-        starts = (parts.settings.start_from, parts.settings.pretrain_path)
-        inputs += [start for start in starts if isinstance(start, Path)]
-        for record in self.plan.chosen:
+        inputs += [Path(path) for task in self.run.tasks if (path := task.reader.settings.get("vocab_path"))]
+        inputs += [path for path in (settings.start_from, settings.pretrain_path) if isinstance(path, Path)]
+        for record in self.chosen.files:
             check_not_read(record, inputs)
+        resume = settings.resume
         return RunFolder(
-            parts.settings.save_path,
-            resume if resume in (None, "auto") else str(self._resolve(resume).absolute()),
-            parts.settings.overwrite,
+            self.run.folder,
+            resume if resume in (None, "auto") else str(self._resolve(str(resume)).absolute()),
+            settings.overwrite,
             inputs,
         )
 
@@ -280,13 +261,13 @@ class Controller:
         Raises:
             PalmError: the task is unknown, data or a complete model is missing, or metrics do not fit.
         """
-        plan = self._task_plan(task)
-        path = self._data_file(plan, "dev_file", dev_file)
-        model = self._model(plan, inference_model_dir)
+        config = self._task(task)
+        path = self._data_file(config, "dev_file", dev_file)
+        model = self._model(config, inference_model_dir)
         if dev_file is None and (other_file := model.other_data(path)):
             logger.warning("%s: %s", task, other_file)
-        with tf32(self.plan.settings.get("tf32")):
-            scores = model.evaluate(path, plan.task.get("metrics"), output)
+        with tf32(self.run.settings.tf32):
+            scores = model.evaluate(path, config.settings.metrics, output)
         logger.info(
             "%s: %s", task, ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
         )
@@ -312,52 +293,56 @@ class Controller:
         Returns:
             The predictions, read from their files as needed: records, or for mrc question id -> answer.
         """
-        plan = self._task_plan(task)
-        pred_file = self._data_file(plan, "pred_file")
-        model = self._model(plan, inference_model_dir)
-        output = output or plan.task.get("pred_output_path") or save_path_of(self.plan) / task
-        with tf32(self.plan.settings.get("tf32")):
+        config = self._task(task)
+        pred_file = self._data_file(config, "pred_file")
+        model = self._model(config, inference_model_dir)
+        output = output or config.settings.pred_output_path or self.run.folder / task
+        with tf32(self.run.settings.tf32):
             predictions = model.predict_file(pred_file, output, resume=resume)
         logger.info("%s: predictions saved at %s", task, output)
         return predictions
 
-    def _data_file(self, plan: TaskPlan, setting: str, given: str | Path | None = None) -> Path:
-        path: Path | None = plan.task.get(setting) if given is None else self._resolve(given)
+    def _data_file(self, task: TaskConfig, setting: str, given: str | Path | None = None) -> Path:
+        path: Path | None = getattr(task.settings, setting) if given is None else self._resolve(given)
         if path is None or not is_data(path):
             found = "it has none" if path is None else f"{missing_reason(path)}: {path}"
-            raise ConfigError(f"task {plan.name!r} needs a {setting}; {found}")
+            raise ConfigError(f"task {task.name!r} needs a {setting}; {found}")
         return path
 
-    def _model(self, task: TaskPlan, given: str | Path | None) -> InferenceModel:
-        return saved_model(self.plan, task, None if given is None else self._resolve(given)).to(self._device)
+    def _model(self, task: TaskConfig, given: str | Path | None) -> InferenceModel:
+        folder = None if given is None else self._resolve(given)
+        return saved_model(self.chosen, task, folder).to(self._device())
 
-    def _training_parts(self) -> Parts:
-        if self._parts is None:
+    def _device(self) -> Any:
+        return device_of(self.run.settings.use_gpu, self.run.settings.device)
+
+    def _check_for_train(self) -> None:
+        if not self._for_train:
             raise PalmError(
                 "this Controller was created with for_train=False; create one with for_train=True to train"
             )
-        return self._parts
 
-    def _fresh_parts(self) -> Parts:
+    def _fresh_parts(self) -> Components:
         """Return untrained components; they are built again if a run has begun."""
-        parts = self._training_parts()
-        if self._has_begun:
-            parts = self._parts = build(self.plan, self.config.place)
+        self._check_for_train()
+        if self._parts is None or self._has_begun:
+            parts = self._parts = build(self.chosen, self._given)
             self._has_begun = False
             if self._pretrained is not None:
                 self.load_pretrain(self._pretrained)
-        return parts
+            return parts
+        return self._parts
 
-    def _task_plan(self, task: str) -> TaskPlan:
-        plans = {plan.name: plan for plan in [*self.plan.tasks, *map(TaskPlan.of, self.plan.given)]}
-        if not isinstance(task, str) or task not in plans:
-            raise ConfigError(f"no task is called {task!r}; known: {', '.join(plans)}")
-        return plans[task]
+    def _task(self, name: str) -> TaskConfig:
+        tasks = {task.name: task for task in self.chosen.tasks}
+        if not isinstance(name, str) or name not in tasks:
+            raise ConfigError(f"no task is called {name!r}; known: {', '.join(tasks)}")
+        return tasks[name]
 
     def _resolve(self, path: str | Path) -> Path:
         """Resolve a path given in Python: in the working directory, else in the configuration's folder."""
         raise_any(path_problems(path=path))
-        beside = self.config.base / path
+        beside = self.run.base / path
         return beside if not is_data(Path(path)) and (beside.exists() or is_data(beside)) else Path(path)
 
     def training(self, devices: int | None = None) -> Training:
@@ -370,23 +355,22 @@ class Controller:
                 the number of processes.
         """
         raise_any(type_problems((int, NoneType), "a whole number", devices=devices))
+        return self._training(devices)
+
+    def _training(self, devices: int | None = None, resumes: bool = False) -> Training:
+        """Create the run; one that resumes gets its weights from the checkpoint."""
         parts = self._fresh_parts()
-        settings = parts.settings
-        if not self._resumes and settings.start_from is not None:
+        settings = self.run.settings
+        if not resumes and settings.start_from is not None:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
-        elif not self._resumes and settings.pretrain_path is not None and self._pretrained is None:
+        elif not resumes and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
         # Weights may change from now on, so the next call builds all parts again.
         self._has_begun = True
-        total = open_data(parts, devices).total_steps
-        rule = (settings.lr_scheduler, total, settings.warmup_proportion, parts.schedule)
-        # Settings and components are named as in the recipe; components take precedence.
-        of_recipe = {each.name for each in fields(Recipe)}
-        chosen = {name: value for name, value in (vars(settings) | vars(parts)).items() if name in of_recipe}
-        chosen |= {
-            "schedule": schedule_of_run(*rule),
-            "ema_decay": settings.ema_decay if settings.use_ema else None,
-            "seed": settings.random_seed,
-            "device": self._device,
-        }
-        return start(Recipe(**chosen))
+        tasks, plan = open_data(self.chosen, parts, devices)
+        schedule = schedule_for(self.chosen, plan.total_steps)
+        return start(self.chosen, parts, tasks, schedule, self._device())
+
+
+def _config_of(task: Task) -> TaskConfig:
+    return TaskConfig(task.name, config_of(READERS, task.reader), config_of(HEADS, task.head), task.settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,8 +10,11 @@ from itertools import islice
 from typing import Any, Literal, get_args
 
 from palm.config import Config
-from palm.controller.plan import Plan, TaskPlan, plan
+from palm.config.run import RunConfig, TaskConfig
+from palm.controller.resolve import resolve
+from palm.controller.rows import choose_rows
 from palm.core.errors import PalmError
+from palm.reader import READERS
 
 Effort = Literal["quick", "normal", "best"]
 
@@ -44,7 +48,7 @@ EVALUATIONS = 10
 INSTEAD = {
     "learning_rate": ("learning_rate",),
     "warmup_proportion": ("warmup_proportion",),
-    "num_epochs": ("num_epochs", "epoch", "max_steps"),
+    "num_epochs": ("num_epochs", "max_steps"),
     "batch_size": ("batch_size", "max_tokens_per_batch"),
     "eval_every_epoch": ("eval_every_epoch", "eval_every_n_steps"),
     "eval_every_n_steps": ("eval_every_epoch", "eval_every_n_steps"),
@@ -109,8 +113,10 @@ def choose_by_effort(config: Config) -> None:
     given = config.value("effort")
     if given is None or given.value not in get_args(Effort):
         return
-    _apply(config, given.value, RunFacts())  # makes the configuration complete, so that it can be planned
-    _apply(config, given.value, facts_of(plan(config, for_train=True)))
+    # A copy that is complete, so that it can be resolved.
+    provisional = copy.deepcopy(config)
+    _apply(provisional, given.value, RunFacts())
+    _apply(config, given.value, facts_of(choose_rows(resolve(provisional), for_train=True)))
 
 
 def _apply(config: Config, effort: Effort, facts: RunFacts) -> None:
@@ -118,26 +124,26 @@ def _apply(config: Config, effort: Effort, facts: RunFacts) -> None:
     chosen = {name: (value, f"effort {effort}: {why}") for name, (value, why) in chosen.items()}
     per_task = {"batch_size": chosen.pop("batch_size")}
     for scope, settings in ((None, chosen), *((task, per_task) for task in config.tasks)):
-        # Earlier choices are removed first, so that `place` finds only settings of the user.
-        config.choose({}, scope)
         free = [name for name in settings if all(config.place(e, scope) is None for e in INSTEAD[name])]
         config.choose({name: settings[name] for name in free}, scope)
 
 
-def facts_of(planned: Plan) -> RunFacts:
+def facts_of(run: RunConfig) -> RunFacts:
     """Return the facts about a run that the choice depends on."""
-    tags = planned.settings.get("target_tag") or [1] * len(planned.tasks)
-    main = next((task for task, tag in zip(planned.tasks, tags, strict=True) if tag), None)
-    starts = (planned.settings.get("pretrain_path"), planned.settings.get("start_from"))
+    main = next((task for task in run.tasks if task.settings.is_target), None)
+    width = run.backbone.settings.get("hidden_size", main and main.head.settings.get("hidden_size"))
     return RunFacts(
         rows=None if main is None else _rows(main),
-        width=planned.backbone[1].get("hidden_size", main and main.head[1].get("hidden_size")),
-        is_pretrained=any(start is not None for start in starts),
-        is_evaluated=any(task.task.get("dev_file") is not None for task in planned.tasks),
+        width=width,
+        is_pretrained=run.settings.pretrain_path is not None or run.settings.start_from is not None,
+        is_evaluated=any(task.settings.is_evaluated for task in run.tasks),
     )
 
 
-def _rows(task: TaskPlan) -> int | None:
+def _rows(task: TaskConfig) -> int | None:
+    path = task.settings.train_file
     with suppress(PalmError):  # the run will report it
-        return sum(1 for _ in islice(task.examples(task.task["train_file"]), COUNTED_ROWS))
+        if path is not None:
+            reader = READERS[task.reader.name](**task.reader.settings)
+            return sum(1 for _ in islice(reader.read(path, with_targets=True), COUNTED_ROWS))
     return None

@@ -9,32 +9,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-
-from palm.config import Config, read_config
+from palm.config import read_config
 from palm.config.command_line import HelpRequested
 from palm.config.printing import help_text
+from palm.config.run import RunConfig
+from palm.config.settings import RunSettings
 from palm.controller.effort import choose_by_effort
-from palm.controller.plan import HELP, NO_SETTINGS
+from palm.controller.resolve import HELP, NO_SETTINGS, resolve
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ExitCode, PalmError
 from palm.core.numerics.device import device_of
 from palm.parallel.failures import record_failure
-from palm.parallel.group import DEFAULT_TIMEOUT, join
+from palm.parallel.group import join
 from palm.parallel.launch import launch
 from palm.pretrained.hub import settings_of_model
 
 
-def read_program_config(
+def read_run(
     config: str | Path | Mapping[str, Any],
     task_dir: str | Path,
     argv: Sequence[str] | None,
     for_train: bool,
     needs_tasks: bool,
-) -> Config:
-    """Read a configuration with the arguments of `Controller`; `--help` prints all settings and exits.
+) -> RunConfig:
+    """Read and resolve a configuration with the arguments of `Controller`.
 
-    If `argv` is None, the program's own are used, and a PalmError ends the program with exit code 2.
+    `--help` prints all settings and exits. If `argv` is None, the program's own arguments are used, and a
+    PalmError ends the program with exit code 2.
     """
     raise_any(_argument_problems(config, task_dir, argv))
     if argv is None:
@@ -46,7 +47,7 @@ def read_program_config(
         raise SystemExit(0) from None
     if for_train:
         choose_by_effort(found)
-    return found
+    return resolve(found, for_train)
 
 
 def _argument_problems(config: object, task_dir: object, argv: object) -> Iterator[str]:
@@ -58,12 +59,11 @@ def _argument_problems(config: object, task_dir: object, argv: object) -> Iterat
         yield f"argv should contain strings, not {strange[0]!r}; write {str(strange[0])!r}"
 
 
-def start_processes(settings: Mapping[str, Any]) -> torch.device:
-    """Start one process per device as configured, and return the device of this one."""
-    device = device_of(settings.get("use_gpu", True), settings.get("device", "auto"))
-    launch(device, settings.get("num_devices", "auto"))
-    join(device, settings.get("process_group_timeout", DEFAULT_TIMEOUT))
-    return device
+def start_processes(settings: RunSettings) -> None:
+    """Start one process per device as configured, and join the others in this one."""
+    device = device_of(settings.use_gpu, settings.device)
+    launch(device, settings.num_devices)
+    join(device, settings.process_group_timeout)
 
 
 def report_plainly() -> None:

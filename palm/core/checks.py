@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from os import PathLike
 
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 
 FILE_NAMES = ("_path", "_file")
 """Suffixes of names of settings: a string under such a name is a path if that file exists."""
@@ -18,8 +18,11 @@ MAX_COUNT = 2**31 - 1
 def count_problems(least: int = 1, **settings: object) -> list[str]:
     """Return a line for every setting that is not an integer from `least` to `MAX_COUNT`."""
     return [
-        f"{name}: {value!r} should be a whole number, {least} or more"
-        + (f", at most {MAX_COUNT}" if isinstance(value, int) and value > MAX_COUNT else "")
+        Problem(
+            f"{name}: {value!r} should be a whole number, {least} or more"
+            + (f", at most {MAX_COUNT}" if isinstance(value, int) and value > MAX_COUNT else ""),
+            name,
+        )
         for name, value in settings.items()
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT
     ]
@@ -28,7 +31,7 @@ def count_problems(least: int = 1, **settings: object) -> list[str]:
 def number_problems(expected: str, fits: Callable[[float], bool], /, **settings: object) -> list[str]:
     """Return a line for every setting that is not a number for which `fits` is true."""
     return [
-        f"{name}: {value!r} should be {expected}"
+        Problem(f"{name}: {value!r} should be {expected}", name)
         for name, value in settings.items()
         if not isinstance(value, int | float) or isinstance(value, bool) or not fits(value)
     ]
@@ -47,7 +50,7 @@ def positive_problems(expected: str = "a number above 0", /, **settings: object)
 def type_problems(kind: type | tuple[type, ...], wanted: str, **settings: object) -> list[str]:
     """Return a line for every setting that is not an instance of `kind`; `wanted` describes it."""
     return [
-        f"{name} should be {wanted}, not {value!r}"
+        Problem(f"{name} should be {wanted}, not {value!r}", name)
         for name, value in settings.items()
         if not isinstance(value, kind) or isinstance(value, bool)
     ]
@@ -61,7 +64,7 @@ def path_problems(**settings: object) -> list[str]:
 def choice_problems(choices: Collection[str], **settings: object) -> list[str]:
     """Return a line for every setting that is not one of `choices`."""
     return [
-        f"{name}: {value!r} should be one of {', '.join(choices)}"
+        Problem(f"{name}: {value!r} should be one of {', '.join(choices)}", name)
         for name, value in settings.items()
         if value not in choices
     ]

@@ -50,3 +50,14 @@ def shortened(lines: Sequence[str], most: int) -> list[str]:
     """Return the first `most` lines, and a line with the number of the others."""
     more = len(lines) - most
     return [*lines[:most], f"and {more} more"] if more > 0 else list(lines)
+
+
+def setting_name(path: Sequence[str]) -> str:
+    """Return a setting's name on the command line: `task.name` for a task's, without the component's name."""
+    names = list(path[1:] if path[0] == "tasks" else path)
+    if "settings" in names:
+        wrapper = names.index("settings")
+        del names[wrapper - 1 : wrapper + 1]
+    elif names[-1] == "name":
+        names.pop()
+    return ".".join(names)

@@ -26,6 +26,25 @@ class PalmError(Exception):
     """Base of all errors that palm raises on purpose; the command line prints them without a traceback."""
 
 
+class Problem(str):
+    """A sentence about a setting, which a configuration prefixes with the place of the setting.
+
+    Args:
+        text: the sentence.
+        setting: the name of the setting; empty for a problem of something else.
+        task: the task whose setting it is; None for one of the component that is being built.
+    """
+
+    setting: str
+    task: str | None
+
+    def __new__(cls, text: str, setting: str = "", task: str | None = None) -> Problem:
+        self = super().__new__(cls, text)
+        self.setting = setting
+        self.task = task
+        return self
+
+
 class ConfigError(PalmError):
     """A wrong configuration, with all of its problems in one report.
 

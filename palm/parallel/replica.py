@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from palm.config.settings import Parallel
 from palm.core.numerics.layers import casts_norms
 from palm.core.tensor_specs import Tensors
 from palm.parallel.exchange import GradientExchange
 from palm.parallel.group import all_reduce_sum, world_size
-
-Parallel = Literal["ddp", "fsdp"]
-"""Every rank has all parameters (ddp), or a part of each (fsdp)."""
 
 Context = Callable[[], AbstractContextManager[None]]
 

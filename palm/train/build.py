@@ -1,65 +1,276 @@
-"""Building a run from its recipe: model, replica, optimizer and averages."""
+"""From a run's configuration to its components, and from these to a run before its first step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
+from palm.backbone import BACKBONES
+from palm.config.config import located
+from palm.config.run import ComponentConfig, RunConfig, TaskConfig
 from palm.core.checks import raise_any
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, PalmError, Problem
 from palm.core.logging import logger
 from palm.core.numerics.malloc import keep_freed_memory
 from palm.core.numerics.precision import choice
+from palm.core.registry import Registry
 from palm.core.threads import waiting
-from palm.optimizer import Optimizer, ParameterGroups
-from palm.parallel.group import broadcast
+from palm.lr_sched import schedule_of_run
+from palm.mixing import MIXINGS
+from palm.mixing.balance import BALANCES
+from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
+from palm.paradigm import HEADS, Head
 from palm.parallel.replica import Replica
+from palm.reader import READERS
+from palm.reader.cache import DataCache
+from palm.reader.text.labels import Labels, moved_labels
 from palm.train.ema import ExponentialMovingAverage
-from palm.train.loop import Training
+from palm.train.loop import Components, Training
 from palm.train.model import PRIVATE, MultiTaskModel
-from palm.train.planning import step_problems
-from palm.train.recipe import Recipe
-from palm.train.task import Task
+from palm.train.planning import StepPlan, expect, step_problems
+from palm.train.shared_rows import share_rows, sharing_problems
+from palm.train.task import Task, TaskState, opened, wiring_problems
 
 
-def start(recipe: Recipe) -> Training:
-    """Build the run that a recipe describes, before its first step.
+def build(run: RunConfig, given: Mapping[str, Task] = MappingProxyType({})) -> Components:
+    """Construct and wire all components of a run.
+
+    Args:
+        run: the run.
+        given: tasks that were built in Python, by name.
 
     Raises:
-        ConfigError: this model or device does not support a setting of the recipe.
+        ConfigError: all problems found by the components and the wiring, in one report.
     """
-    weighing = None if recipe.balance is None else type(recipe.balance).__name__
-    raise_any(step_problems(recipe.tasks_per_step, weighing, recipe.tasks))
-    if recipe.balance is not None:
-        recipe.balance.reset()
+    # Process-wide, because weights are initialized with torch's global generator.
+    torch.manual_seed(run.settings.random_seed)
+    builder = _Builder(run)
+    backbone = builder.built(BACKBONES, run.backbone, "backbone")
+    optimizer = builder.built(OPTIMIZERS, run.optimizer)
+    with builder.reporting(None):
+        groups = ParameterGroups(**run.groups.settings)
+    mixing = builder.built(MIXINGS, run.mixing)
+    balance = None if run.balance is None else builder.built(BALANCES, run.balance)
+    with builder.reporting(None):  # checks the settings of the schedule on a long run
+        schedule_for(run, 10**6)
+    tasks = builder.tasks(given)
+    if backbone is not None:
+        for task in tasks:
+            builder.add(wiring_problems(task, backbone), None if task.name in given else task.name)
+        builder.add(sharing_problems(tasks))
+    if len(tasks) == len(run.tasks):  # otherwise the missing ones are reported already
+        weighing = None if run.balance is None else run.balance.name
+        # Not only if nothing else is wrong, since the package of the balance may be missing as well.
+        builder.add(step_problems(run.settings.tasks_per_step, weighing, tasks))
+        if run.settings.parallel == "fsdp" and (
+            own := [task.name for task in tasks if task.lora is not None]
+        ):
+            line = f"parallel: fsdp does not support lora, which {', '.join(own)} uses; set parallel: ddp"
+            builder.add([Problem(line, "parallel")])
+    raise_any(builder.problems)
+    with builder.reporting(None):  # reports layers and patterns that do not exist before data is read
+        build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
+    raise_any(builder.problems)
+    return Components(backbone, optimizer, tasks, groups, mixing, balance)
+
+
+class _Builder:
+    """Constructs components and collects their problems, each with the place of its setting."""
+
+    def __init__(self, run: RunConfig) -> None:
+        self.run = run
+        self.problems: list[str] = []
+        self._known: set[tuple[str, str]] = set()
+
+    def add(self, lines: Iterable[str], scope: str | None = None) -> None:
+        """Add problems of the components of a scope."""
+        for line in lines:
+            # A component's own message begins with the name of its setting.
+            problem = line if isinstance(line, Problem) else Problem(line, re.match(r"\w*", line)[0])  # type: ignore[index]
+            setting = problem.setting
+            task = problem.task or scope
+            place = self.run.place(setting, task) if setting else None
+            title = f"task {task!r}: " if task not in (None, "backbone") else ""
+            text = line.removeprefix(title)
+            found = located(place, Problem(text, setting), title)
+            # Head and encoder may refuse the same setting, which is reported once.
+            if place is not None and (place, setting) in self._known:
+                continue
+            self._known.add((place or "", setting))
+            self.problems.append(found)
+
+    @contextmanager
+    def reporting(self, scope: str | None, title: str = "the run") -> Iterator[None]:
+        """Collect the errors raised in this block."""
+        try:
+            yield
+        except ConfigError as error:
+            self.add(error.problems, scope)
+        except PalmError as error:
+            self.add(str(error).splitlines(), scope)
+        except (RuntimeError, MemoryError, OverflowError) as error:  # from torch, for impossible sizes
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            self.add([f"{title} cannot be built with these sizes: {reason}"], scope)
+
+    def built(self, registry: Registry[Any], part: ComponentConfig, scope: str | None = None) -> Any:
+        """Return the component, or None if it has problems, which are collected."""
+        cls = registry[part.name]
+        with self.reporting(scope, cls.__name__):
+            return cls(**part.settings)
+        return None
+
+    def tasks(self, given: Mapping[str, Task]) -> list[Task]:
+        """Return the tasks without problems, in order."""
+        configured = [task for task in self.run.tasks if task.name not in given]
+        heads = self._heads(configured)
+        made: list[Task] = []
+        for task in self.run.tasks:
+            if task.name in given:
+                made.append(given[task.name])
+                continue
+            reader = self.built(READERS, task.reader, task.name)
+            if reader is not None and (head := heads[task.name]) is not None:
+                with self.reporting(task.name):
+                    made.append(Task(task.name, reader, head, **vars(task.settings)))
+        return made
+
+    def _heads(self, tasks: Sequence[TaskConfig]) -> dict[str, Head | None]:
+        """Return task -> its head; tasks with the same `task_reuse_tag` share one object."""
+        tags = self.run.settings.task_reuse_tag or [str(number) for number in range(len(tasks))]
+        first: dict[str, TaskConfig] = {}
+        heads: dict[str, Head | None] = {}
+        for tag, task in zip(tags, tasks, strict=True):
+            owner = first.setdefault(tag, task)
+            if owner is task:
+                heads[task.name] = self.built(HEADS, task.head, task.name)
+                continue
+            heads[task.name] = heads[owner.name]
+            if owner.head != task.head:
+                self.problems.append(
+                    f"tasks {owner.name!r} and {task.name!r} share task_reuse_tag {tag!r}, but their "
+                    f"heads differ: {_described(owner)} and {_described(task)}; give them different "
+                    "tags or the same settings"
+                )
+            else:
+                self._check_shared_labels(owner, task, tag)
+        return heads
+
+    def _check_shared_labels(self, one: TaskConfig, other: TaskConfig, tag: str) -> None:
+        """Report labels with different ids in two tasks that share a head."""
+        maps = [task.reader.settings.get("label_map") for task in (one, other)]
+        if None in maps:
+            return
+        with suppress(PalmError):  # a faulty mapping, which the reader reports
+            if moved := moved_labels(*(Labels(None, each).names for each in maps)):
+                self.problems.append(
+                    f"tasks {one.name!r} and {other.name!r} share task_reuse_tag {tag!r}, but their label "
+                    f"ids differ: {moved}; give them the same label_map, or different tags"
+                )
+
+
+def _described(task: TaskConfig) -> str:
+    settings = ", ".join(f"{name}={value!r}" for name, value in task.head.settings.items())
+    return f"{HEADS[task.head.name].__name__}({settings})"
+
+
+def schedule_for(run: RunConfig, steps: int) -> Callable[[int], float]:
+    """Return the schedule of a run of so many steps: global step, from 0 -> factor of the learning rate."""
+    return schedule_of_run(run.schedule.name, steps, run.settings.warmup_proportion, run.schedule.settings)
+
+
+def open_data(
+    run: RunConfig, parts: Components, devices: int | None = None
+) -> tuple[list[TaskState], StepPlan]:
+    """Read the training data of all tasks, and plan their steps.
+
+    Args:
+        run: the run.
+        parts: its components.
+        devices: number of devices that train; the number of processes by default.
+    """
+    settings = run.settings
+    main = next(task for task in parts.tasks if task.is_target)
+    logger.info("%s: set as main task", main.name)
+    cache = None
+    if settings.use_data_cache:
+        cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
+    tasks = []
+    for task in parts.tasks:
+        tasks.append(opened(task, settings.random_seed, cache, devices))
+        logger.info("%s: %d rows of training data", task.name, len(tasks[-1].stream.rows))
+    # Once all streams are open, a task with shared rows can use the batches of the other one.
+    share_rows(tasks)
+    plan = StepPlan(
+        tasks=[task.progress() for task in tasks],
+        mixing=parts.mixing,
+        tasks_per_step=settings.tasks_per_step,
+        max_steps=settings.max_steps,
+    ).over_epochs(settings.num_epochs)
+    expect(tasks, plan)
+    return tasks, plan
+
+
+def start(
+    run: RunConfig,
+    parts: Components,
+    tasks: Sequence[TaskState],
+    schedule: Callable[[int], float],
+    device: torch.device,
+) -> Training:
+    """Build the model, its replica, optimizer and averages: a run before its first step.
+
+    Args:
+        run: the run.
+        parts: its components.
+        tasks: its tasks, with planned steps.
+        schedule: global step, from 0 -> factor of the learning rate.
+        device: the device that computes.
+
+    Raises:
+        ConfigError: this model or device does not support a setting.
+    """
+    settings = run.settings
+    weighing = None if parts.balance is None else type(parts.balance).__name__
+    raise_any(step_problems(settings.tasks_per_step, weighing, parts.tasks))
+    if parts.balance is not None:
+        parts.balance.reset()
     # Encoders that compute padding compute less of it if the rows of a batch have similar lengths.
-    if recipe.backbone.wants_even_lengths:
-        for task in recipe.tasks:
-            if task.stream is not None:
-                task.stream.group_by_length()
-    model = MultiTaskModel(recipe.backbone, recipe.tasks)
-    model.to(recipe.device)
-    if recipe.device.type == "cpu":
+    if parts.backbone.wants_even_lengths:
+        for task in tasks:
+            task.stream.group_by_length()
+    model = MultiTaskModel(parts.backbone, parts.tasks, own_layers=parts.own_layers)
+    model.to(device)
+    if device.type == "cpu":
         keep_freed_memory()
         logger.info("CPU threads: %d; while they wait: %s.", torch.get_num_threads(), waiting())
-    chosen = broadcast(partial(choice, recipe.precision, recipe.device))
-    recipe = replace(recipe, chosen=chosen)
+    chosen = choice(settings.precision, device)
     model.precision = chosen.precision
-    logger.info("Computing in %s on %s (%s).", chosen.precision, recipe.device.type, chosen.reason)
-    if recipe.activation_checkpointing:
-        recipe.backbone.checkpoint_activations()
+    logger.info("Computing in %s on %s (%s).", chosen.precision, device.type, chosen.reason)
+    if settings.activation_checkpointing:
+        parts.backbone.checkpoint_activations()
     # FSDP replaces parameters, so the replica is built before everything that refers to them.
-    replica = Replica(model, recipe.parallel)
-    optimizer = build_optimizer(recipe.optimizer, recipe.groups, model, recipe.tasks)
+    replica = Replica(model, settings.parallel)
+    optimizer = build_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
     ema = None
-    if recipe.ema_decay is not None:
-        ema = ExponentialMovingAverage(moving_parameters(model), recipe.ema_decay)
-    return Training(recipe, model=model, replica=replica, optimizer=optimizer, ema=ema)
+    if settings.use_ema:
+        ema = ExponentialMovingAverage(moving_parameters(model), settings.ema_decay)
+    return Training(
+        run,
+        parts=parts,
+        tasks=tasks,
+        schedule=schedule,
+        device=device,
+        model=model,
+        replica=replica,
+        optimizer=optimizer,
+        ema=ema,
+    )
 
 
 def build_optimizer(

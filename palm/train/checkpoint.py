@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palm.backbone import BACKBONES
-from palm.core.differences import changes
+from palm.core.differences import changes, setting_name
 from palm.core.directories import check_version, keep_foreign, new_directory, verified_object, verify
 from palm.core.errors import StorageError
 from palm.core.io import numbered, read_object, wrap_read_errors, write_json
@@ -29,11 +29,11 @@ from palm.paradigm import HEADS
 from palm.parallel.group import is_main_process
 from palm.parallel.shards import full_tensors, shard_like
 from palm.reader import READERS
+from palm.train.comparison import compared
 from palm.train.finite import check_finite
 from palm.train.loop import Training
 from palm.train.model import LORA, PRIVATE
 from palm.train.model_paths import CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
-from palm.train.recipe import identity
 from palm.train.training_metadata import data_of
 
 VERSION = 2
@@ -88,7 +88,7 @@ def _write(
         state = {
             "format": CHECKPOINT_FORMAT,
             "version": VERSION,
-            "run": identity(training.recipe),
+            "run": compared(training),
             "run_id": run_id,
             "heads": training.model.head_places,
             "components": _components(training, part),
@@ -145,7 +145,7 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
     if training.ema is not None:
         verify(folder, ("ema.safetensors",))
     state = _of_this_version(read_object(folder / STATE), folder)
-    now = identity(training.recipe)
+    now = compared(training)
     with wrap_read_errors(folder / STATE):
         saved_run, steps_per_saved = on_devices_of(now, state["run"])
         found = differences(saved_run, now) or _already_past_end(training, state, steps_per_saved)
@@ -294,7 +294,7 @@ def _already_past_end(
     training: Training, state: dict[str, Any], steps_per_saved: Mapping[str, float]
 ) -> list[str]:
     """List targets whose new end the checkpoint has already passed, since they would never be saved."""
-    if training.recipe.mixing.follows_scores:  # its plan comes from the checkpoint
+    if training.parts.mixing.follows_scores:  # its plan comes from the checkpoint
         return []
     return [
         f"{task.name} had {state['task_steps'][task.name]} steps in the checkpoint, but this run plans "
@@ -331,11 +331,11 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             continue  # only one run has the task; the difference in task_instance is listed already
         if path[-2:-1] == ("train_file",):
             if path[-1] == "rows" or (*path[:-1], "rows") not in paths:
-                lines.append(f"{_setting_name(path[:-1])} has changed: {_file_change(path[-1], old, new)}")
+                lines.append(f"{setting_name(path[:-1])} has changed: {_file_change(path[-1], old, new)}")
             continue
         origin = f" (derived from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
         there = f"{_name_of(old)!r} in the checkpoint"
-        lines.append(f"{_setting_name(path)}: {there}, {_name_of(new)!r} in this run{origin}")
+        lines.append(f"{setting_name(path)}: {there}, {_name_of(new)!r} in this run{origin}")
     return lines
 
 
@@ -347,17 +347,6 @@ def _file_change(name: str, old: Any, new: Any) -> str:
     if name == "rows":
         return f"{old} rows in the checkpoint, {new} in this run"
     return "the same number of rows, but other contents or other settings of the reader"
-
-
-def _setting_name(path: Sequence[str]) -> str:
-    """Return a setting's name on the command line: `task.name` for a task's, without the component's name."""
-    names = list(path[1:] if path[0] == "tasks" else path)
-    if "settings" in names:
-        wrapper = names.index("settings")
-        del names[wrapper - 1 : wrapper + 1]
-    elif names[-1] == "name":
-        names.pop()
-    return ".".join(names)
 
 
 def optimizer_tensors(

@@ -16,7 +16,7 @@ from palm.reader.text.bad_rows import BadRows
 from palm.train.adapted import Adapted
 from palm.train.events import Completed, Evaluated, Event, event_of
 from palm.train.loop import Step, Training
-from palm.train.task import Task
+from palm.train.task import Task, TaskState
 from palm.train.task_model import Chunk, Losses, TaskModel, encoded, mean_loss
 
 Scores = Mapping[str, float]
@@ -81,7 +81,7 @@ class Evaluator:
         self.training = training
         self.every = every
         self.every_epoch = every_epoch
-        self.tasks = [task for task in training.tasks if task.dev_file is not None]
+        self.tasks = [task for task in training.tasks if task.task.dev_file is not None]
         targets = [task.name for task in self.tasks if task.is_target]
         self.best_by = targets if best_by is None else list(best_by)
         self.main = next(task for task in training.tasks if task.is_target)
@@ -98,7 +98,7 @@ class Evaluator:
         cls, training: Training, every: int, every_epoch: bool, best_by: Sequence[str] | None = None
     ) -> Evaluator | None:
         """Return the evaluator of a run; None if no task has dev data."""
-        has_data = any(task.dev_file is not None for task in training.tasks)
+        has_data = any(task.task.dev_file is not None for task in training.tasks)
         return cls(training, every, every_epoch, best_by) if has_data else None
 
     def __call__(self, event: Event) -> Evaluated | None:
@@ -121,15 +121,15 @@ class Evaluator:
             for task in self.tasks:
                 losses: Losses = {}
                 chunks = self.dev[task.name].chunks
-                model = model_of(self.training, task)
-                scores[task.name] = model.score(chunks, task.metric_names, losses=losses, tune=True)
+                model = model_of(self.training, task.task)
+                scores[task.name] = model.score(chunks, task.task.metric_names, losses=losses, tune=True)
                 if (loss := mean_loss(gather_objects(losses))) is not None:
                     dev_loss[task.name] = loss
         mean = self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
         best = [name for name, found in self.best.items() if found.waited == 0]
         evaluation = replace(evaluation, best=best, mean=mean)
         for task in self.tasks:
-            score = normalized_score(task, scores[task.name])
+            score = normalized_score(task.task, scores[task.name])
             self.training.record_score(task, 0.0 if math.isnan(score) else score)
             shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores[task.name].items())
             mark = " (best)" if task.name in best else ""
@@ -139,7 +139,7 @@ class Evaluator:
     def _record(self, evaluation: Evaluated) -> float | None:
         """Compare with the best so far; return the mean normalized score of `best_by`."""
         self.evaluations.append(evaluation)
-        found = {task.name: normalized_score(task, evaluation.scores[task.name]) for task in self.tasks}
+        found = {task.name: normalized_score(task.task, evaluation.scores[task.name]) for task in self.tasks}
         for name, best in self.best.items():
             best.update(found[name], evaluation.step)
         if not self.best_by:
@@ -178,8 +178,8 @@ def model_of(training: Training, task: Task) -> TaskModel:
         batch_size=task.rows_per_prediction,
         precision=model.precision,
     )
-    if task.adapters is not None:
-        made.adapted = Adapted(task.adapters, model.backbone, None)
+    if (adapters := model.adapters(task.name)) is not None:
+        made.adapted = Adapted(adapters, model.backbone, None)
     return made
 
 
@@ -198,18 +198,19 @@ class DevData:
     sha256: str
 
 
-def load_dev_data(task: Task) -> DevData:
+def load_dev_data(task: TaskState) -> DevData:
     """Read, check and tokenize a task's dev data.
 
     Raises:
         DataError: examples that cannot be used, with file and line, unless `on_bad_row` permits them.
     """
-    assert task.dev_file is not None
-    sha256 = data_checksum(task.dev_file)
+    dev_file = task.task.dev_file
+    assert dev_file is not None
+    sha256 = data_checksum(dev_file)
     reader = task.reader
-    bad = reader.bad_rows = BadRows(task.dev_file, reader.on_bad_row)
+    bad = reader.bad_rows = BadRows(dev_file, reader.on_bad_row)
     try:
-        examples = list(reader.read_gold(task.dev_file))
+        examples = list(reader.read_gold(dev_file))
         exhaust(map(reader.gold, examples))  # labels may be missing
     finally:
         reader.bad_rows = None

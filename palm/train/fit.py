@@ -29,7 +29,7 @@ from palm.train.model_paths import BAD_ROWS
 from palm.train.progress import progress_callbacks
 from palm.train.result import TrainingResult, result_of
 from palm.train.saving import BestSaver, ModelSaver, PeriodicSaver, TargetSaver
-from palm.train.task import Task
+from palm.train.task import TaskState
 from palm.train.throughput import Meter
 
 
@@ -130,8 +130,8 @@ def run_training(training: Training, given: CallbackSettings) -> TrainingResult:
 
     training.when_settled = log_due_steps
     training.stop_request = given.stop_request
-    recipe = training.recipe
-    with collected_warnings() as collected, tf32(recipe.tf32), fixed_order(recipe.deterministic):
+    settings = training.config.settings
+    with collected_warnings() as collected, tf32(settings.tf32), fixed_order(settings.deterministic):
         warned = collected if given.warned is None else given.warned
         try:
             write_bad_rows(given.folder, training.tasks)
@@ -169,7 +169,7 @@ def _stop(training: Training, given: CallbackSettings, callbacks: Sequence[Callb
     raise Stopped(number)
 
 
-def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:
+def write_bad_rows(folder: Path | None, tasks: Sequence[TaskState]) -> None:
     """Write `bad_rows.jsonl`, one line for each of a file's first bad rows, and log its path.
 
     Nothing is written if there are no such rows, without a folder, or on ranks other than 0.
@@ -182,7 +182,6 @@ def write_bad_rows(folder: Path | None, tasks: Sequence[Task]) -> None:
     lines = []
     total = 0
     for task in tasks:
-        assert task.stream is not None, "the training data is not loaded"
         for records, count in (task.stream.rows.bad, task.bad_dev_rows):
             lines += [json.dumps({"task": task.name, **record}, ensure_ascii=False) for record in records]
             total += count

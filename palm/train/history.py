@@ -157,8 +157,8 @@ def _plan(training: Training) -> Planned:
             task.is_target,
             task.expected_steps,
             task.steps_per_epoch,
-            0 if task.stream is None else len(task.stream.rows),
-            task.mix_ratio,
+            len(task.stream.rows),
+            task.task.mix_ratio,
         )
         for task in training.tasks
     }
@@ -170,7 +170,7 @@ def _plan(training: Training) -> Planned:
         now,
         training.total_steps,
         training.model.precision,
-        training.recipe.device.type,
+        training.device.type,
         tasks,
     )
 

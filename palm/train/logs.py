@@ -9,7 +9,7 @@ from palm.core.logging import logger
 from palm.reader.inspection import readable_rows
 from palm.train.events import Completed, Event, Logged, Started
 from palm.train.loop import Step
-from palm.train.task import Task
+from palm.train.task import TaskState
 
 FIRST_ROWS = 3
 """Number of rows of every task's first batch that are logged."""
@@ -61,7 +61,7 @@ class RunLog:
 
     def __init__(self, with_epochs: bool = True) -> None:
         self.with_epochs = with_epochs
-        self.tasks: Sequence[Task] = ()
+        self.tasks: Sequence[TaskState] = ()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
@@ -99,7 +99,7 @@ SHORT_EPOCH = 0.9
 """Fraction of a task's rows below which an epoch is considered short."""
 
 
-def warn_of_short_epochs(tasks: Sequence[Task]) -> None:
+def warn_of_short_epochs(tasks: Sequence[TaskState]) -> None:
     """Warn of targets whose epochs, in whole steps, are much shorter than a pass over their rows."""
     for task in tasks:
         rows, counted = task.rows_after(task.steps_per_epoch)

@@ -5,17 +5,22 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from palm.backbone import Backbone
+from palm.config.run import RunConfig
 from palm.core.numerics.rng import generator
 from palm.core.signals import StopRequest
 from palm.core.tensor_specs import Tensors
+from palm.mixing import Mixing
+from palm.mixing.balance import Balance
+from palm.optimizer import Optimizer, ParameterGroups
 from palm.parallel.failures import report_missing_ranks
 from palm.parallel.group import rank, world_size
 from palm.parallel.replica import Replica
@@ -25,12 +30,12 @@ from palm.train.events import Event
 from palm.train.model import MultiTaskModel
 from palm.train.nan_guard import NanGuard, decides_on_device
 from palm.train.out_of_memory import out_of_memory
+from palm.train.planning import StepPlan
 from palm.train.prefetch import Prefetcher, prefetches
-from palm.train.recipe import Recipe
-from palm.train.task import Task
+from palm.train.task import Task, TaskState
 from palm.train.train_step import TaskBatches, train_step
 
-Drawn = Sequence[tuple[Task, Sequence[Tensors]]]
+Drawn = Sequence[tuple[TaskState, Sequence[Tensors]]]
 """The tasks of a step, each with its batches, on the CPU."""
 
 COLLECT_ABOVE = 2**20
@@ -55,7 +60,7 @@ class TaskStep:
         batches: the batches of this rank, before they were moved to the device.
     """
 
-    task: Task
+    task: TaskState
     loss: Tensor
     finished: bool
     batches: Sequence[Tensors]
@@ -78,7 +83,7 @@ class Step(Event):
     grad_norm: Tensor
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskState:
         """The drawn task, or the first of several."""
         return self.parts[0].task
 
@@ -87,23 +92,49 @@ class Step(Event):
         """The loss of that task."""
         return self.parts[0].loss
 
-    def part_of(self, task: Task) -> TaskStep | None:
+    def part_of(self, task: TaskState) -> TaskStep | None:
         """Return the part of a task; None if it was not drawn."""
         return next((part for part in self.parts if part.task is task), None)
+
+
+@dataclass
+class Components:
+    """The components of a run.
+
+    Args:
+        backbone: the shared encoder.
+        optimizer: the settings of the optimizer.
+        tasks: the tasks.
+        groups: frozen parts and learning rates of parts of the model.
+        mixing: chooses the tasks of a step.
+        balance: weights the tasks of a step against each other; None: their losses are summed.
+        own_layers: task -> its own layers of the encoder or its adapters, if they are not new.
+    """
+
+    backbone: Backbone
+    optimizer: Optimizer
+    tasks: list[Task]
+    groups: ParameterGroups
+    mixing: Mixing
+    balance: Balance | None = None
+    own_layers: Mapping[str, nn.Module] = field(default_factory=dict)
 
 
 class Training:
     """A run in progress: a model, its optimizer, and the progress of its tasks.
 
     Args:
-        recipe: the configuration of the run.
+        config: the configuration of the run.
+        parts: its components.
+        tasks: its tasks, with planned steps; they count their own steps.
+        schedule: global step, from 0 -> factor of the learning rate.
+        device: the device that computes.
         model: its backbone with all heads.
         replica: the model, wrapped for several devices.
         optimizer: the optimizer of the model's parameters.
         ema: averages of the parameters, updated after every step.
 
     Attributes:
-        tasks: the tasks of the recipe; they count their own steps.
         step: global steps so far.
         rows: rows of all batches so far, of all tasks and ranks.
         tokens: tokens of these rows, without padding.
@@ -117,8 +148,12 @@ class Training:
 
     def __init__(
         self,
-        recipe: Recipe,
+        config: RunConfig,
         *,
+        parts: Components,
+        tasks: Sequence[TaskState],
+        schedule: Callable[[int], float],
+        device: torch.device,
         model: MultiTaskModel,
         replica: Replica,
         optimizer: torch.optim.Optimizer,
@@ -126,15 +161,23 @@ class Training:
     ) -> None:
         if sum(each.numel() for each in model.parameters()) >= COLLECT_ABOVE:
             gc.collect()  # reference cycles may still hold the weights and moments of an earlier run
-        self.recipe = recipe
-        self.tasks = list(recipe.tasks)
+        self.config = config
+        self.parts = parts
+        self.tasks = list(tasks)
+        self.schedule = schedule
+        self.device = device
         self.model = model
         self.replica = replica
         self.optimizer = optimizer
         self.ema = ema
-        self.plan = recipe.plan
+        self.plan = StepPlan(
+            tasks=[task.progress(0) for task in tasks],
+            mixing=parts.mixing,
+            tasks_per_step=config.settings.tasks_per_step,
+            max_steps=config.settings.max_steps,
+        )
         self.total_steps = self.plan.total_steps
-        self.primary_tasks = [task for task in self.tasks if task.share_rows_with is None]
+        self.primary_tasks = [task for task in self.tasks if task.task.share_rows_with is None]
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
         self.rows = 0
@@ -142,9 +185,12 @@ class Training:
         self._counts = (0, 0)  # rows and tokens of the current step, on all ranks
         self.stop_request: StopRequest | None = None
         self.when_settled: Callable[[], object] = lambda: None
+        self._seed = config.settings.random_seed
         self._ranks_stop = False
-        self._guard = NanGuard(optimizer, decides_on_device(recipe, optimizer))
-        self._prefetcher = Prefetcher(recipe.device, model.backbone) if prefetches(recipe.device) else None
+        self._guard = NanGuard(
+            optimizer, decides_on_device(config.settings.parallel, parts.balance, device, optimizer)
+        )
+        self._prefetcher = Prefetcher(device, model.backbone) if prefetches(device) else None
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
 
@@ -176,7 +222,8 @@ class Training:
     @property
     def reached_max_steps(self) -> bool:
         """True if the run has reached its `max_steps`."""
-        return self.recipe.max_steps is not None and self.step >= self.recipe.max_steps
+        longest = self.config.settings.max_steps
+        return longest is not None and self.step >= longest
 
     def next_step(self) -> Step:
         """Draw one or several tasks, and train them on their next batches."""
@@ -188,10 +235,10 @@ class Training:
             self._prefetcher.begin(self._drawn())
         return step
 
-    def _drawn(self) -> list[Task]:
+    def _drawn(self) -> list[TaskState]:
         """Draw the tasks of the next step, as a function of its number and of all tasks' progress."""
         progress = [task.progress() for task in self.primary_tasks]
-        names = self.plan.drawn(self.recipe.seed, self.step, progress)
+        names = self.plan.drawn(self._seed, self.step, progress)
         return [task for task in self.tasks if task.name in names]
 
     def step_on(self, drawn: Drawn) -> Step:
@@ -210,9 +257,9 @@ class Training:
                     self.task_batches(drawn),
                     self.optimizer,
                     partial(self._guard.update, place),
-                    clipping=self.recipe.optimizer,
-                    balance=self.recipe.balance if len(drawn) > 1 else None,
-                    draws=generator(self.recipe.seed, "balance", self.step),
+                    clipping=self.parts.optimizer,
+                    balance=self.parts.balance if len(drawn) > 1 else None,
+                    draws=generator(self._seed, "balance", self.step),
                 )
         except torch.cuda.OutOfMemoryError as error:
             given = [batch for _, own in drawn for batch in own]
@@ -232,8 +279,8 @@ class Training:
 
     def _set_rates(self, drawn: Drawn) -> float:
         """Set the learning rates of the step, and return the largest."""
-        factors = [task.learning_rate_factor for task, _ in drawn]
-        factor = self.recipe.schedule(self.step) * (sum(factors) / len(factors))
+        factors = [task.task.learning_rate_factor for task, _ in drawn]
+        factor = self.schedule(self.step) * (sum(factors) / len(factors))
         # From the base rates, so the rate of a step depends only on its number and its tasks.
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
@@ -249,17 +296,17 @@ class Training:
     def _set_seed(self) -> None:
         """Seed dropout by position, so a resumed run repeats it and nothing else affects it."""
         place = (self.step, rank()) if rank() else (self.step,)
-        seed = int(generator(self.recipe.seed, "dropout", *place).integers(2**63))
+        seed = int(generator(self._seed, "dropout", *place).integers(2**63))
         # `torch.manual_seed` would spend 0.5 ms on devices that do not exist.
         torch.default_generator.manual_seed(seed)
-        if self.recipe.device.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
     def task_batches(self, drawn: Drawn) -> list[TaskBatches]:
         """Move batches to the device, each with the factor of its loss in the mean over all ranks."""
         counts = [[task.head.num_terms(batch) for batch in own] for task, own in drawn]
         # Rows that tasks share are encoded once and counted once.
-        encoded = [batch for task, own in drawn if task.share_rows_with is None for batch in own]
+        encoded = [batch for task, own in drawn if task.task.share_rows_with is None for batch in own]
         rows = sum(len(next(iter(batch.values()))) for batch in encoded)
         masks = [batch[name] for batch in encoded for name in batch if name.startswith("input_mask")]
         tokens = sum(int(mask.sum()) for mask in masks)
@@ -271,9 +318,9 @@ class Training:
         self._ranks_stop = stops > 0
         made = []
         for (task, own), of_task in zip(drawn, factors, strict=True):
-            on_device = [placed(batch, self.recipe.device, self.model.backbone) for batch in own]
+            on_device = [placed(batch, self.device, self.model.backbone) for batch in own]
             parts = list(zip(on_device, of_task, strict=True))
-            made.append(TaskBatches(task.name, parts, task.loss_weight))
+            made.append(TaskBatches(task.name, parts, task.task.loss_weight))
         return made
 
     def _place(self, drawn: Drawn) -> str:
@@ -305,7 +352,7 @@ class Training:
     def _is_asked_to_stop(self) -> bool:
         return self.stop_request is not None and self.stop_request.number is not None
 
-    def record_score(self, task: Task, score: float) -> None:
+    def record_score(self, task: TaskState, score: float) -> None:
         """Add a dev score, for mixing strategies that follow scores.
 
         Args:
@@ -313,7 +360,7 @@ class Training:
             score: from 0 to 1; higher is better.
         """
         task.scores.append(score)
-        if self.recipe.mixing.follows_scores:
+        if self.parts.mixing.follows_scores:
             self._plan_rest()
 
     def _plan_rest(self) -> None:
@@ -323,7 +370,7 @@ class Training:
         still ends where the schedule ends.
         """
         unfinished = np.array([task.step < task.expected_steps for task in self.primary_tasks])
-        weights = unfinished * self.recipe.mixing.weights([task.progress() for task in self.primary_tasks])
+        weights = unfinished * self.parts.mixing.weights([task.progress() for task in self.primary_tasks])
         left = max(self.total_steps - self.step, 1)
         # One step per task is reserved, so even a task with a small weight is planned.
         rest = max(left * self.plan.count - int(unfinished.sum()), 0)
@@ -333,7 +380,7 @@ class Training:
         more = dict(zip(names, np.diff(bounds, prepend=0).tolist(), strict=True))
         for task in self.tasks:
             if task.step < task.expected_steps:
-                task.expected_steps = task.step + min(1 + more[task.share_rows_with or task.name], left)
+                task.expected_steps = task.step + min(1 + more[task.task.share_rows_with or task.name], left)
 
     def averaged(self) -> AbstractContextManager[Any]:
         """Use the averaged weights within the context, if the run keeps averages."""
@@ -351,7 +398,7 @@ class Training:
             "expected_steps": {task.name: task.expected_steps for task in self.tasks},
             "scores": {task.name: task.scores for task in self.tasks},
             "stopped_at": {task.name: task.stopped_at for task in self.tasks},
-            **({} if self.recipe.balance is None else {"balance": self.recipe.balance.state_dict()}),
+            **({} if self.parts.balance is None else {"balance": self.parts.balance.state_dict()}),
             "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
         }
 
@@ -371,7 +418,7 @@ class Training:
             expected = state["expected_steps"][task.name]
             task.scores = list(state["scores"][task.name])
             task.stopped_at = state["stopped_at"][task.name]
-            if self.recipe.mixing.follows_scores:
+            if self.parts.mixing.follows_scores:
                 task.expected_steps = round(expected * factor)
             # With other devices the plan may be rounded differently, so the completed fraction is kept.
             if factor != 1 and expected:
@@ -380,8 +427,8 @@ class Training:
         had = sum(state["task_steps"].values())
         has = sum(task.step for task in self.tasks)
         self.step = state["step"] if had == has else round(state["step"] * has / had)
-        if self.recipe.balance is not None:
-            self.recipe.balance.load_state_dict(state["balance"])
+        if self.parts.balance is not None:
+            self.parts.balance.load_state_dict(state["balance"])
         self.rows = state["rows"]
         self.tokens = state["tokens"]
         # Objects that are attached after loading get their state from here.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from palm.backbone.base import Backbone
 from palm.backbone.low_rank import FROM, LowRank, new_adapters
-from palm.core.errors import ConfigError, StorageError, WiringError
+from palm.core.errors import ConfigError, Problem, StorageError, WiringError
 from palm.core.numerics.precision import Precision
 from palm.core.numerics.rng import generator
 from palm.core.tensor_specs import Tensors
@@ -39,6 +40,7 @@ class MultiTaskModel(nn.Module):
         backbone: the shared encoder.
         tasks: each head is registered once, under the first task that uses it.
         precision: precision of forward and backward; parameters and losses are float32.
+        own_layers: task -> its own layers or adapters, if they are not new.
 
     Attributes:
         head_places: task -> the prefix of its head in `state_dict`; the same for tasks that share a head.
@@ -46,34 +48,43 @@ class MultiTaskModel(nn.Module):
         lora: task -> its own adapters on the encoder, if it has any.
     """
 
-    def __init__(self, backbone: Backbone, tasks: Sequence[Task], precision: Precision = "fp32") -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        tasks: Sequence[Task],
+        precision: Precision = "fp32",
+        own_layers: Mapping[str, nn.Module] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.precision = precision
         self.heads = nn.ModuleDict()
         self.head_places: dict[str, str] = {}
         self._tasks = {task.name: task for task in tasks}
+        self._keys = {task.name: f"@{_escaped(task.name)}" for task in tasks}
         keys: dict[Head, str] = {}
         for task in tasks:
             # "@" avoids clashes with attributes of modules (a task may be called `train` or `type`). Dots,
             # which separate module names, are percent-encoded.
-            key = keys.setdefault(task.head, f"@{_escaped(task.name)}")
+            key = keys.setdefault(task.head, self._keys[task.name])
             task.head.adapt(backbone.head_layers)
             self.heads[key] = task.head
             self.head_places[task.name] = f"heads.{key}"
         self.private = nn.ModuleDict()
         self.lora = nn.ModuleDict()
         for task in tasks:
-            key = f"@{_escaped(task.name)}"
+            key = self._keys[task.name]
             try:
                 if task.private_layers:
-                    task.top = self.private[key] = task.top or backbone.copied_top(task.private_layers)
+                    self.private[key] = own_layers.get(task.name) or backbone.copied_top(task.private_layers)
                 if task.lora is not None:
-                    task.adapters = self.lora[key] = task.adapters or adapters_of(
-                        task.name, task.lora, backbone
-                    )
+                    own = own_layers.get(task.name)
+                    self.lora[key] = own or adapters_of(task.name, task.lora, backbone)
             except ConfigError as error:
-                raise ConfigError(f"task {task.name!r}: {line}" for line in error.problems) from None
+                setting = "private_layers" if task.private_layers else "lora"
+                raise ConfigError(
+                    Problem(f"task {task.name!r}: {line}", setting, task.name) for line in error.problems
+                ) from None
 
     def parameter_layers(self) -> list[list[str]]:
         """Return the names of the parameters of the embeddings, then of each layer of the encoder.
@@ -99,11 +110,25 @@ class MultiTaskModel(nn.Module):
             task: the name of the task.
             merged: merge adapters into the weights, in their current state; otherwise gradients reach them.
         """
-        adapters = self._tasks[task].adapters
+        adapters = self.adapters(task)
         if adapters is not None:
             return adapters.merged_into(self.backbone) if merged else adapters.applied_to(self.backbone)
-        top = self._tasks[task].top
+        top = self.top(task)
         return self.backbone if top is None else self.backbone.with_top(top)
+
+    def top(self, task: str) -> nn.ModuleDict | None:
+        """Return the task's own layers of the encoder, if it has any."""
+        key = self._keys[task]
+        return self.private[key] if key in self.private else None  # type: ignore[return-value] # noqa: SIM401
+
+    def adapters(self, task: str) -> LowRank | None:
+        """Return the task's own adapters, if it has any."""
+        key = self._keys[task]
+        return self.lora[key] if key in self.lora else None  # type: ignore[return-value] # noqa: SIM401
+
+    def own_layers(self, task: str) -> nn.Module | None:
+        """Return the task's own layers or its adapters, if it has any."""
+        return self.top(task) or self.adapters(task)
 
     def head(self, task: str) -> Head:
         """Return the head of a task."""

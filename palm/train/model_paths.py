@@ -67,7 +67,7 @@ class RunRecord(TypedDict):
         id: stored in the run's checkpoints.
         since: the time when it began.
         launch: the id that the processes of one launch share.
-        identity: everything that its losses depend on (see `palm.train.recipe`).
+        identity: everything that its losses depend on (see `palm.train.comparison`).
         total_steps: its planned steps.
         finished: the time when it ended; None before.
     """

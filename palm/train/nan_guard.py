@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from palm.config.settings import Parallel
 from palm.core.errors import TrainingError
 from palm.mixing.balance import Balance
 from palm.optimizer.moments import MomentRule
 from palm.parallel.group import world_size
-from palm.train.recipe import Recipe
 
 MOST_UNREAD = 1000
 """Steps after which the device's values are read even if nothing is logged."""
 
 
-def decides_on_device(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
+def decides_on_device(
+    parallel: Parallel, balance: Balance | None, device: torch.device, optimizer: torch.optim.Optimizer
+) -> bool:
     """Decide whether the device skips bad updates by itself, so that the host need not wait in every step.
 
     This requires a GPU, an optimizer whose kernel can skip an update, and no balance that weights the next
@@ -27,9 +29,9 @@ def decides_on_device(recipe: Recipe, optimizer: torch.optim.Optimizer) -> bool:
     fused = isinstance(optimizer, MomentRule) or (
         isinstance(optimizer, torch.optim.AdamW) and all(group["fused"] for group in optimizer.param_groups)
     )
-    whole = world_size() == 1 or recipe.parallel == "ddp"
-    follows_losses = recipe.balance is not None and type(recipe.balance).observe is not Balance.observe
-    return recipe.device.type == "cuda" and fused and whole and not follows_losses
+    whole = world_size() == 1 or parallel == "ddp"
+    follows_losses = balance is not None and type(balance).observe is not Balance.observe
+    return device.type == "cuda" and fused and whole and not follows_losses
 
 
 class NanGuard:

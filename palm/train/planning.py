@@ -6,15 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
-from palm.core.errors import ConfigError
+from palm.config.settings import TasksPerStep
+from palm.core.errors import ConfigError, Problem
 from palm.core.logging import logger
 from palm.mixing import Mixing, TaskProgress
-from palm.train.task import Task
-
-TasksPerStep = int | Literal["all"]
-"""Number of distinct tasks that a step trains."""
+from palm.train.task import Task, TaskState
 
 Expected = Callable[[float], Sequence[int]]
 """Length of the run -> the expected steps of each primary task."""
@@ -169,7 +166,7 @@ class StepPlan:
         return steps
 
 
-def expect(tasks: Sequence[Task], plan: StepPlan) -> None:
+def expect(tasks: Sequence[TaskState], plan: StepPlan) -> None:
     """Set the expected steps of all tasks, and log the plan.
 
     Raises:
@@ -182,8 +179,8 @@ def expect(tasks: Sequence[Task], plan: StepPlan) -> None:
     logger.info("Estimated overall train steps %d.", plan.total_steps)
 
 
-def step_problems(tasks_per_step: TasksPerStep, balance: str | None, tasks: Sequence[Task]) -> list[str]:
-    """Check `tasks_per_step` and the class name `balance` against the tasks of a run."""
+def step_problems(tasks_per_step: TasksPerStep, balance: str | None, tasks: Sequence[Task]) -> list[Problem]:
+    """Check `tasks_per_step` and the name of `balance` against the tasks of a run."""
     names = {task.name for task in tasks}
     # A `share_rows_with` that names the task itself or no task is reported elsewhere.
     drawn = [task for task in tasks if task.share_rows_with not in names - {task.name}]
@@ -192,13 +189,15 @@ def step_problems(tasks_per_step: TasksPerStep, balance: str | None, tasks: Sequ
     elif isinstance(tasks_per_step, int) and 1 <= tasks_per_step <= len(drawn):
         together = tasks_per_step + len(tasks) - len(drawn)
     else:
-        return [
+        text = (
             f"tasks_per_step should be an integer from 1 to {len(drawn)}, the number of drawn tasks, "
             f"or all, not {tasks_per_step!r}"
-        ]
+        )
+        return [Problem(text, "tasks_per_step")]
     if balance is None or together >= 2:
         return []
-    return [
+    text = (
         f"balance: {balance} weights the tasks of a step, and here a step has only one; set "
         "tasks_per_step to 2 or more, or all, or leave balance out"
-    ]
+    )
+    return [Problem(text, "balance")]

@@ -10,7 +10,7 @@ import torch
 from palm.backbone.base import Backbone
 from palm.core.tensor_specs import Tensors
 from palm.train.device_transfer import prepared
-from palm.train.task import Task
+from palm.train.task import TaskState
 
 
 def prefetches(device: torch.device) -> bool:
@@ -36,13 +36,13 @@ class Prefetcher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm-prefetch")
         self._pending: dict[tuple[str, int], Future[list[Tensors]]] = {}
 
-    def begin(self, tasks: Sequence[Task]) -> None:
+    def begin(self, tasks: Sequence[TaskState]) -> None:
         """Start making the batches of the tasks' next steps."""
         self._pending = {
             (task.name, task.step): self._thread.submit(self._make, task, task.step) for task in tasks
         }
 
-    def batches(self, tasks: Sequence[Task]) -> list[list[Tensors]]:
+    def batches(self, tasks: Sequence[TaskState]) -> list[list[Tensors]]:
         """Return the batches of each task's next step.
 
         Raises:
@@ -53,5 +53,5 @@ class Prefetcher:
             self.begin(tasks)
         return [self._pending[task.name, task.step].result() for task in tasks]
 
-    def _make(self, task: Task, step: int) -> list[Tensors]:
+    def _make(self, task: TaskState, step: int) -> list[Tensors]:
         return [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]

@@ -18,7 +18,7 @@ from palm.train.finite import check_finite
 from palm.train.folder import run_of
 from palm.train.loop import Step, Training
 from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
-from palm.train.task import Task
+from palm.train.task import TaskState
 from palm.train.training_metadata import training_facts
 
 BEST_KINDS = ("best", "best_overall")
@@ -40,7 +40,7 @@ class ModelSaver:
     run: Mapping[str, Any]
     _last: dict[str, tuple[object, Path]] = field(default_factory=dict, init=False)
 
-    def save(self, task: Task, path: Path, kind: str) -> Saved:
+    def save(self, task: TaskState, path: Path, kind: str) -> Saved:
         """Save a task's model in its current state at a path in the folder; see `Saved` for its kind."""
         evaluator = self.training.attached("evaluator")
         # A model states the last evaluation, so one that was saved before it is another model.
@@ -90,7 +90,7 @@ class TargetSaver:
                 saved.append(self._save(task, LAST, "target"))
         return saved
 
-    def _save(self, task: Task, name: str, kind: str) -> Saved:
+    def _save(self, task: TaskState, name: str, kind: str) -> Saved:
         saved = self.models.save(task, Path(task.name, name), kind)
         logger.info("%s: inference model saved at %s", task.name, saved.path)
         return saved
@@ -175,7 +175,7 @@ def checkpoint_saver(
 
 def save_model(
     training: Training,
-    task: Task,
+    task: TaskState,
     path: Path,
     kind: str = "target",
     run: Mapping[str, Any] | None = None,
@@ -193,7 +193,7 @@ def save_model(
         settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
         run = {**run, "global": settings, "tasks": {task.name: run["tasks"].get(task.name, {})}}
     with training.averaged():
-        model = model_of(training, task)
+        model = model_of(training, task.task)
         is_frozen = not any(parameter.requires_grad for parameter in model.backbone.parameters())
         if model.adapted is not None and is_frozen and run:
             model.adapted = replace(model.adapted, base=run["global"].get("pretrain_path"))

@@ -9,64 +9,67 @@ import numpy as np
 import torch
 
 from palm.core.checks import raise_any
-from palm.core.errors import DataError
+from palm.core.errors import DataError, Problem
 from palm.core.registry import did_you_mean
 from palm.reader.rows.collate import SEQUENCE_ATTR
-from palm.train.task import Task
+from palm.train.task import Task, TaskState
 
 
-def sharing_problems(tasks: Sequence[Task]) -> list[str]:
+def sharing_problems(tasks: Sequence[Task]) -> list[Problem]:
     """Check `share_rows_with` of all tasks before any data is read; return a sentence per problem."""
     by_name = {task.name: task for task in tasks}
-    problems = []
+    problems: list[Problem] = []
+
+    def add(task: Task, text: str) -> None:
+        problems.append(Problem(f"task {task.name!r}: share_rows_with {text}", "share_rows_with", task.name))
+
     for task in tasks:
         if (named := task.share_rows_with) is None:
             continue
-        about = f"task {task.name!r}: share_rows_with"
         if named == task.name:
-            problems.append(f"{about} names the task itself; remove it")
+            add(task, "names the task itself; remove it")
             continue
         if (primary := by_name.get(named)) is None:
             hint = did_you_mean(named, by_name)
-            problems.append(f"{about} names {named!r}; known: {', '.join(by_name)}{hint}")
+            add(task, f"names {named!r}; known: {', '.join(by_name)}{hint}")
             continue
         if (other := primary.share_rows_with) is not None:
-            problems.append(f"{about} names {named!r}, which itself shares rows; name {other!r} instead")
+            add(task, f"names {named!r}, which itself shares rows; name {other!r} instead")
         for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
             if (own := getattr(task, name)) != (its := getattr(primary, name)):
-                problems.append(f"{about} {named!r}, but {name} is {own!r}, not {its!r}; make both equal")
+                add(task, f"{named!r}, but {name} is {own!r}, not {its!r}; make both equal")
         if task.head.copies != primary.head.copies:
-            problems.append(f"{about} {named!r}, but only one of them has r_drop; set it for both or neither")
+            add(task, f"{named!r}, but only one of them has r_drop; set it for both or neither")
     return problems
 
 
-def share_rows(tasks: Sequence[Task]) -> None:
+def share_rows(tasks: Sequence[TaskState]) -> None:
     """Replace the streams of tasks that share rows by those of the tasks they name; all streams are open.
 
     Raises:
         ConfigError: the problems that `sharing_problems` finds.
         DataError: the rows differ; the first different one is named.
     """
-    raise_any(sharing_problems(tasks))
+    raise_any(sharing_problems([task.task for task in tasks]))
     by_name = {task.name: task for task in tasks}
     for task in tasks:
-        if task.share_rows_with is None:
+        if task.task.share_rows_with is None:
             continue
-        primary = by_name[task.share_rows_with]
+        primary = by_name[task.task.share_rows_with]
         _check_same_rows(task, primary)
         # The primary task's batches and order, with the task's own labels. The copy is shallow: both streams
         # share the partition into batches and the cache of orders.
-        stream = copy.copy(primary.loaded_stream)
-        stream.task = task.loaded_stream.task
-        stream.reader = task.loaded_stream.reader
-        stream.rows = task.loaded_stream.rows
+        stream = copy.copy(primary.stream)
+        stream.task = task.stream.task
+        stream.reader = task.stream.reader
+        stream.rows = task.stream.rows
         task.stream = stream
         # The rows are equal, so one batch shows whether the readers treat them the same way.
         _check_same_tensors(task, primary)
 
 
-def _check_same_tensors(task: Task, primary: Task) -> None:
-    one, other = (each.loaded_stream.batch(0) for each in (task, primary))
+def _check_same_tensors(task: TaskState, primary: TaskState) -> None:
+    one, other = (each.stream.batch(0) for each in (task, primary))
     for name in SEQUENCE_ATTR:
         if name in one and name in other and not torch.equal(one[name], other[name]):
             raise DataError(
@@ -75,9 +78,9 @@ def _check_same_tensors(task: Task, primary: Task) -> None:
             )
 
 
-def _check_same_rows(task: Task, primary: Task) -> None:
-    ours = task.loaded_stream.rows
-    theirs = primary.loaded_stream.rows
+def _check_same_rows(task: TaskState, primary: TaskState) -> None:
+    ours = task.stream.rows
+    theirs = primary.stream.rows
     begins = f"task {task.name!r} shares the rows of {primary.name!r}, but"
     if len(ours) != len(theirs):
         raise DataError(

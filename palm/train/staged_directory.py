@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from palm.core.differences import changes
+from palm.core.differences import changes, setting_name
 from palm.core.directories import is_sealed, linked_copy
 from palm.core.errors import StorageError
 from palm.core.io import wrap_read_errors
@@ -94,7 +94,7 @@ class StagedDirectory:
             if now is None:
                 yield f"stage {label} is no longer in the configuration"
                 continue
-            changed = sorted(change.path[0] for change in changes(before, now, depth=1))
+            changed = sorted({setting_name(change.path) for change in changes(before, now)})
             yield f"stage {label}: {', '.join(changed)}"
 
     def publish(self, stage: str, targets: Sequence[str]) -> None:

@@ -73,7 +73,7 @@ class Meter:
         pace = max(now - since, 1e-9)
         # The average over this process's whole run, since evaluation and saving will also take their time.
         per_step = (now - self._first[0]) / (training.step - self._first[1])
-        memory = memory_bytes(training.recipe.device)
+        memory = memory_bytes(training.device)
         unread = [
             Logged(
                 step.number,

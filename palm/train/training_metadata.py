@@ -13,16 +13,16 @@ from palm.core.version import __version__
 from palm.parallel.group import is_main_process
 from palm.reader.tables.files import file_facts
 from palm.reader.tables.selection import data_checksum
+from palm.train.comparison import compared
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
-from palm.train.recipe import identity
-from palm.train.task import Task
+from palm.train.task import TaskState
 
 MAX_TASKS = 50
 """Maximum number of tasks whose steps a model lists; without it, a run's folder would grow quadratically."""
 
 
-def training_facts(training: Training, task: Task, best: bool = False) -> dict[str, Any]:
+def training_facts(training: Training, task: TaskState, best: bool = False) -> dict[str, Any]:
     """Return the metadata of a task's model in its current state, JSON-ready, with file names but no paths.
 
     Warns if the task's data has changed during training.
@@ -36,7 +36,7 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
     if not is_main_process():
         return {}
     task.warn_of_changed_files()
-    settings = identity(training.recipe)
+    settings = compared(training)
     del settings["task_instance"]
     return {
         "step": training.step,
@@ -53,16 +53,15 @@ def training_facts(training: Training, task: Task, best: bool = False) -> dict[s
     }
 
 
-def data_of(training: Training, task: Task) -> dict[str, Any]:
+def data_of(training: Training, task: TaskState) -> dict[str, Any]:
     """Describe a task's training data, and its dev data if the run evaluates it: name, rows and SHA-256."""
-    assert task.stream is not None
     data: dict[str, Any] = {}
-    if task.train_file is not None:
-        data["train_file"] = {"rows": len(task.stream.rows), **_file(task.train_file)}
+    if task.task.train_file is not None:
+        data["train_file"] = {"rows": len(task.stream.rows), **_file(task.task.train_file)}
     evaluator = _evaluator(training)
-    if task.dev_file is not None and evaluator is not None:
+    if task.task.dev_file is not None and evaluator is not None:
         dev = evaluator.dev[task.name]
-        data["dev_file"] = {"rows": dev.num_examples, "name": task.dev_file.name, "sha256": dev.sha256}
+        data["dev_file"] = {"rows": dev.num_examples, "name": task.task.dev_file.name, "sha256": dev.sha256}
     return data
 
 
@@ -71,7 +70,7 @@ def _evaluator(training: Training) -> Evaluator | None:
     return evaluator if isinstance(evaluator, Evaluator) else None
 
 
-def _evaluation(training: Training, task: Task) -> dict[str, Any] | None:
+def _evaluation(training: Training, task: TaskState) -> dict[str, Any] | None:
     evaluator = _evaluator(training)
     if evaluator is None or not evaluator.evaluations:
         return None

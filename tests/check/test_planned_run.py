@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from palm.controller.plan import TASK_PARTS
 
 import palm
 from helpers import tiny
 from helpers.bag import with_bag
 from palm.check import check
 from palm.config import settings_of
-from palm.controller.plan import TASK_PARTS
-from palm.controller.settings import RunSettings
+from palm.config.settings import RunSettings
 from palm.mixing import MIXINGS
 from palm.train.events import StageStarted
 from palm.train.loop import Step

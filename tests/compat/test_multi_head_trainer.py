@@ -267,7 +267,7 @@ def test_a_task_has_a_loss_weight_and_a_factor_of_the_rate(folder: Path) -> None
     ernie = palm.backbone.ERNIE.from_config(article.CONFIG)
     reader.register_with(ernie)
     slot.build_forward(ernie, palm.head.SequenceLabel(len(article.LABELS), article.HIDDEN))
-    task = slot.fit(reader, seed=1)
+    task = slot.fit(reader, seed=1).task
     assert (task.loss_weight, task.learning_rate_factor) == (0.5, 2.0)
 
 

@@ -159,9 +159,7 @@ def test_what_is_kept_of_a_batch_is_forgotten_when_own_layers_change(folder: Pat
 def test_another_training_continues_with_the_layers_of_its_own(folder: Path) -> None:
     trainer = trainer_of(folder)
     trainer.train(print_steps=-1)
-    task = trainer.trainers["cls"].task
-    assert task is not None
-    top = task.top
+    top = trainer._training("train").model.top("cls")
     assert top is not None
     scores = trainer.evaluate({"cls": folder / "cls.tsv"})
     encoder = trainer._training("train").model.backbone

@@ -97,7 +97,7 @@ def test_a_project_is_made_of_a_table(folder: Path) -> None:
     slots, intent, lang = Controller(folder / "project" / "config.yaml", argv=[]).training().tasks
     assert len(slots.stream.rows) == len(intent.stream.rows) == len(lang.stream.rows)
     assert lang.reader.labels.names == {0: "de", 1: "en", 2: "fr"}
-    assert intent.dev_file is not None
+    assert intent.task.dev_file is not None
 
 
 def test_each_task_trains_on_the_rows_that_have_its_label(folder: Path) -> None:
@@ -109,8 +109,8 @@ def test_each_task_trains_on_the_rows_that_have_its_label(folder: Path) -> None:
             del row["slots"]
     save(folder, rows)
     slot, intent = Controller(config(folder), argv=[]).training().tasks
-    assert texts(intent, intent.train_file) == [row["said"] for row in rows if row["intent"] is not None]
-    assert [example.words for example in slot.reader.read(slot.train_file, True)] == [
+    assert texts(intent, intent.task.train_file) == [row["said"] for row in rows if row["intent"] is not None]
+    assert [example.words for example in slot.reader.read(slot.task.train_file, True)] == [
         row["tokens"] for row in rows if "slots" in row
     ]
     made = config(folder)
@@ -124,10 +124,10 @@ def test_parts_are_found_again_after_training(folder: Path) -> None:
     made = config(folder, split={"dev": 0.2, "test": 0.1}, num_epochs=1)
     controller = Controller(made, argv=[])
     parts = {}
-    for task in controller.plan.tasks:
+    for task in controller.chosen.tasks:
         reader = ClassifyReader(folder / "vocab.txt", 24, columns={"text_a": "said", "label": "intent"})
         parts[task.name] = [
-            [each.text_a for each in reader.read(task.task[f"{part}_file"], True)]
+            [each.text_a for each in reader.read(getattr(task.settings, f"{part}_file"), True)]
             for part in ("train", "dev", "pred")
         ]
     assert parts["slot"] == parts["intent"]
@@ -138,7 +138,7 @@ def test_parts_are_found_again_after_training(folder: Path) -> None:
     controller.train()
     again = Controller(made, for_train=False, argv=[])
     assert len(again.pred("intent")) == len(test)
-    assert again.plan.tasks[1].task["dev_file"] == folder / "out" / "intent.dev.rows.json"
+    assert again.chosen.tasks[1].settings.dev_file == folder / "out" / "intent.dev.rows.json"
     assert "accuracy" in again.evaluate("intent")
     with (folder / "all.jsonl").open("a") as file:
         file.write("{}\n")
@@ -158,8 +158,8 @@ def test_a_check_shows_which_rows_are_chosen_and_where_they_are_found_again(fold
         assert file.chosen_by == {"where": {"lang": ["en", "de"]}, "split": {"dev": 0.2, "seed": 3}}
         assert f"intent {file.role}: chosen from {file.path} by where, split" in text_of_check(found)
     Controller(made, argv=[]).train()
-    again = Controller(made, for_train=False, argv=[]).plan.tasks[0]
-    assert again.task["dev_file"] == folder / "out" / "intent.dev.rows.json"
+    again = Controller(made, for_train=False, argv=[]).chosen.tasks[0]
+    assert again.settings.dev_file == folder / "out" / "intent.dev.rows.json"
     names = {path.name for path in (folder / "out").glob("*.rows.json")}
     assert names == {"intent.train.rows.json", "intent.dev.rows.json"}
 
@@ -171,7 +171,7 @@ def test_a_split_beside_a_file_of_the_same_part_is_reported(
     made = config(folder, "intent", split={part: 0.2})
     made["tasks"]["intent"][setting] = str(folder / "all.jsonl")
     task = Controller(made, argv=[]).training().tasks[0]
-    assert getattr(task, setting) == folder / "all.jsonl"
+    assert getattr(task.task, setting) == folder / "all.jsonl"
     assert f"intent: split has {part}, and {setting} is set" in caplog.text
 
 
@@ -186,9 +186,11 @@ def test_a_squad_file_is_split_by_contexts(tmp_path: Path) -> None:
     made = tiny.config(tmp_path, "mrc", split={"dev": 0.25, "test": 0.25}, max_steps=1)
     made["tasks"]["mrc"].pop("pred_file")
     controller = Controller(made, argv=[])
-    [task] = controller.plan.tasks
+    [task] = controller.chosen.tasks
     reader = MRCReader(tmp_path / "vocab.txt", 24, 8, 8)
-    parts = [list(reader.read(task.task[f"{part}_file"], True)) for part in ("train", "dev", "pred")]
+    parts = [
+        list(reader.read(getattr(task.settings, f"{part}_file"), True)) for part in ("train", "dev", "pred")
+    ]
     assert Counter(each.id for part in parts for each in part) == Counter(
         qa["id"] for paragraph in paragraphs for qa in paragraph["qas"]
     )
@@ -207,11 +209,11 @@ def test_a_squad_file_is_split_by_contexts(tmp_path: Path) -> None:
 def test_where_and_sample_choose_training_rows(folder: Path) -> None:
     (intent,) = Controller(config(folder, "intent", where={"lang": ["en", "de"]}), argv=[]).training().tasks
     wanted = [row["said"] for row in load(folder) if row["lang"] != "fr"]
-    assert texts(intent, intent.train_file) == wanted
+    assert texts(intent, intent.task.train_file) == wanted
     (few,) = Controller(config(folder, "intent", sample_per_label=3), argv=[]).training().tasks
-    assert Counter(each.label for each in few.reader.read(few.train_file, True)) == {0: 3, 1: 3}
+    assert Counter(each.label for each in few.reader.read(few.task.train_file, True)) == {0: 3, 1: 3}
     (some,) = Controller(config(folder, "intent", sample=10, where={"lang": "en"}), argv=[]).training().tasks
-    assert len(texts(some, some.train_file)) == 10
+    assert len(texts(some, some.task.train_file)) == 10
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,6 @@ def test_weights_of_another_size_are_reported_without_torchs_words(folder: Path)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda folder: Controller(tiny.config(folder), argv=[], tsk_dir="x"), "tsk_dir"),
         (lambda _: palm.optimizer.Adam(None, "1e-3"), "'1e-3'"),
         (lambda _: palm.optimizer.AdamW("fast"), "'fast'"),
         (

@@ -15,8 +15,8 @@ import palm.compat as palm
 from helpers import tiny
 from palm import optimizer, paradigm
 from palm.config import settings_of
+from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
-from palm.controller.settings import RunSettings
 from palm.reader import READERS
 from palm.train.task import Task
 
@@ -76,7 +76,7 @@ def test_the_first_examples_and_their_rows_are_logged(folder: Path, caplog: pyte
 
 def test_prediction_has_the_batch_size_of_training_or_its_own_and_the_order_of_the_file(folder: Path) -> None:
     config = tiny.config(folder, "cls", num_epochs=1)
-    assert Controller(config, argv=[]).training().tasks[0].rows_per_prediction == config["batch_size"]
+    assert Controller(config, argv=[]).training().tasks[0].task.rows_per_prediction == config["batch_size"]
     Controller({**config, "pred_batch_size": 7}, argv=[]).train()
     seven, three = (
         Controller({**config, "pred_batch_size": size}, for_train=False, argv=[]).pred("cls")
@@ -101,17 +101,17 @@ def test_checkpoints_are_written_where_asked_and_models_of_targets_alone(folder:
 
 def test_use_gpu_runs_on_what_is_there(folder: Path) -> None:
     training = Controller(tiny.config(folder, "cls", num_epochs=1, use_gpu=True), argv=[]).training()
-    assert training.recipe.device.type in ("cpu", "cuda")
+    assert training.device.type in ("cpu", "cuda")
     assert Controller(
         tiny.config(folder, "cls", num_epochs=1, use_gpu=False), argv=[]
-    ).training().recipe.device.type == ("cpu")
+    ).training().device.type == ("cpu")
 
 
 def test_the_rate_falls_over_the_steps_of_all_tasks(folder: Path) -> None:
     config = tiny.config(folder, "cls", "match", num_epochs=2, mix_ratio=[1.0, 0.5], warmup_proportion=0.1)
     training = Controller(config, argv=[]).training()
     assert [task.expected_steps for task in training.tasks] == [20, 10]
-    schedule = training.recipe.schedule
+    schedule = training.schedule
     assert isinstance(schedule, palm.lr_sched.TriangularScheduler)
     assert (schedule.warmup_steps, schedule.num_train_steps) == (3, 30)
 

@@ -11,9 +11,9 @@ import yaml
 from helpers import tiny
 from palm.config import read_config
 from palm.controller.controller import Controller
-from palm.controller.document import document
 from palm.controller.effort import RunFacts, choose_by_effort, choose_settings, facts_of
-from palm.controller.plan import plan
+from palm.controller.resolve import resolve
+from palm.controller.rows import choose_rows
 from palm.core.errors import ConfigError
 
 OWN = ("learning_rate", "num_epochs", "batch_size")
@@ -29,7 +29,7 @@ def given(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
 
 
 def chosen(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
-    return Controller(given(folder, *tasks, **settings), argv=[]).config.resolved()
+    return Controller(given(folder, *tasks, **settings), argv=[]).run.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_a_run_gets_what_is_chosen_with_the_reason_in_its_record(tmp_path: Path)
     assert "num_epochs" not in found["global"]
     (line,) = (line for line in text.splitlines() if "learning_rate" in line)
     assert [part for part in ("effort normal", "random weights", "32 wide") if part not in line] == []
-    assert Controller(found, argv=[]).config.resolved() == found
+    assert Controller(found, argv=[]).run.to_dict() == found
 
 
 def test_every_setting_that_is_there_counts(tmp_path: Path) -> None:
     config = given(tmp_path, "cls", "match", learning_rate=0.5, max_steps=7, eval_every_n_steps=3)
     config["tasks"]["match"]["batch_size"] = 5
     config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
-    found = Controller(config, argv=["--warmup_proportion", "0.3"]).config.resolved()
+    found = Controller(config, argv=["--warmup_proportion", "0.3"]).run.to_dict()
     assert [found["global"][name] for name in ("learning_rate", "warmup_proportion")] == [0.5, 0.3]
     assert {"num_epochs", "eval_every_epoch"}.isdisjoint(found["global"])
     assert [found["tasks"][task]["batch_size"] for task in ("cls", "match")] == [16, 5]
@@ -92,10 +92,11 @@ def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
     config["tasks"]["match"]["dev_file"] = config["tasks"]["match"]["train_file"]
     read = read_config(config, argv=[])
     choose_by_effort(read)
-    assert facts_of(plan(read, for_train=True)) == RunFacts(10, 32, is_pretrained=False, is_evaluated=True)
-    run = document(read, plan(read, for_train=True), ["match"])["global"]
-    assert (run["num_epochs"], run["eval_every_epoch"], run["eval_every_n_steps"]) == (100, False, 10)
-    assert "effort" not in run
+    assert facts_of(choose_rows(resolve(read), for_train=True)) == RunFacts(
+        10, 32, is_pretrained=False, is_evaluated=True
+    )
+    run = resolve(read).settings
+    assert (run.num_epochs, run.eval_every_epoch, run.eval_every_n_steps) == (100, False, 10)
 
 
 def test_another_effort_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.numerics.precision import tf32
-from palm.train.recipe import identity
+from palm.train.comparison import compared
 
 MATMUL = torch.backends.cuda.matmul
 
@@ -48,7 +48,7 @@ def test_a_configuration_trains_and_predicts_with_it(tmp_path: Path, given: bool
             assert MATMUL.allow_tf32 is False
     finally:
         hook.remove()
-    assert identity(controller.training().recipe).get("tf32") is given
+    assert compared(controller.training()).get("tf32") is given
 
 
 @pytest.mark.parametrize("wanted", [False, True])

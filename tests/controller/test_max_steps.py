@@ -65,7 +65,7 @@ def test_the_schedule_ends_and_targets_are_saved_at_max_steps(draws: str, tmp_pa
     del config["num_epochs"]
     controller = Controller(config, argv=[])
     training = controller.training()
-    assert (training.total_steps, training.recipe.schedule(9)) == (9, 0.0)
+    assert (training.total_steps, training.schedule(9)) == (9, 0.0)
     result = controller.train()
     assert sum(result.steps.values()) <= 9
     models = [event for event in result.history if isinstance(event, Saved) and event.kind == "target"]

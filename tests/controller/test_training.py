@@ -206,7 +206,7 @@ def test_a_loss_that_is_not_a_number_names_task_and_step_and_changes_nothing(fol
     with torch.no_grad():
         next(iter(head.parameters())).fill_(float("nan"))
     before = training.model.backbone.state_dict()["embeddings.word.weight"].clone()
-    with pytest.raises(TrainingError, match=r"task 'cls': .*\bnan\b.*\bstep 4 \(global step 4\)"):
+    with pytest.raises(TrainingError, match=r"task 'cls' at its step 4 \(global step 4\): .*\bnan\b"):
         training.next_step()
     assert torch.equal(training.model.backbone.state_dict()["embeddings.word.weight"], before)
 
@@ -258,9 +258,9 @@ def test_a_label_map_shows_the_number_of_classes(folder: Path) -> None:
     del config["tasks"]["cls"]["n_classes"]
     config["tasks"]["cls"]["label_map"] = {"0": 0, "1": 1, "2": 2, "3": 3, "4": 4}
     config["tasks"]["match"]["label_map"] = {"0": 0, "1": 1, "2": 2}
-    plan = Controller(config, argv=[]).plan
-    assert [task.head[1]["n_classes"] for task in plan.tasks] == [5, 3]
-    assert [task.reader[1]["n_classes"] for task in plan.tasks] == [5, 3]
+    plan = Controller(config, argv=[]).run
+    assert [task.head.settings["n_classes"] for task in plan.tasks] == [5, 3]
+    assert [task.reader.settings["n_classes"] for task in plan.tasks] == [5, 3]
 
 
 def test_an_error_in_data_does_not_wait_for_what_only_training_needs(folder: Path) -> None:

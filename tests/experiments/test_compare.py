@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from palm.controller.document import document
+from palm.controller.plan import Plan, plan
 
 import palm
 from helpers import tiny
 from palm.cli import main
 from palm.cli.starter.project import write_project
 from palm.config import read_config
-from palm.controller.document import document
-from palm.controller.plan import Plan, plan
 from palm.core.errors import ConfigError, StorageError
 from palm.core.records import read_record
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from palm.controller.plan import plan
 
 import palm
 from helpers import tiny
 from palm.cli import main
 from palm.config import read_config
-from palm.controller.plan import plan
 from palm.core.errors import ConfigError, StorageError
 from palm.experiments.grid.folder import word_of
 from palm.experiments.search.space import (

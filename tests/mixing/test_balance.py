@@ -161,8 +161,8 @@ def test_factors_multiply_the_gradients_of_the_shared_encoder_alone(tmp_path: Pa
 
 def test_factors_of_losses_multiply_them_in_the_gradient_and_not_in_the_log(tmp_path: Path) -> None:
     plain, balanced = (still(tmp_path, grad_clip=None, **own) for own in ({}, {"balance": "uncertainty"}))
-    assert balanced.recipe.balance is not None
-    balanced.recipe.balance.state = {"s": {"cls": math.log(2.0), "match": math.log(0.5)}}
+    assert balanced.parts.balance is not None
+    balanced.parts.balance.state = {"s": {"cls": math.log(2.0), "match": math.log(0.5)}}
     one, other = plain.next_step(), balanced.next_step()
     assert [p.loss.item() for p in other.parts] == [p.loss.item() for p in one.parts]
     for factor, task in ((0.5, "cls"), (2.0, "match")):

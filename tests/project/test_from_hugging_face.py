@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from palm.config.printing import listed
-from palm.controller.plan import HELP, NO_SETTINGS
+from palm.controller.resolve import HELP, NO_SETTINGS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from_hugging_face.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -134,8 +134,8 @@ def test_new_adapters_change_no_bit(folder: Path) -> None:
         assert all(value.equal(expected[n]) for n, value in own.model.encoder(task.name).state_dict().items())
     for (cls, *_), training in ((own.tasks, own), (plain.tasks, plain)):
         training.step_on([(cls, cls.batches(0))])
-    assert own.tasks[0].adapters is not None
-    assert any(up.any() for up in own.tasks[0].adapters.up)
+    assert own.model.adapters("cls") is not None
+    assert any(up.any() for up in own.model.adapters("cls").up)
     heads = (one.model.head("cls").state_dict() for one in (own, plain))
     assert all(one.equal(other) for one, other in zip(*(head.values() for head in heads), strict=True))
 
@@ -237,7 +237,7 @@ def test_a_run_starts_from_adapters_of_a_directory(folder: Path) -> None:
     write_adapters(adapters, encoder, folder)
     given = config(folder, **{"cls.lora": {"from": str(folder)}})
     training = palm.Controller(given, argv=[]).training()
-    started = training.tasks[0].adapters
+    started = training.model.adapters("cls")
     assert started is not None
     for name, pair in adapters.factors().items():
         assert all(one.equal(other) for one, other in zip(pair, started.factors()[name], strict=True))

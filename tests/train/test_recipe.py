@@ -21,8 +21,8 @@ from palm.core.saved import rebuild
 from palm.lr_sched import schedule_of_run
 from palm.reader import READERS
 from palm.train.checkpoint import differences, load_checkpoint, save_checkpoint
+from palm.train.comparison import compared
 from palm.train.loop import Training
-from palm.train.recipe import identity
 
 STEPS = 40  # of both tasks together: 40 rows in batches of 4, 2 epochs
 
@@ -66,8 +66,8 @@ def run_of(trainer: palm.MultiHeadTrainer) -> Training:
 
 
 def test_both_doors_have_one_identity_in_registry_names(folder: Path) -> None:
-    ours = identity(by_controller(folder).training().recipe)
-    theirs = identity(run_of(by_trainer(folder)).recipe)
+    ours = compared(by_controller(folder).training())
+    theirs = compared(run_of(by_trainer(folder)))
     assert ours == theirs
     assert json.loads(json.dumps(ours)) == ours
     names = {key: ours[key]["name"] for key in ("backbone", "optimizer", "lr_scheduler", "mixing")}
@@ -132,8 +132,8 @@ def assert_equal(one: Training, other: Training) -> None:
 
 
 def test_without_a_warm_up_palms_schedule_is_the_constant_rate_that_2_x_has_by_default(folder: Path) -> None:
-    ours = identity(by_controller(folder, warmup_proportion=0.0).training().recipe)
-    theirs = identity(run_of(by_trainer(folder, schedule=None)).recipe)
+    ours = compared(by_controller(folder, warmup_proportion=0.0).training())
+    theirs = compared(run_of(by_trainer(folder, schedule=None)))
     assert ours["lr_scheduler"] == {"name": "constant", "settings": {"warmup_steps": 0}}
     assert theirs == ours
     constant = schedule_of_run("linear_warmup_decay", 7, 0.0)
@@ -143,7 +143,7 @@ def test_without_a_warm_up_palms_schedule_is_the_constant_rate_that_2_x_has_by_d
 
 
 def test_what_differs_has_the_names_of_the_command_line(folder: Path) -> None:
-    saved = identity(by_controller(folder).training().recipe)
+    saved = compared(by_controller(folder).training())
     settings = {
         "num_epochs": 3,
         "optimizer": "lamb",
@@ -151,7 +151,7 @@ def test_what_differs_has_the_names_of_the_command_line(folder: Path) -> None:
         "freeze": 1,
         "hidden_size": 32,
     }
-    now = identity(by_controller(folder, hidden_dropout_prob=0.0, **settings).training().recipe)
+    now = compared(by_controller(folder, hidden_dropout_prob=0.0, **settings).training())
     values = [re.match(r"(\S+): (\S+) in the checkpoint, (\S+) in", line) for line in differences(saved, now)]
     assert [found and found.groups() for found in values] == [
         ("hidden_dropout_prob", "0.1", "0.0"),
@@ -162,14 +162,14 @@ def test_what_differs_has_the_names_of_the_command_line(folder: Path) -> None:
         ("match.dropout_prob", "0.1", "0.2"),
     ]
     turned = by_controller(folder, task_instance="match, cls").training()
-    assert differences(saved, identity(turned.recipe)) == [
+    assert differences(saved, compared(turned)) == [
         "task_instance: ['cls', 'match'] in the checkpoint, ['match', 'cls'] in this run"
     ]
 
 
 def test_a_class_outside_the_registries_has_its_dotted_path(folder: Path) -> None:
     trainer = by_trainer(folder, schedule=halved)
-    assert identity(run_of(trainer).recipe)["lr_scheduler"] == f"{__name__}.halved"
+    assert compared(run_of(trainer))["lr_scheduler"] == f"{__name__}.halved"
 
 
 def halved(step: int) -> float:
@@ -209,7 +209,7 @@ def test_an_end_that_has_passed_is_refused(folder: Path) -> None:
 def test_a_strategy_that_follows_its_plan_keeps_it(folder: Path) -> None:
     settings = {"mixing": "annealed", "warmup_proportion": 0.0}
     saved, now = (
-        identity(by_controller(folder, num_epochs=epochs, **settings).training().recipe) for epochs in (2, 3)
+        compared(by_controller(folder, num_epochs=epochs, **settings).training()) for epochs in (2, 3)
     )
     for task, line in zip(("cls", "match"), differences(saved, now), strict=True):
         assert re.match(rf"{task}\.expected_steps: 20 in the checkpoint, 30 in", line)

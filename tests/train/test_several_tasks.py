@@ -18,9 +18,9 @@ from palm.controller.controller import Controller
 from palm.mixing import MixRatio, TaskProgress
 from palm.mixing.draws import draw_tasks, inclusion_probabilities, planned_updates
 from palm.train.checkpoint import load_checkpoint, save_checkpoint
+from palm.train.comparison import compared
 from palm.train.events import Logged
 from palm.train.loop import Training
-from palm.train.recipe import identity
 from palm.train.train_step import sum_of_losses
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -88,12 +88,12 @@ def test_all_tasks_of_a_step_are_encoded_in_one_pass(folder: Path) -> None:
 
 def test_one_task_a_step_is_the_default(folder: Path) -> None:
     plain, told = run(folder), run(folder, tasks_per_step=1)
-    assert identity(plain.recipe) == identity(told.recipe)
+    assert compared(plain) == compared(told)
     called: list[Any] = []
     plain.model.register_forward_hook(lambda _, given, loss: called.append((given[0], loss.shape)))
     for number, (step, other) in enumerate(zip(plain.steps(), islice(told.steps(), 12), strict=False)):
         progress = [task.progress(task.step - (task is step.task)) for task in plain.tasks]
-        assert plain.recipe.mixing.draw(1, number, progress) == plain.tasks.index(step.task)
+        assert plain.parts.mixing.draw(1, number, progress) == plain.tasks.index(step.task)
         assert called[number] == ([step.task.name], torch.Size([1]))
         assert (len(step.parts), step.loss.item()) == (1, other.loss.item())
 
@@ -229,7 +229,7 @@ def test_what_cannot_be_put_together_is_reported(folder: Path) -> None:
         run(folder, "cls", "match", tasks_per_step=3)
     with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* all.* 0"):
         run(folder, "cls", "match", tasks_per_step=0)
-    with pytest.raises(palm.ConfigError, match=r"balance: DWA.*tasks_per_step"):
+    with pytest.raises(palm.ConfigError, match=r"balance: dwa.*tasks_per_step"):
         run(folder, "cls", "match", balance="dwa")
     for removed in ({"balance": "famo", "dwa_steps": 3}, {"balance": "gradnorm"}, {"balance": "nash_mtl"}):
         with pytest.raises(palm.ConfigError) as caught:

@@ -144,7 +144,7 @@ def test_batch_size_serves_prediction_where_there_is_a_number_of_tokens(folder: 
     assert [step.loss.item() for step in islice(first.steps(), 5)] == [
         step.loss.item() for step in islice(second.steps(), 5)
     ]
-    assert [task.rows_per_prediction for task in (first.tasks[0], second.tasks[0])] == [32, 3]
+    assert [task.task.rows_per_prediction for task in (first.tasks[0], second.tasks[0])] == [32, 3]
 
 
 def test_neither_rows_nor_tokens_is_a_line_of_the_report(folder: Path) -> None:

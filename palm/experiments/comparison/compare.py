@@ -96,7 +96,7 @@ def compare(
     raise_any(_tuning_problems(setup, tune) if tune else ())
     setups = list(map(setup_at, points)) or [setup]
     set_verbosity(setup.settings.quiet, setup.settings.verbose)
-    with only_run_in(folder := folder_of(setup.settings.save_path, "compare", output)):
+    with only_run_in(folder := folder_of(setup.run.folder, "compare", output)):
         grid = Grid(folder, setup.data(), keep_models)
         pool = source.pool(grid, "compare", workers, setup.settings)
         found = _compared(setup, setups, points, pool, seeds, overwrite)
@@ -113,7 +113,7 @@ def _tuning_problems(setup: Setup, tune: Mapping[str, Any]) -> Iterator[str]:
     for target in setup.tests:
         if setup.is_dev(target):
             yield f"tune: dev data chooses the settings of {target!r}; name other rows: --test {target}=FILE"
-        elif dev_file_of(setup.plan, target) is None:
+        elif dev_file_of(setup.run, target) is None:
             yield f"tune: dev data chooses the settings, and task {target!r} has no dev_file"
     for stage in (stage for each in (setup, *setup.also.values()) for stage in each.given_stages):
         if own := tune.keys() & stage.keys():
@@ -177,7 +177,7 @@ def _runs(
 ) -> list[GridRun]:
     """Return the runs of all ways; `chosen` is the number of each variant's setup if there are several."""
     return [
-        setups[chosen.get(variant.name, 0)].run(_name(variant, seed, chosen), variant, length, seed)
+        setups[chosen.get(variant.name, 0)].run_of(_name(variant, seed, chosen), variant, length, seed)
         for seed in seeds
         for variant, length in ways
     ]

@@ -10,13 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from palm.config import Config, read_config
-from palm.controller.build import build, open_data
-from palm.controller.document import Document, data_checksums, document
-from palm.controller.plan import Plan, plan
-from palm.controller.saved_model import targets_of
-from palm.controller.settings import RunSettings
-from palm.controller.stage_planning import StagePlan, absolute_stages, stages_of, steps_of
+from palm.config import read_config
+from palm.config.run import Document, RunConfig, TaskConfig, with_tasks
+from palm.config.settings import RunSettings
+from palm.controller.resolve import edited_document, resolve
+from palm.controller.stages import Stage, absolute_stages, stages_of, steps_of
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError
 from palm.core.logging import logger
@@ -33,9 +31,12 @@ from palm.experiments.comparison.variants import (
     planned,
     variants_of,
 )
+from palm.experiments.grid.data import data_checksums
 from palm.experiments.grid.folder import GridRun
 from palm.experiments.grid.source import devices_of
+from palm.reader import READERS
 from palm.reader.tables.files import is_data
+from palm.train.build import build, open_data
 from palm.train.planning import StepPlan
 
 VARIANT_NAME = re.compile(r"\w[\w.-]{0,40}")
@@ -47,26 +48,27 @@ class Setup:
     """The setup of a comparison.
 
     Args:
-        config: the configuration.
-        plan: its components and their settings.
-        settings: of the whole run.
+        run: the configuration.
         tests: target -> the file to compare it on.
         model: which model to score on it, `best` or `last`.
         stages: the planned stages of the configuration; empty if it has none.
         also: name -> the setup of another variant with all tasks.
     """
 
-    config: Config
-    plan: Plan
-    settings: RunSettings
+    run: RunConfig
     tests: Mapping[str, Path]
     model: str
-    stages: Sequence[StagePlan] = ()
+    stages: Sequence[Stage] = ()
     also: Mapping[str, Setup] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> RunSettings:
+        """The settings of the whole run."""
+        return self.run.settings
 
     def data(self) -> dict[str, str]:
         """Return file -> checksum of all data of its runs."""
-        return data_checksums([self.plan, *(other.plan for other in self.also.values())], self.tests.values())
+        return data_checksums([self.run, *(other.run for other in self.also.values())], self.tests.values())
 
     def ways(self) -> list[tuple[Variant, Length]]:
         """Return the variants, first the one with all tasks, and their lengths.
@@ -86,12 +88,12 @@ class Setup:
 
     def _planned(self) -> StepPlan:
         """Return the plan of all tasks with these settings; their data is in the cache afterwards."""
-        return open_data(build(self.plan, self.config.place), devices_of(self.settings))
+        return open_data(self.run, build(self.run), devices_of(self.settings))[1]
 
     def num_rows(self) -> dict[str, int]:
         """Return target -> the number of examples in its test file."""
-        tasks = {task.name: task for task in self.plan.tasks}
-        return {name: sum(1 for _ in tasks[name].examples(path)) for name, path in self.tests.items()}
+        tasks = {task.name: task for task in self.run.tasks}
+        return {name: num_examples(tasks[name], path) for name, path in self.tests.items()}
 
     def _length(self, other: Setup, whole: StepPlan) -> tuple[Length, list[dict[str, Any]] | None]:
         """Return the length of a run of all tasks with other settings, and its stages if it has some.
@@ -121,22 +123,22 @@ class Setup:
     @property
     def given_stages(self) -> list[dict[str, Any]]:
         """The stages as given."""
-        return absolute_stages(self.config, self.plan, self.stages) if self.stages else []
+        return absolute_stages(self.run, self.stages)
 
-    def run(self, name: str, variant: Variant, length: Length, seed: int) -> GridRun:
+    def run_of(self, name: str, variant: Variant, length: Length, seed: int) -> GridRun:
         """Return a run of a variant."""
         source = self.also.get(variant.name, self)
-        settings = document(
-            source.config,
-            source.plan,
-            variant.tasks,
-            num_epochs=length.num_epochs,
-            max_steps=length.max_steps,
-            random_seed=seed,
-            num_devices=devices_of(self.settings),
+        changes = {
+            "num_epochs": length.num_epochs,
+            "max_steps": length.max_steps,
+            "random_seed": seed,
+            "num_devices": devices_of(self.settings),
+            "stages": None,
+            "effort": None,
             **variant.changes,
-        )
-        balance = {} if source.plan.balance is None else source.plan.balance[1]
+        }
+        settings = edited_document(with_tasks(source.run, variant.tasks), changes)
+        balance = {} if source.run.balance is None else source.run.balance.settings
         for line in drop_missing(settings, ("balance", *balance)):
             if seed == self.settings.random_seed:
                 logger.info("variant %s: %s", variant.name, line)
@@ -153,7 +155,7 @@ class Setup:
 
     def is_dev(self, target: str) -> bool:
         """Check whether a target is compared on its dev_file."""
-        return self.tests[target] == dev_file_of(self.plan, target)
+        return self.tests[target] == dev_file_of(self.run, target)
 
 
 def check_runs(runs: Mapping[str, GridRun]) -> None:
@@ -167,11 +169,10 @@ def check_runs(runs: Mapping[str, GridRun]) -> None:
     """
     problems: list[str] = []
     for variant, run in runs.items():
-        config = read_config(run.settings, argv=[])
         try:
-            parts = plan(config, for_train=True)
-            build(parts, config.place)
-            stages_of(config, parts)
+            config = resolve(read_config(run.settings, argv=[]))
+            build(config)
+            stages_of(config)
         except ConfigError as error:
             problems += [f"variant {variant}: {line}" for line in error.problems]
     raise_any(problems)
@@ -203,15 +204,15 @@ def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]
 
 
 def setup_of(
-    config: Config,
+    run: RunConfig,
     test: Mapping[str, str | Path],
     model: str | None,
-    also: Mapping[str, Config] = MappingProxyType({}),
+    also: Mapping[str, RunConfig] = MappingProxyType({}),
 ) -> Setup:
     """Set up a comparison, and check everything that can be checked before training.
 
     Args:
-        config: the configuration.
+        run: the configuration.
         test: target -> the file to compare it on.
         model: which model to score on it.
         also: name -> the configuration of another variant with all tasks.
@@ -219,31 +220,29 @@ def setup_of(
     Raises:
         ConfigError: there are errors; all of them in one report.
     """
-    raise_any(_name_problems(config, also))
-    whole = plan(config, for_train=True)
-    tests = _test_files(whole, targets_of(whole.settings), test)
-    is_apart = all(path != dev_file_of(whole, name) for name, path in tests.items())
+    raise_any(_name_problems(run, also))
+    tests = _test_files(run, run.targets, test)
+    is_apart = all(path != dev_file_of(run, name) for name, path in tests.items())
     return Setup(
-        config,
-        whole,
-        RunSettings(**whole.settings),
+        run,
         tests,
         model or ("best" if is_apart else "last"),
-        stages_of(config, whole),
+        stages_of(run),
         {name: setup_of(each, test, model) for name, each in also.items()},
     )
 
 
-def _name_problems(config: Config, also: Mapping[str, Config]) -> Iterator[str]:
+def _name_problems(run: RunConfig, also: Mapping[str, RunConfig]) -> Iterator[str]:
+    names = [task.name for task in run.tasks]
     for name, other in also.items():
         is_taken = name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-"))
         if is_taken or not VARIANT_NAME.fullmatch(name):
             yield f"also: {name!r} cannot name a variant; use another word, such as 'each_step'"
-        if other.tasks != config.tasks:
+        if [task.name for task in other.tasks] != names:
             yield f"also: {name} has other tasks; every variant in `also` needs all tasks"
 
 
-def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:
+def _test_files(plan: RunConfig, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:
     """Return target -> the file to compare it on.
 
     Raises:
@@ -268,6 +267,12 @@ def _test_files(plan: Plan, targets: Sequence[str], given: Mapping[str, str | Pa
     return found
 
 
-def dev_file_of(plan: Plan, task: str) -> Path | None:
+def num_examples(task: TaskConfig, path: Path) -> int:
+    """Count the examples of a file with labels."""
+    reader = READERS[task.reader.name](**task.reader.settings)
+    return sum(1 for _ in reader.read(path, with_targets=True))
+
+
+def dev_file_of(run: RunConfig, task: str) -> Path | None:
     """Return the `dev_file` of a task."""
-    return next(each.task.get("dev_file") for each in plan.tasks if each.name == task)
+    return next(each.settings.dev_file for each in run.tasks if each.name == task)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from palm.config import yaml_text
-from palm.controller.document import Document, result_settings
+from palm.config.run import Document, result_settings
 from palm.core.differences import changes, shortened
 from palm.core.directories import remove_directory
 from palm.core.errors import StorageError

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palm.config import Config
-from palm.controller.settings import RunSettings
-from palm.controller.startup import read_program_config
+from palm.config.run import RunConfig
+from palm.config.settings import RunSettings
+from palm.controller.rows import choose_rows
+from palm.controller.startup import read_run
 from palm.core.errors import ConfigError
 from palm.experiments.grid.folder import Grid, word_of
 from palm.experiments.grid.pool import Pool, slots_of
@@ -29,10 +30,11 @@ class Source:
     task_dir: str | Path
     argv: Sequence[str]
 
-    def edited(self, changes: Mapping[str, Any]) -> Config:
+    def edited(self, changes: Mapping[str, Any]) -> RunConfig:
         """Return it with some settings changed; `task.setting` is a setting of one task."""
         words = [*self.argv, *(f"--{name}={word_of(value)}" for name, value in changes.items())]
-        return read_program_config(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
+        run = read_run(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
+        return choose_rows(run, for_train=True)
 
     def pool(self, grid: Grid, command: str, workers: int | None, settings: RunSettings) -> Pool:
         """Return the process pool of a grid; its processes can import the user's own components."""

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from palm.controller.controller import Controller
-from palm.controller.document import changed_data
 from palm.core.directories import is_sealed
 from palm.core.errors import ResourceError, StorageError, TrainingError
 from palm.core.io import locked, make_folder, write_json, write_text
 from palm.core.numerics.device import device_of
 from palm.core.records import read_record
+from palm.experiments.grid.data import changed_data
 from palm.experiments.grid.folder import (
     CONFIGURATION,
     JOB,
@@ -114,12 +114,12 @@ def dev_scores(history: Path) -> list[tuple[int, float]]:
 
 def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested:
     """Score a model on a file with labels; every prediction is written to the run's folder with its truth."""
-    settings = controller.plan.settings
+    settings = controller.run.settings
     saved = folder / OUT / task
     which = BEST if job["model"] == "best" and is_sealed(saved / BEST) else LAST
-    model = load_model(saved / which, precision=settings.get("precision", "auto"))
-    model.to(device_of(settings.get("use_gpu", True), settings.get("device", "auto")))
-    chosen = next(each for each in controller.plan.tasks if each.name == task).task.get("metrics")
+    model = load_model(saved / which, precision=settings.precision)
+    model.to(device_of(settings.use_gpu, settings.device))
+    chosen = next(each for each in controller.run.tasks if each.name == task).settings.metrics
     names: Sequence[str] = chosen or model.head.metrics
     chunks = encoded(model.reader, model.reader.read_gold(Path(job["test"][task])))
     pairs = [(each.record, each.gold or {}) for each in model.predictions(chunks, with_gold=True)]

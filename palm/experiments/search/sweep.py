@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from palm.config import yaml_text
-from palm.controller.document import Document, data_checksums, document, result_settings
-from palm.controller.plan import plan
-from palm.controller.settings import RunSettings
+from palm.config.run import Document, RunConfig, result_settings
+from palm.config.settings import RunSettings
+from palm.controller.resolve import edited_document
 from palm.core.checks import count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import check_not_read, write_json, write_text
 from palm.core.logging import set_verbosity, show_on_console
 from palm.core.shown import aligned
+from palm.experiments.grid.data import data_checksums
 from palm.experiments.grid.folder import Grid, GridRun, Result, best_of
 from palm.experiments.grid.pool import GridProgress, Pool
 from palm.experiments.grid.source import Source, devices_of, folder_of
@@ -127,11 +128,11 @@ def sweep(
     if "save_path" in found:
         raise ConfigError("sweep: save_path cannot vary; each run has its own folder under --output")
     source = Source(config, task_dir, argv)
-    planned = plan(source.edited(first_point(found)), for_train=True)
-    settings = _checked(planned.settings, any(task.task.get("dev_file") for task in planned.tasks))
-    with only_run_in(folder := folder_of(settings.save_path, "sweep", output)):
+    first = source.edited(first_point(found))
+    settings = _checked(first)
+    with only_run_in(folder := folder_of(first.folder, "sweep", output)):
         check_not_read(folder / BEST_CONFIG, [source.config])
-        grid = Grid(folder, data_checksums([planned]), keep_models)
+        grid = Grid(folder, data_checksums([first]), keep_models)
         pool = source.pool(grid, "sweep", workers, settings)
         if trials is None:
             tried = _all_tried(pool, source, found, overwrite)
@@ -140,8 +141,8 @@ def sweep(
         return _written(folder, tried, source)
 
 
-def _checked(settings: Mapping[str, Any], has_dev: bool) -> RunSettings:
-    found = RunSettings(**settings)
+def _checked(run: RunConfig) -> RunSettings:
+    found = run.settings
     set_verbosity(found.quiet, found.verbose)
     if found.stages:
         raise ConfigError(
@@ -149,17 +150,16 @@ def _checked(settings: Mapping[str, Any], has_dev: bool) -> RunSettings:
             "remove them, and search the settings of one stage: give its task_instance, and for a later "
             "stage start_from: <save_path>/stages/<the one before>/weights"
         )
-    if not has_dev:
+    if not any(task.settings.is_evaluated for task in run.tasks):
         raise ConfigError("a sweep needs dev scores, but no task has a dev_file; set dev_file for a target")
     return found
 
 
 def _document(source: Source, point: Mapping[str, Any], **changes: Any) -> Document:
     """Return the configuration of the run with these settings."""
-    config = source.edited(point)
-    planned = plan(config, for_train=True)
-    devices = devices_of(RunSettings(**planned.settings))
-    return document(config, planned, config.tasks, num_devices=devices, **changes)
+    run = source.edited(point)
+    more = {"num_devices": devices_of(run.settings), "effort": None, **changes}
+    return edited_document(run, more)
 
 
 def _all_tried(pool: Pool, source: Source, space: Space, overwrite: bool) -> list[Trial]:

@@ -1,4 +1,4 @@
-"""Settings of a run that do not belong to a component: PaddlePALM's table of global parameters."""
+"""Settings of a run and of a task that do not belong to a component: PaddlePALM's tables of parameters."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from palm.config import ModelPath
+from palm.config.conversion import DataPath, ModelPath
+from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core.errors import Problem
 from palm.core.logging import Progress
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
-from palm.parallel.group import DEFAULT_TIMEOUT
-from palm.parallel.replica import Parallel
-from palm.train.planning import TasksPerStep
+
+DEFAULT_TIMEOUT = 1800.0
+"""Seconds after which a process stops waiting for another one."""
+
+TasksPerStep = int | Literal["all"]
+"""Number of distinct tasks that a step trains."""
+
+Parallel = Literal["ddp", "fsdp"]
+"""Every rank has all parameters (ddp), or a part of each (fsdp)."""
+
+NEEDED = {"needed": True}
+"""Marks a setting that training needs."""
 
 PER_TASK = {"per_task": True}
 """Marks a list with one value per task."""
@@ -27,6 +38,11 @@ OF_WHOLE_RUN = {"of_whole_run": True}
 
 NO_RESULT = {"no_result": True}
 """Marks a setting that does not affect training."""
+
+NOT_WRITTEN = {"not_written": True}
+"""Marks a setting of a task that a configuration gives in a list for all tasks."""
+
+NO_BATCH_SIZE = "neither batch_size (rows per step) nor max_tokens_per_batch is given; set one of them"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +119,6 @@ class RunSettings:
         random_seed: seed of all random choices; the same seed repeats a run.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"epoch": "num_epochs", "seed": "random_seed"}
-
     task_instance: list[str] = field(metadata=OF_WHOLE_RUN)
     mixing: str = field(default="mix_ratio", metadata=OF_SEVERAL)
     tasks_per_step: TasksPerStep = field(default=1, metadata=OF_SEVERAL)
@@ -112,13 +126,13 @@ class RunSettings:
     mix_ratio: list[float] | None = field(default=None, metadata=PER_TASK | OF_SEVERAL)
     target_tag: list[int] | None = field(default=None, metadata=PER_TASK)
     task_reuse_tag: list[str] | None = field(default=None, metadata=PER_TASK)
-    backbone: str = field(metadata=OF_WHOLE_RUN)
+    backbone: str | None = field(default=None, metadata=OF_WHOLE_RUN | NEEDED)
     backbone_config_path: Path | None = field(default=None, metadata=OF_WHOLE_RUN)
     pretrain_path: ModelPath | None = field(default=None, metadata=OF_WHOLE_RUN)
     start_from: Path | None = None
     reset: list[str] | None = None
     stages: list[dict[str, Any]] | None = field(default=None, metadata=OF_WHOLE_RUN)
-    save_path: Path = field(metadata=OF_WHOLE_RUN | NO_RESULT)
+    save_path: Path | None = field(default=None, metadata=OF_WHOLE_RUN | NO_RESULT | NEEDED)
     num_epochs: int | float | None = None
     max_steps: int | None = None
     effort: Literal["quick", "normal", "best"] | None = field(default=None, metadata=OF_WHOLE_RUN)
@@ -157,9 +171,106 @@ class RunSettings:
     random_seed: int = 1
 
 
-def marked(mark: Mapping[str, bool]) -> list[str]:
+def marked(mark: Mapping[str, bool], kind: type[Any] = RunSettings) -> list[str]:
     """Return the names of the settings with this mark."""
-    return [each.name for each in fields(RunSettings) if mark.items() <= dict(each.metadata).items()]
+    return [each.name for each in fields(kind) if mark.items() <= dict(each.metadata).items()]
+
+
+@dataclass(kw_only=True)
+class TaskSettings:
+    """Settings of a task that do not belong to its reader or its head.
+
+    Args:
+        batch_size: rows per training step on each device.
+        max_tokens_per_batch: in place of `batch_size`: a training step has as many of the next rows as fit
+            into this number of tokens, not counting padding.
+        gradient_accumulation_steps: batches per training step, if a larger `batch_size` does not fit into
+            memory; the step is the same as with one batch of all their rows.
+        train_file: the training data.
+        dev_file: the data, with labels, on which the task is evaluated during and after training.
+        metrics: names of metrics or dotted paths of classes; the first one decides which model is best. The
+            default is those of the paradigm.
+        pred_file: the data that `controller.pred` predicts.
+        pred_output_path: the folder for predictions, `<save_path>/<task>` by default; or a file name ending
+            in `.jsonl`, `.csv` or `.parquet` to write a table.
+        pred_batch_size: average number of rows per prediction step; `batch_size` by default, or 32.
+        shuffle: draw a new order of the training rows for every epoch.
+        seed: seed for the order of the task's rows and for masking; the run's `random_seed` by default.
+        print_first_n: number of examples, with their encoded rows, to log before training.
+        loss_weight: factor of the task's loss in the gradient; losses are reported without it.
+        learning_rate_factor: factor of all learning rates, including the encoder's, in steps of this task.
+        head_learning_rate: learning rate of the task's head; `learning_rate` by default.
+        mix_ratio: how often the task is drawn, relative to the others.
+        is_target: True if it gets an exact number of steps and a saved model, False if it only helps.
+        share_rows_with: the task that has the same rows with other labels; this task is trained in each of
+            its steps, on the same rows, which are encoded once.
+        private_layers: number of topmost layers of the encoder that, with the pooler, are the task's own;
+            they start as copies of the shared ones.
+        lora: the task's own low-rank adapters on linear layers of the encoder: a mapping of rank (8),
+            alpha (16) and targets ([query, value]), or {from: DIR} for a directory in PEFT's format.
+        where: column of the train_file -> the value, or list of values, that its rows must have.
+        split: parts split off the train_file, `{dev: 0.1, test: 0.1}`, as dev_file and pred_file: random and
+            stratified by label, with equal texts in one part; also a `seed`, 1 by default.
+        sample: number of its rows to train on, stratified by label.
+        sample_per_label: number of rows of each label to train on.
+    """
+
+    batch_size: int | None = None
+    max_tokens_per_batch: int | None = None
+    gradient_accumulation_steps: int = 1
+    train_file: DataPath | None = None
+    dev_file: DataPath | None = None
+    metrics: list[str] | None = field(default=None, metadata=NO_RESULT)
+    pred_file: DataPath | None = field(default=None, metadata=NO_RESULT)
+    pred_output_path: Path | None = field(default=None, metadata=NO_RESULT)
+    pred_batch_size: int | None = field(default=None, metadata=NO_RESULT)
+    shuffle: bool = True
+    seed: int | None = None
+    print_first_n: int = field(default=0, metadata=NO_RESULT)
+    loss_weight: float = 1.0
+    learning_rate_factor: float = 1.0
+    head_learning_rate: float | None = None
+    mix_ratio: float = field(default=1.0, metadata=NOT_WRITTEN)
+    is_target: bool = field(default=True, metadata=NOT_WRITTEN)
+    share_rows_with: str | None = None
+    private_layers: int = 0
+    lora: Mapping[str, Any] | None = None
+    where: dict[str, Any] | None = None
+    split: dict[str, float] | None = None
+    sample: int | None = None
+    sample_per_label: int | None = None
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """The fractions of the parts that are split off, by name."""
+        return {part: fraction for part, fraction in (self.split or {}).items() if part != "seed"}
+
+    @property
+    def is_evaluated(self) -> bool:
+        """True if there is data to evaluate on."""
+        return self.dev_file is not None or "dev" in self.fractions
+
+    def __post_init__(self) -> None:
+        raise_any(self.problems())
+
+    def problems(self) -> Iterator[str]:
+        """Check the values, and yield a sentence for each that is wrong."""
+        sizes = ("batch_size", "max_tokens_per_batch", "pred_batch_size", "gradient_accumulation_steps")
+        yield from count_problems(**self._given(*sizes, "sample", "sample_per_label"))
+        yield from count_problems(least=0, **self._given("private_layers", "print_first_n"))
+        rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")
+        yield from positive_problems(**self._given(*rates))
+        if self.lora is not None and self.private_layers:
+            yield Problem("lora: a task has adapters or private_layers, not both; remove one of them", "lora")
+        if strange := sorted(self.fractions.keys() - {"dev", "test"}):
+            yield Problem(f"split has {', '.join(strange)}; known: dev, test and seed", "split")
+        total = sum(self.fractions.values())
+        if not (0 <= total < 1 and all(fraction > 0 for fraction in self.fractions.values())):
+            text = f"split should have fractions above 0 that leave rows to train on, not {self.split!r}"
+            yield Problem(text, "split")
+
+    def _given(self, *settings: str) -> dict[str, Any]:
+        return {name: value for name in settings if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

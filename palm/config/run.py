@@ -1,0 +1,287 @@
+"""A run as one value: everything that is configured, and where each value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from palm.config.settings import (
+    NO_RESULT,
+    NOT_WRITTEN,
+    OF_SEVERAL,
+    PER_TASK,
+    RunSettings,
+    TaskSettings,
+    marked,
+)
+from palm.config.values import json_ready
+from palm.core.checks import raise_any
+from palm.core.component import Component
+from palm.core.errors import ConfigError
+from palm.core.registry import Registry
+
+Key = tuple[str | None, str]
+"""A task, `backbone` or None for the whole run; and the name of a setting."""
+
+Document = dict[str, dict[str, Any]]
+"""A configuration with the sections `global`, `tasks` and `backbone`, JSON-ready and with absolute paths."""
+
+
+@dataclass(frozen=True)
+class ComponentConfig:
+    """A component by its registry name (or dotted path) and all its settings, defaults included."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def described(self) -> dict[str, Any]:
+        """Return the name and the settings, JSON-ready."""
+        return {"name": self.name, "settings": plain(self.settings)}
+
+
+@dataclass(frozen=True)
+class TaskConfig:
+    """A task: its reader, its head, and its own settings."""
+
+    name: str
+    reader: ComponentConfig
+    head: ComponentConfig
+    settings: TaskSettings
+
+    def described(self) -> dict[str, Any]:
+        """Return everything that the task's training depends on, JSON-ready."""
+        return {
+            "reader": self.reader.described(),
+            "paradigm": self.head.described(),
+            **json_ready(results_of(self.settings)),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A run; `palm.train.run.train` trains it.
+
+    Args:
+        settings: the settings of the run.
+        backbone: the shared encoder.
+        optimizer: the optimizer.
+        groups: learning rates of parts of the model, and frozen parts.
+        schedule: the schedule of the learning rate, without its horizon.
+        mixing: the strategy that draws the tasks of each step.
+        balance: the weighting of the tasks of one step; None: their losses are summed.
+        tasks: the tasks, in order.
+        origins: the places of the values that were given: `config.yaml:7`, `--batch_size`, or a reason.
+        base: the folder that relative paths given later refer to.
+        files: paths and contents of files that belong into the run's folder.
+    """
+
+    settings: RunSettings
+    backbone: ComponentConfig
+    optimizer: ComponentConfig
+    groups: ComponentConfig
+    schedule: ComponentConfig
+    mixing: ComponentConfig
+    balance: ComponentConfig | None
+    tasks: tuple[TaskConfig, ...]
+    origins: Mapping[Key, str] = field(default_factory=dict, compare=False)
+    base: Path = field(default_factory=Path, compare=False)
+    files: Mapping[Path, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def targets(self) -> list[str]:
+        """The names of the target tasks."""
+        return [task.name for task in self.tasks if task.settings.is_target]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run and its models.
+
+        Raises:
+            ConfigError: there is no `save_path`.
+        """
+        if self.settings.save_path is None:
+            raise ConfigError("save_path is needed to find the model; or give inference_model_dir")
+        return self.settings.save_path
+
+    def with_settings(self, **settings: Any) -> RunConfig:
+        """Return the run with other settings of the run, which its components do not depend on."""
+        return replace(self, settings=replace(self.settings, **settings))
+
+    def reasons(self) -> list[str]:
+        """Describe every value that was chosen for the user, with the reason."""
+        document = self.to_dict()
+        lines = []
+        for (task, name), place in self.origins.items():
+            if " " in place:  # a reason, not a place
+                value = (document["global"] if task is None else document["tasks"][task]).get(name)
+                lines.append(f"{'' if task is None else f'{task}.'}{name} {value} ({place})")
+        return lines
+
+    def place(self, name: str, task: str | None = None) -> str | None:
+        """Return the place of a setting's value (of a task, `backbone` or the run); None if it has none."""
+        return self.origins.get((task, name)) or self.origins.get((None, name))
+
+    def placed(self, name: str, task: str | None = None) -> str:
+        """Return the beginning of a message about a setting: its place and its name."""
+        place = self.place(name, task)
+        return name if place is None else place if place.startswith("--") else f"{place}: {name}"
+
+    def keys(self) -> Iterator[Key]:
+        """Yield the scope and the name of every setting."""
+        parts = [*self._parts_of_run(), ComponentConfig("", vars(self.settings))]
+        yield from ((None, name) for part in parts for name in part.settings)
+        yield from (("backbone", name) for name in self.backbone.settings)
+        for task in self.tasks:
+            own = (task.reader.settings, task.head.settings, vars(task.settings))
+            yield from ((task.name, name) for part in own for name in part)
+
+    def to_dict(self) -> Document:
+        """Return the values that were given, as a configuration that `palm.config.read_config` accepts.
+
+        A global setting may be meant for one task, and be an error without it. So every task has all settings
+        that it uses, and the section `global` those of the run.
+        """
+        run = self._given(None, vars(self.settings), *(part.settings for part in self._parts_of_run()))
+        run["task_instance"] = [task.name for task in self.tasks]
+        hub = self.settings.pretrain_path
+        if isinstance(hub, str) and self.place("hidden_size", "backbone") == hub:
+            run["backbone"] = "auto"  # on another machine, 'auto' finds the files in the cache there
+        tasks = {task.name: self._given_of(task) for task in self.tasks}
+        # Global settings take precedence, so a task's different value is repeated there.
+        run |= {
+            f"{task}.{name}": value
+            for task, own in tasks.items()
+            for name, value in own.items()
+            if name in run and run[name] != value
+        }
+        backbone = self._given("backbone", self.backbone.settings)
+        return json_ready({"global": run, "tasks": tasks, "backbone": backbone})  # type: ignore[no-any-return]
+
+    def _parts_of_run(self) -> Iterator[ComponentConfig]:
+        yield from (self.optimizer, self.groups, self.schedule)
+        if len(self.tasks) > 1:
+            yield self.mixing
+        if self.balance is not None:
+            yield self.balance
+
+    def _given_of(self, task: TaskConfig) -> dict[str, Any]:
+        own = {name: value for name, value in vars(task.settings).items() if name not in LISTED}
+        components = {"reader": task.reader.name, "paradigm": task.head.name}
+        return components | self._given(task.name, task.head.settings, task.reader.settings, own)
+
+    def _given(self, scope: str | None, *settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: value
+            for part in settings
+            for name, value in part.items()
+            if (scope, name) in self.origins and value is not None
+            # The vocabulary of a model on the Hub lies in this machine's cache.
+            if not (name == "vocab_path" and self.origins[scope, name] == self.settings.pretrain_path)
+        }
+
+    def origins_of(self, document: Document) -> dict[str, Any]:
+        """Return the places of the values of `to_dict`, nested like them."""
+        return {
+            "global": self._places(None, document["global"]),
+            "tasks": {task: self._places(task, own) for task, own in document["tasks"].items()},
+            "backbone": self._places("backbone", document["backbone"]),
+        }
+
+    def _places(self, scope: str | None, settings: Mapping[str, Any]) -> dict[str, str]:
+        return {name: place for name in settings if (place := self.origins.get((scope, name)))}
+
+    def described(self) -> dict[str, Any]:
+        """Return everything that the result of the run depends on, JSON-ready, defaults included."""
+        run = results_of(self.settings)
+        if len(self.tasks) == 1:
+            run = {name: value for name, value in run.items() if name not in marked(OF_SEVERAL)}
+        return {
+            **json_ready(run),
+            "backbone": self.backbone.described(),
+            "optimizer": self.optimizer.described(),
+            **json_ready(self.groups.settings),
+            "lr_scheduler": self.schedule.described(),
+            "mixing": self.mixing.described(),
+            "balance": None if self.balance is None else self.balance.described(),
+            "tasks": {task.name: task.described() for task in self.tasks},
+        }
+
+
+LISTED = frozenset(marked(NOT_WRITTEN, TaskSettings))
+"""Settings of a task that a configuration gives in a list for all tasks."""
+
+
+def plain(value: Any) -> Any:
+    """Return a setting JSON-ready; functions and classes become their dotted path, objects their class's."""
+    if isinstance(value, Mapping):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    # A function has no settings to compare, only a name.
+    owner = value if hasattr(value, "__qualname__") else type(value)
+    return f"{owner.__module__}.{owner.__qualname__}"
+
+
+def config_of(registry: Registry[Any], component: Component) -> ComponentConfig:
+    """Return the configuration of a component: its registry name or dotted path, and its settings."""
+    return ComponentConfig(registry.name_of(type(component)), component.settings)
+
+
+def described(registry: Registry[Any], component: Component) -> dict[str, Any]:
+    """Return the name and the settings of a component, JSON-ready."""
+    return config_of(registry, component).described()
+
+
+def results_of(settings: RunSettings | TaskSettings) -> dict[str, Any]:
+    """Return the settings on which the result of training depends."""
+    ignored = marked(NO_RESULT, type(settings))
+    return {each.name: getattr(settings, each.name) for each in fields(settings) if each.name not in ignored}
+
+
+def with_given(run: RunConfig, tasks: Sequence[TaskConfig]) -> RunConfig:
+    """Return the run with further tasks, which were built in Python.
+
+    Raises:
+        ConfigError: the run has a task of the same name.
+    """
+    known = {task.name for task in run.tasks}
+    raise_any(
+        f"the configuration and Python both have a task {task.name!r}; rename one of them"
+        for task in tasks
+        if task.name in known
+    )
+    return replace(run, tasks=(*run.tasks, *tasks))
+
+
+def result_settings(document: Document) -> dict[str, Any]:
+    """Return the values of a `to_dict` on which the result of the run depends."""
+    ignored = {*marked(NO_RESULT), *marked(NO_RESULT, TaskSettings)}
+
+    def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name not in ignored}
+
+    tasks = {task: kept(own) for task, own in document["tasks"].items()}
+    return {**kept(document["global"]), "tasks": tasks, "backbone": document["backbone"]}
+
+
+def only(values: Sequence[Any] | None, chosen: Sequence[int]) -> list[Any] | None:
+    """Return some values of a list with one value per task; None for None."""
+    return None if values is None else [values[number] for number in chosen]
+
+
+def with_tasks(run: RunConfig, names: Sequence[str]) -> RunConfig:
+    """Return the run of some of its tasks."""
+    numbers = [[task.name for task in run.tasks].index(name) for name in names]
+    lists: dict[str, Any] = {name: only(getattr(run.settings, name), numbers) for name in marked(PER_TASK)}
+    best_by = [name for name in run.settings.best_by or () if name in names] or None
+    settings = replace(run.settings, task_instance=list(names), best_by=best_by, **lists)
+    if len(names) == 1:
+        defaults: dict[str, Any] = {each.name: each.default for each in fields(RunSettings)}
+        settings = replace(settings, **{name: defaults[name] for name in marked(OF_SEVERAL)})
+    return replace(run, settings=settings, tasks=tuple(run.tasks[number] for number in numbers))

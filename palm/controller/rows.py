@@ -1,0 +1,177 @@
+"""The settings `where`, `split` and `sample`, which choose rows of a table, as files of chosen rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palm.config.run import Key, RunConfig, TaskConfig
+from palm.config.settings import TaskSettings
+from palm.core.cache import Cache
+from palm.core.errors import DataError
+from palm.core.io import write_text
+from palm.core.logging import logger
+from palm.core.registry import did_you_mean
+from palm.reader import READERS
+from palm.reader.tables.columns import TARGETS, Columns
+from palm.reader.tables.reading import ignore, raw_rows
+from palm.reader.tables.record import TableRow, cell_text
+from palm.reader.tables.selection import SUFFIX, Numbers, RowKeys, Selection, data_checksum, sample, split
+
+FILES = {"train": "train_file", "dev": "dev_file", "test": "pred_file"}
+"""Part of a table -> the setting for which it is used."""
+
+
+SETTINGS = ("where", "split", "sample", "sample_per_label")
+"""The settings that choose rows."""
+
+Files = dict[str, dict[str, Path]]
+"""Task -> part of its table -> the file of the chosen rows."""
+
+
+def choose_rows(run: RunConfig, for_train: bool) -> RunConfig:
+    """Return the run with files of chosen rows in place of tables, and with the records for its folder.
+
+    Args:
+        run: the run; without such settings it is returned unchanged.
+        for_train: choose again, even if a choice is recorded in the run's folder.
+
+    Raises:
+        DataError: a table cannot be read.
+    """
+    folder = run.settings.save_path
+    files: Files = {}
+    records: dict[Path, str] = {}
+    tables: dict[str, list[TaskConfig]] = {}
+    for task in run.tasks:
+        settings = task.settings
+        if settings.train_file is None or all(getattr(settings, name) is None for name in SETTINGS):
+            continue
+        known = {} if folder is None else {part: folder / f"{task.name}.{part}{SUFFIX}" for part in FILES}
+        if not for_train and known and known["train"].is_file():
+            files[task.name] = {part: path for part, path in known.items() if path.is_file()}
+            continue
+        if for_train:
+            _warn_about_files(task)
+        key = json.dumps([str(settings.train_file), settings.where, settings.split], default=str)
+        tables.setdefault(key, []).append(task)
+    for sharing in tables.values():
+        for task, parts in _choose(sharing):
+            files[task.name] = _stored(task, parts)
+            if folder is not None:
+                stored = files[task.name].items()
+                records |= {
+                    folder / f"{task.name}.{part}{SUFFIX}": path.read_text("utf-8") for part, path in stored
+                }
+    if not files:
+        return run
+    tasks = [replace(task, settings=_using(task.settings, files.get(task.name, {}))) for task in run.tasks]
+    origins: dict[Key, str] = {
+        (name, FILES[part]): run.place("split", name) or run.placed("train_file", name)
+        for name, parts in files.items()
+        for part in parts
+    }
+    return replace(run, tasks=tuple(tasks), files=records, origins={**origins, **run.origins})
+
+
+def _using(settings: TaskSettings, files: Mapping[str, Path]) -> TaskSettings:
+    """Return the settings with files of chosen rows; files that are named by the user are kept."""
+    used: dict[str, Any] = {
+        FILES[part]: path
+        for part, path in files.items()
+        if part == "train" or getattr(settings, FILES[part]) is None
+    }
+    return replace(settings, **used | dict.fromkeys(SETTINGS)) if files else settings
+
+
+def _warn_about_files(task: TaskConfig) -> None:
+    for part in task.settings.fractions:
+        if getattr(task.settings, FILES[part]) is not None:
+            message = "%s: split has %s, and %s is set: the file is used, the rows of the split are left out"
+            logger.warning(message, task.name, part, FILES[part])
+
+
+def _choose(tasks: Sequence[TaskConfig]) -> Iterator[tuple[TaskConfig, dict[str, Sequence[int]]]]:
+    """Yield tasks with the same table, `where` and `split`, each with part -> the numbers of its rows."""
+    settings = tasks[0].settings
+    numbers, keys = _keys_of(tasks)
+    parts = split(keys, settings.fractions)
+    for task, of_task in zip(tasks, keys, strict=True):
+        train = sample(of_task, parts["train"], task.settings.sample, task.settings.sample_per_label)
+        yield task, {part: numbers[rows].tolist() for part, rows in {**parts, "train": train}.items()}
+
+
+def _keys_of(tasks: Sequence[TaskConfig]) -> tuple[Numbers, list[RowKeys]]:
+    """Read a table once for all its tasks; return the numbers of the wanted rows, and each task's keys."""
+    settings = tasks[0].settings
+    path = settings.train_file
+    assert path is not None
+    readers = [READERS[task.reader.name] for task in tasks]
+    columns = [
+        Columns((), reader.known_columns, task.reader.settings.get("columns"))
+        for reader, task in zip(readers, tasks, strict=True)
+    ]
+    keys = [RowKeys(int((settings.split or {}).get("seed", 1))) for _ in tasks]
+
+    def look_up(names: Sequence[str], place: str, varies: bool) -> None:
+        for own in columns:
+            own.find(names, place, varies)
+        if not varies:
+            _check_columns(settings, names, place)
+
+    numbers = []
+    rows = raw_rows(
+        path, look_up, ignore, readers[0].table_format(path, tasks[0].reader.settings.get("format"))
+    )
+    for number, row in enumerate(rows):
+        if _wanted(settings, row):
+            numbers.append(number)
+            for reader, own, of_task in zip(readers, columns, keys, strict=True):
+                cells = own.row(row).cells
+                label = next((cells[name] for name in TARGETS if name in cells), None)
+                of_task.add([cells.get(name) for name in reader.split_by], label)
+    return np.asarray(numbers, dtype=np.int64), keys
+
+
+def _wanted(settings: TaskSettings, row: TableRow) -> bool:
+    """Check whether a row has the values that `where` asks for."""
+    return all(
+        cell_text(row.cells.get(name)) in map(cell_text, value if isinstance(value, list) else [value])
+        for name, value in (settings.where or {}).items()
+    )
+
+
+def _check_columns(settings: TaskSettings, names: Sequence[str], place: str) -> None:
+    for name in (name for name in settings.where or {} if name not in names):
+        hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+        raise DataError(f"{place}: where names {name!r}, which is not a column of the file{hint}")
+
+
+def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]]) -> dict[str, Path]:
+    """Write a task's chosen rows to the cache and return the files by part."""
+    path = task.settings.train_file
+    assert path is not None
+    # The record identifies the table by its content, not only by its path.
+    digest = data_checksum(path)
+    given = {name: getattr(task.settings, name) for name in SETTINGS}
+    settings = {name: value for name, value in given.items() if value is not None}
+    found = {}
+    for part, rows in parts.items():
+        text = Selection(path, digest, rows, settings).text
+        name = f"{task.name}.{part}{SUFFIX}"
+        # Named by content, so that processes and runs with the same choice share one file.
+        key = hashlib.sha256(os.fsencode(f"{name}\n{text}")).hexdigest()[:32]
+        found[part] = Cache.of_anyone().file(
+            key, name, f"the rows of {task.name}", partial(write_text, text=text)
+        )
+    counted = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
+    logger.info("%s: chosen from %s: %s rows", task.name, path.name, counted)
+    return found

@@ -1,0 +1,288 @@
+"""The setting `stages`: consecutive parts of a run as separate runs, all resolved and checked in advance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palm.config import yaml_text
+from palm.config.run import RunConfig, with_tasks
+from palm.config.settings import OF_WHOLE_RUN, marked
+from palm.controller.resolve import edited
+from palm.core.checks import raise_any
+from palm.core.errors import ConfigError, PalmError
+from palm.core.io import write_text
+from palm.core.logging import logger
+from palm.core.registry import did_you_mean
+from palm.parallel.failures import report_missing_ranks
+from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
+from palm.train.build import build, open_data
+from palm.train.callbacks import Callback
+from palm.train.checkpoint import save_checkpoint
+from palm.train.events import Completed, Ended, Evaluated, Event, Started
+from palm.train.folder import RunFolder
+from palm.train.loop import Training
+from palm.train.model_paths import CONFIGURATION, STAGE_WEIGHTS, STAGES
+from palm.train.planning import StepPlan
+from palm.train.result import TrainingResult
+from palm.train.staged_directory import StagedDirectory
+
+PRETRAINED = "pretrained"
+"""Value of a stage's `start_from` for the weights that the whole run starts from."""
+
+OWN = ("name", "tasks", "start_from", "reset")
+"""Keys of a stage that are not ordinary settings."""
+
+NAME = re.compile(r"\w[\w.+-]{0,80}")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run.
+
+    Args:
+        label: its number and name; also the name of its folder.
+        run: its configuration.
+        source: the label of the stage whose weights it starts from; None if its settings give the weights.
+    """
+
+    label: str
+    run: RunConfig
+    source: str | None = None
+
+    def described(self) -> dict[str, Any]:
+        """Return everything that its weights depend on, except the data."""
+        own = self.run.described()
+        if self.source is not None:
+            own["start_from"] = self.source  # the path does not matter
+        return own
+
+
+def stages_of(run: RunConfig, has_given_tasks: bool = False) -> list[Stage]:
+    """Return the stages of a run, if any.
+
+    Args:
+        run: the run.
+        has_given_tasks: True if tasks were built in Python.
+
+    Raises:
+        ConfigError: the problems of all stages, in one report.
+    """
+    entries = run.settings.stages
+    if entries is None:
+        return []
+    place = run.placed("stages")
+    problems = [f"{place}: {line}" for line in _general_problems(run, has_given_tasks)]
+    names = [task.name for task in run.tasks]
+    found: list[Stage] = []
+    for number, entry in enumerate(entries, start=1):
+        tasks, name = _tasks_and_name(entry, names)
+        label = f"{number}-{name}"
+        wrong = list(_stage_problems(run, entry, name, tasks, found))
+        if not wrong:
+            try:
+                found.append(_stage(run, entry, label, tasks, found))
+                build(found[-1].run)  # only to find problems
+            except ConfigError as error:
+                wrong = error.problems
+        problems += [f"{place}: stage {label}: {line}" for line in wrong]
+    trained = {task for stage in found for task in stage.run.targets}
+    if not problems and (left := [task for task in run.targets if task not in trained]):
+        problems.append(
+            f"{place}: no stage trains {', '.join(left)}; leave it out of task_instance, or add one"
+        )
+    raise_any(problems)
+    return found
+
+
+def _general_problems(run: RunConfig, has_given_tasks: bool) -> Iterator[str]:
+    """List problems of a configuration that do not allow stages at all."""
+    if not run.settings.stages:
+        yield "is empty; give a list of mappings, or leave it out"
+    if has_given_tasks:
+        yield "not supported with tasks built in Python; configure them in YAML"
+    for setting in ("private_layers", "lora"):
+        if own := [task.name for task in run.tasks if getattr(task.settings, setting)]:
+            yield (
+                f"not supported with {setting} of {', '.join(own)}, because all tasks of a stage "
+                "pass on one encoder; leave one of them out"
+            )
+    if run.settings.resume not in (None, "auto"):
+        yield "a run in stages resumes from the newest checkpoint of its stage; set resume: auto"
+
+
+def _tasks_and_name(entry: Mapping[str, Any], known: Sequence[str]) -> tuple[Any, str]:
+    """Return the tasks of a stage (default: all), unchecked, and its name (default: their names)."""
+    tasks = entry.get("tasks", known)
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    named = tasks if isinstance(tasks, list) else [tasks]
+    return tasks, str(entry.get("name") or ("all" if tasks == known else "+".join(map(str, named))))
+
+
+def _stage_problems(
+    run: RunConfig, entry: Mapping[str, Any], name: str, tasks: Any, before: Sequence[Stage]
+) -> Iterator[str]:
+    """List problems of a stage's name, tasks and names of settings; its values are checked later."""
+    known = [task.name for task in run.tasks]
+    if not NAME.fullmatch(name):
+        yield f"name should consist of letters, digits, '_', '-', '+' and '.', not {name!r}"
+    if "name" in entry and _label(name, before) is not None:
+        yield f"name {name!r} is used by an earlier stage; choose another"
+    if not isinstance(tasks, list) or not tasks:
+        yield f"tasks should be a list of names, not {tasks!r}"
+    else:
+        for task in tasks:
+            if task not in known or tasks.count(task) > 1:
+                hint = did_you_mean(str(task), known) or f"; known: {', '.join(known)}"
+                yield f"tasks names {task!r}{' twice' if task in known else hint}"
+    encoder = (setting for setting in run.backbone.settings if "dropout" not in setting)
+    for setting in {*marked(OF_WHOLE_RUN), *encoder} & entry.keys():
+        yield f"{setting} is a setting of the whole run; write it outside of stages"
+
+
+def _label(name: Any, stages: Sequence[Stage]) -> str | None:
+    """Return the label of the latest stage with this name or label."""
+    labels = [stage.label for stage in stages]
+    return next((each for each in reversed(labels) if name in (each, each.partition("-")[2])), None)
+
+
+def _stage(
+    run: RunConfig, entry: Mapping[str, Any], label: str, tasks: Sequence[str], before: Sequence[Stage]
+) -> Stage:
+    """Return a stage that has no problems so far."""
+    assert run.settings.save_path is not None
+    folder = run.settings.save_path / STAGES
+    changes = {name: value for name, value in entry.items() if name not in OWN}
+    changes |= {
+        "stages": None,
+        "effort": None,
+        "save_path": folder / label,
+        "resume": None,
+        "overwrite": None,
+    }
+    of_stage = with_tasks(run, tasks)
+    if not of_stage.targets:
+        changes.setdefault("target_tag", [1] * len(tasks))  # epochs are counted for a target
+    source, start = _starting_weights(entry.get("start_from"), run, before, folder)
+    if "reset" in entry:
+        start["reset"] = entry["reset"]
+    return Stage(label, edited(of_stage, {**changes, **start}), source)
+
+
+def _starting_weights(
+    given: Any, run: RunConfig, before: Sequence[Stage], folder: Path
+) -> tuple[str | None, dict[str, Any]]:
+    """Return the stage whose weights a stage starts from, or None, and the settings for it.
+
+    Raises:
+        ConfigError: there is neither such a stage nor such a folder.
+    """
+    if given == PRETRAINED or (given is None and not before):
+        return None, {}
+    label = before[-1].label if given is None else _label(given, before)
+    if label is not None:
+        return label, {"start_from": folder / label / STAGE_WEIGHTS, "reset": None}
+    path = run.base / Path(str(given)).expanduser()
+    if not path.is_dir():
+        names = [PRETRAINED, *(stage.label.partition("-")[2] for stage in before)]
+        raise ConfigError(
+            f"start_from: no earlier stage and no folder is called {str(given)!r}"
+            f"{did_you_mean(str(given), names)}"
+        )
+    return None, {"start_from": path.absolute(), "reset": None}
+
+
+def absolute_stages(run: RunConfig, stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    """Return the setting `stages` with absolute paths."""
+    names = {PRETRAINED, *(part for s in stages for part in (s.label, s.label.partition("-")[2]))}
+    return [
+        {**entry, "start_from": str((run.base / Path(given).expanduser()).absolute())}
+        if (given := entry.get("start_from")) is not None and given not in names
+        else dict(entry)
+        for entry in run.settings.stages or ()
+    ]
+
+
+def steps_of(
+    stages: Sequence[Stage], devices: int | None = None, place: str = "stages"
+) -> dict[str, StepPlan]:
+    """Return stage -> the plan of its steps; reads the data of all stages.
+
+    Args:
+        stages: the stages of a run.
+        devices: as in `open_data`.
+        place: the place of the setting, for messages.
+
+    Raises:
+        PalmError: data cannot be used.
+    """
+    plans = {}
+    for stage in stages:
+        try:
+            _, plans[stage.label] = open_data(stage.run, build(stage.run), devices)
+        except PalmError as error:
+            error.args = (f"{place}: stage {stage.label}: {error}",)
+            raise
+    return plans
+
+
+Train = Callable[[RunConfig, Sequence[Callback]], TrainingResult]
+"""Trains a run with callbacks."""
+
+
+class _StageCallback:
+    """Saves the stage's weights when it is complete, and updates the history of all stages."""
+
+    training: Training
+
+    def __init__(self, directory: StagedDirectory, stage: str) -> None:
+        self.directory = directory
+        self.stage = stage
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.training = event.training
+        if isinstance(event, Completed):  # before the run is recorded as finished
+            save_checkpoint(self.training, self.directory.weights(self.stage), resumable=False)
+        if isinstance(event, (Started, Evaluated, Ended)) and is_main_process():
+            self.directory.write_history()
+
+
+def train_stages(
+    run: RunConfig, folder: RunFolder, stages: Sequence[Stage], train: Train, callbacks: Sequence[Callback]
+) -> TrainingResult:
+    """Train all stages that are not done, one after the other.
+
+    Args:
+        run: the whole run.
+        folder: the folder of the whole run.
+        stages: resolved and checked.
+        train: trains a stage.
+        callbacks: called with every event of every stage.
+    """
+    directory = StagedDirectory(folder, {stage.label: stage.described() for stage in stages})
+    restarted = lost_a_process()
+    # If several stages train a target, its model is from the last of them.
+    last = {task.name: stage.label for stage in stages for task in stage.run.tasks}
+    with folder.locked() if is_main_process() else nullcontext():
+        broadcast(lambda: directory.open(launch_id(), restarted))
+        if is_main_process():
+            document = run.to_dict()
+            write_text(directory.path / CONFIGURATION, yaml_text(document, run.origins_of(document)))
+        for number, stage in enumerate(stages, start=1):
+            is_done = broadcast(lambda label=stage.label: directory.is_done(label))  # type: ignore[misc]
+            logger.info("stage %d of %d, %s%s", number, len(stages), stage.label, ": done before" * is_done)
+            if not is_done:
+                own = _StageCallback(directory, stage.label)
+                if train(stage.run.with_settings(resume="auto"), [*callbacks, own]).is_interrupted:
+                    break
+            if is_main_process():
+                later = {task for each in stages[number:] for task in each.run.targets}
+                directory.publish(stage.label, [task for task in stage.run.targets if task not in later])
+            with report_missing_ranks(f"after stage {stage.label}"):
+                barrier()
+        return broadcast(lambda: directory.result(last))
