@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,7 @@ from palm.core.errors import ConfigError, StorageError
 from palm.train.events import Ended, Event, Started
 from palm.train.loggers import LOGGERS, logger_problems
 from palm.train.loggers.base import Logger
+from palm.train.loggers.trackio import Wandb
 from palm.train.loop import Step
 
 
@@ -173,3 +178,45 @@ def test_a_logger_that_is_not_there_is_named_with_the_way_to_get_it(
     assert "loggers: " in problem
     assert "'no_such_package'" in problem
     assert problem.endswith("pip install 'palm-torch[tensorboard]'")
+
+
+@needs("mlflow")
+def test_a_run_in_a_folder_with_a_quote_continues_in_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "it's mine"
+    folder.mkdir()
+    with pytest.raises(RuntimeError, match="broken"):
+        controller(folder, loggers=["mlflow"]).train(callbacks=[Breaks(12)])
+    controller(folder, loggers=["mlflow"], resume="auto").train()
+    client = MlflowClient(f"sqlite:///{folder / 'out' / 'mlflow' / 'mlflow.db'}")
+    assert len(client.search_runs([client.get_experiment_by_name("palm").experiment_id])) == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("key", "mode"), [(None, "offline"), ("secret", None)])
+def test_wandb_is_online_with_a_login_and_resumes_under_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, mode: str | None
+) -> None:
+    for name in ("WANDB_DIR", "WANDB_MODE", "WANDB_PROJECT"):
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
+    begun: list[tuple[str | None, str]] = []
+
+    def init(**settings: Any) -> SimpleNamespace:
+        begun.append((settings["id"], settings["resume"]))
+        return SimpleNamespace(id="run7")
+
+    package = SimpleNamespace(
+        api=SimpleNamespace(api_key=key), init=init, log=lambda *_, **__: None, finish=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "wandb", package)
+    for step in (0, 12):
+        logger = Wandb("wandb", tmp_path)
+        logger(Started(SimpleNamespace(step=step)))  # type: ignore[arg-type]
+        logger(Ended(step, "finished"))
+    assert begun == [(None, "allow"), ("run7", "allow")]
+    assert os.environ.get("WANDB_MODE") == mode
