@@ -19,7 +19,6 @@ from palm.check.result import SEVERITIES, Check, Problem, Section
 from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
 from palm.controller.stages import steps_of
-from palm.controller.startup import read_run
 from palm.core.checks import raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
 from palm.core.limits import explain_limits
@@ -67,22 +66,19 @@ def check(
     name = str(config) if isinstance(config, (str, Path)) else "configuration"
     with only_collected() as warned:
         try:
-            devices = _num_devices(config, task_dir, argv, needs_tasks=not tasks)
-            # With several devices, a Controller would start this program again for each of them.
-            words = [*argv, "--num_devices", "1"]
-            controller = Controller(config, task_dir, argv=words, tasks=tasks)
+            controller = Controller(config, task_dir, argv=argv, tasks=tasks)
         except PalmError as error:
             lines = error.problems if isinstance(error, ConfigError) else [str(error)]
             problems = [Problem("error", "configuration", "", line) for line in lines]
             return Check(name, problems, seconds=time.perf_counter() - began)
         # Before the data is checked, because memory for that is not part of the run.
-        found = _check_run(name, controller, devices, measure)
+        found = _check_run(name, controller, measure)
         smaller: list[str] = []
         while find_batch_size and _is_too_large(found) and (smaller := _halve_batches(controller)):
             gc.collect()  # frees the model of the previous attempt
             torch.cuda.empty_cache()
-            controller = Controller(config, task_dir, argv=[*words, *smaller], tasks=tasks)
-            found = _check_run(name, controller, devices, measure=True)
+            controller = Controller(config, task_dir, argv=[*argv, *smaller], tasks=tasks)
+            found = _check_run(name, controller, measure=True)
         problems = list(found.problems)
         if smaller and not _is_too_large(found):
             finding = "the fullest batches do not fit into the memory of the device; smaller ones do"
@@ -119,17 +115,10 @@ def _merge_problems(
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
-def _num_devices(
-    config: str | Path | Mapping[str, Any], task_dir: str | Path, argv: Sequence[str], needs_tasks: bool
-) -> int:
-    """Return the number of devices that the run would use."""
-    settings = read_run(config, task_dir, argv, for_train=True, needs_tasks=needs_tasks).settings
-    return count_devices(device_of(settings.use_gpu, settings.device), settings.num_devices)
-
-
-def _check_run(name: str, controller: Controller, devices: int, measure: bool) -> Check:
+def _check_run(name: str, controller: Controller, measure: bool) -> Check:
     """Build and plan the run, check its folder, and perhaps measure it."""
     settings = controller.run.settings
+    devices = count_devices(device_of(settings.use_gpu, settings.device), settings.num_devices)
     found = Check(name, [])
     try:
         training = controller.training(devices)

@@ -175,13 +175,11 @@ class TrainerBase(Assembly):
     ) -> TrainingResult:
         """Train until every target has had its steps.
 
-        With `set_saver`, `history.jsonl`, the best model of every target with dev data
-        (`<task>/best_model`) and files of loggers are also written to its `save_path`.
+        With `set_saver`, the history, best models and files of loggers are written to its `save_path`.
 
         Args:
             print_steps: number of steps between log lines.
-            dev_file: data with labels to evaluate on during training; for several tasks, task -> file.
-            metrics: names of metrics; for several tasks, task -> names; by default those of the heads.
+            dev_file, metrics: those of the task; for several tasks, task -> value.
             eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: settings.
             progress, loggers: settings.
             callbacks: called with every event of the run, see `palm.train.events`.
@@ -200,26 +198,29 @@ class TrainerBase(Assembly):
         run, evaluator = self._evaluated(dev_file, metrics)
         if early_stopping_patience > 0 and evaluator is None:
             raise ConfigError("early_stopping_patience needs a dev_file")
-        folder = self._save_path
         given = CallbackSettings(
             every=print_steps,
             progress=progress,
-            heading=self._heading,
-            with_epochs=False,
-            folder=folder,
             loggers=loggers,
             callbacks=[*callbacks, self._log_finish],
             evaluator=evaluator,
             patience=early_stopping_patience,
             stop_by=early_stopping_by,
-            checkpoints=self._saver,
-            resume_advice=self._resume_hint,
             resumed_from=resumed_from,
         )
+        folder = self._save_path
         with nullcontext() if folder is None or not is_main_process() else only_run_in(folder):
             return self._train(run, given)
 
     def _train(self, run: Training, given: CallbackSettings) -> TrainingResult:
+        given = replace(
+            given,
+            heading=self._heading,
+            with_epochs=False,
+            folder=self._save_path,
+            checkpoints=self._saver,
+            resume_advice=self._resume_hint,
+        )
         if run.step and all(task.done for task in run.tasks if task.is_target):
             logger.warning(
                 "%s: training has finished; to train from scratch, call build_forward and fit_reader",

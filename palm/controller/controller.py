@@ -155,10 +155,13 @@ class Controller:
             return train_stages(
                 self.run, directory, self.stages, lambda run, more: Controller(run).train(more), callbacks
             )
-        settings = self.run.settings
-        own = callbacks_of(settings.callbacks, self.run.placed("callbacks"))
+        own = callbacks_of(self.run.settings.callbacks, self.run.placed("callbacks"))
         place = self.run.placed("loggers")
-        raise_any(f"{place}: {line}" for line in logger_problems(settings.loggers or ()))
+        raise_any(f"{place}: {line}" for line in logger_problems(self.run.settings.loggers or ()))
+        return self._train(directory, [*own, *callbacks])
+
+    def _train(self, directory: RunFolder, callbacks: Sequence[Callback]) -> TrainingResult:
+        """Train in a folder, or return the result of the run that is finished there already."""
         # A collective of all ranks, so it comes before work that only rank 0 does.
         restarted = lost_a_process()
         with (
@@ -174,30 +177,33 @@ class Controller:
             if is_main_process():
                 directory.begin(*identified, launch_id())
                 self._write_settings(directory.path)
-            given = CallbackSettings(
-                every=settings.print_every_n_steps,
-                progress=settings.progress,
-                folder=directory.path,
-                configuration=self.run.to_dict(),
-                loggers=settings.loggers or (),
-                callbacks=[*own, *callbacks],
+            given = replace(
+                self._callback_settings(directory, training, start),
+                callbacks=callbacks,
                 evaluator=evaluator,
-                patience=settings.early_stopping_patience,
-                stop_by=settings.early_stopping_by,
-                targets_every=settings.save_infermodel_every_n_steps,
-                keep=settings.keep_last_n,
-                checkpoints=checkpoint_saver(
-                    training,
-                    directory.path,
-                    settings.save_every_n_steps,
-                    settings.keep_last_n,
-                    start.run_id,
-                ),
-                resume_advice=directory.resume_advice,
-                resumed_from=start.checkpoint,
                 warned=warned,
             )
             return self._run(training, directory, given)
+
+    def _callback_settings(
+        self, directory: RunFolder, training: Training, start: RunStart
+    ) -> CallbackSettings:
+        settings = self.run.settings
+        every = settings.save_every_n_steps
+        return CallbackSettings(
+            every=settings.print_every_n_steps,
+            progress=settings.progress,
+            folder=directory.path,
+            configuration=self.run.to_dict(),
+            loggers=settings.loggers or (),
+            patience=settings.early_stopping_patience,
+            stop_by=settings.early_stopping_by,
+            targets_every=settings.save_infermodel_every_n_steps,
+            keep=settings.keep_last_n,
+            checkpoints=checkpoint_saver(training, directory.path, every, settings.keep_last_n, start.run_id),
+            resume_advice=directory.resume_advice,
+            resumed_from=start.checkpoint,
+        )
 
     def _restored(self, training: Training, begin: RunStart) -> Evaluator | None:
         """Load the checkpoint, if any, and return the evaluator, if there is dev data."""

@@ -116,11 +116,8 @@ class InferenceModel(TaskModel):
         raise_any(path_problems(path=path, directory=directory))
         file = Path(path)
         target = Path(directory)
-        check_output_name(target)
-        is_table = is_table_name(target) and not target.is_dir()
+        is_table = _checked_table(file, target)
         folder = target.parent if is_table else target
-        for name in [target.name] if is_table else PREDICTION_FILES:
-            check_not_read(folder / name, sources_of(file))
         # Now, because another file may take its name while this one is read.
         digest = data_checksum(file, "blake2b") if is_main_process() else ""
         log = PredictionLog(folder, partial(self._about, digest), task_model.CHUNK_EXAMPLES)
@@ -201,3 +198,13 @@ class InferenceModel(TaskModel):
                 return write_table(records, target, self.reader, source, examples)
 
         return self.score(encoded(self.reader, self.reader.read_gold(source)), names, write=write)
+
+
+def _checked_table(file: Path, target: Path) -> bool:
+    """Return True if the output is a table, after checking that it does not replace the input."""
+    check_output_name(target)
+    is_table = is_table_name(target) and not target.is_dir()
+    folder = target.parent if is_table else target
+    for name in [target.name] if is_table else PREDICTION_FILES:
+        check_not_read(folder / name, sources_of(file))
+    return is_table

@@ -14,6 +14,7 @@ from torch import nn
 from palm.backbone import BACKBONES
 from palm.config.config import located
 from palm.config.run import ComponentConfig, RunConfig, TaskConfig
+from palm.config.settings import RunSettings
 from palm.core.checks import raise_any
 from palm.core.errors import ConfigError, PalmError, Problem
 from palm.core.logging import logger
@@ -246,14 +247,7 @@ def start(
             task.stream.group_by_length()
     model = MultiTaskModel(parts.backbone, parts.tasks, own_layers=parts.own_layers)
     model.to(device)
-    if device.type == "cpu":
-        keep_freed_memory()
-        logger.info("CPU threads: %d; while they wait: %s.", torch.get_num_threads(), waiting())
-    chosen = choice(settings.precision, device)
-    model.precision = chosen.precision
-    logger.info("Computing in %s on %s (%s).", chosen.precision, device.type, chosen.reason)
-    if settings.activation_checkpointing:
-        parts.backbone.checkpoint_activations()
+    _prepare(model, settings, device)
     # FSDP replaces parameters, so the replica is built before everything that refers to them.
     replica = Replica(model, settings.parallel)
     optimizer = build_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
@@ -271,6 +265,18 @@ def start(
         optimizer=optimizer,
         ema=ema,
     )
+
+
+def _prepare(model: MultiTaskModel, settings: RunSettings, device: torch.device) -> None:
+    """Set the precision of a model and the way in which it uses memory."""
+    if device.type == "cpu":
+        keep_freed_memory()
+        logger.info("CPU threads: %d; while they wait: %s.", torch.get_num_threads(), waiting())
+    chosen = choice(settings.precision, device)
+    model.precision = chosen.precision
+    logger.info("Computing in %s on %s (%s).", chosen.precision, device.type, chosen.reason)
+    if settings.activation_checkpointing:
+        model.backbone.checkpoint_activations()
 
 
 def build_optimizer(

@@ -50,12 +50,11 @@ def compare(
 ) -> Outcome:
     """Train every target alone, all tasks together, and all but each auxiliary; find which tasks help.
 
-    Every run is a process with its own folder. The same call resumes a killed comparison, and with more seeds
-    adds the missing runs. The result is also written to `compare.json`, `compare.txt` and `compare.csv`.
+    The same call resumes a killed comparison, and with more seeds adds the missing runs. The result is also
+    written to `compare.json`, `compare.txt` and `compare.csv`.
 
     Args:
-        config: the global YAML file, or the same settings as a mapping.
-        task_dir: the folder of the task files.
+        config, task_dir, argv: as for `palm.Controller`.
         seeds: number of runs of every variant, at least 2; seeds count up from `random_seed`.
         test: target -> the file with labels to compare it on; by default its `dev_file`.
         model: the model to score, `best` on dev data or `last`. By default `best` if all targets have a test
@@ -67,45 +66,47 @@ def compare(
         also: name -> settings of another variant with all tasks.
         tune: setting -> values. Every way is trained with all combinations, and compared with the one that
             is best on its dev data.
-        argv: command-line arguments that override settings.
 
     Raises:
-        ConfigError: the configuration has errors; all of them in one report.
-        StorageError: the folder contains another comparison; with the differences.
-        PalmError: a run failed; finished runs are kept.
+        PalmError: the configuration has errors, the folder contains another comparison, or a run failed.
     """
     show_on_console()
-    raise_any(
-        [
-            *count_problems(2, seeds=seeds),
-            *choice_problems(("best", "last"), model=model or "best"),
-        ]
-    )
+    problems = count_problems(2, seeds=seeds)
+    raise_any([*problems, *choice_problems(("best", "last"), model=model or "best")])
     source = Source(config, task_dir, argv)
-
-    def setup_at(values: Mapping[str, Any]) -> Setup:
-        # Stages of the configuration already are a variant.
-        others = {
-            name: source.edited({"stages": None, **changes, **values})
-            for name, changes in (also or {}).items()
-        }
-        return setup_of(source.edited(values), test or {}, model, others)
-
-    setup = setup_at({})
     points = grid_points(space_of(tune)) if tune else []
+    setup, *setups = [_setup_at(source, values, test, model, also) for values in ({}, *points)]
     raise_any(_tuning_problems(setup, tune) if tune else ())
-    setups = list(map(setup_at, points)) or [setup]
     set_verbosity(setup.settings.quiet, setup.settings.verbose)
     with only_run_in(folder := folder_of(setup.run.folder, "compare", output)):
         grid = Grid(folder, setup.data(), keep_models)
         pool = source.pool(grid, "compare", workers, setup.settings)
-        found = _compared(setup, setups, points, pool, seeds, overwrite)
-        write_json(folder / COMPARE_JSON, found.as_json())
-        write_text(folder / COMPARE_TEXT, f"{found}\n")
-        table = io.StringIO()
-        csv.writer(table, lineterminator="\n").writerows(found.rows())
-        write_text(folder / COMPARE_TABLE, table.getvalue())
+        found = _compared(setup, setups or [setup], points, pool, seeds, overwrite)
+        _write(folder, found)
         return found
+
+
+def _setup_at(
+    source: Source,
+    values: Mapping[str, Any],
+    test: Mapping[str, str | Path] | None,
+    model: str | None,
+    also: Mapping[str, Mapping[str, Any]] | None,
+) -> Setup:
+    """Return the setup with some settings changed."""
+    # Stages of the configuration already are a variant.
+    others = {
+        name: source.edited({"stages": None, **changes, **values}) for name, changes in (also or {}).items()
+    }
+    return setup_of(source.edited(values), test or {}, model, others)
+
+
+def _write(folder: Path, found: Outcome) -> None:
+    write_json(folder / COMPARE_JSON, found.as_json())
+    write_text(folder / COMPARE_TEXT, f"{found}\n")
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(found.rows())
+    write_text(folder / COMPARE_TABLE, table.getvalue())
 
 
 def _tuning_problems(setup: Setup, tune: Mapping[str, Any]) -> Iterator[str]:
