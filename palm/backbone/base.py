@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import nn
 
 from palm.core.component import Component
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
 
@@ -73,11 +73,15 @@ class Backbone(Component, nn.Module):
         Raises:
             ConfigError: if this is not supported, or if no layer would remain shared.
         """
-        raise ConfigError(f"private_layers: not supported by {type(self).__name__}; leave it out")
+        raise ConfigError(
+            Problem(f"private_layers: not supported by {type(self).__name__}; leave it out", "private_layers")
+        )
 
     def with_top(self, top: nn.ModuleDict) -> Backbone:  # noqa: ARG002
         """Return this backbone with its top replaced by the result of `copied_top`; the rest is shared."""
-        raise ConfigError(f"private_layers: not supported by {type(self).__name__}; leave it out")
+        raise ConfigError(
+            Problem(f"private_layers: not supported by {type(self).__name__}; leave it out", "private_layers")
+        )
 
     def checkpoint_activations(self) -> None:
         """Store fewer activations for the backward pass and recompute them there; results stay the same.
@@ -85,7 +89,12 @@ class Backbone(Component, nn.Module):
         Raises:
             ConfigError: if this is not supported.
         """
-        raise ConfigError(f"activation_checkpointing: not supported by {type(self).__name__}; leave it out")
+        raise ConfigError(
+            Problem(
+                f"activation_checkpointing: not supported by {type(self).__name__}; leave it out",
+                "activation_checkpointing",
+            )
+        )
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)

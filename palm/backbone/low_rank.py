@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any, type_problems
+from palm.core.errors import Problem
 from palm.core.numerics.precision import compute_dtype
 from palm.core.registry import did_you_mean
 
@@ -138,22 +139,20 @@ def lora_problems(lora: Any) -> list[str]:
         wanted = "a mapping such as {rank: 8, alpha: 16, targets: [query, value]}"
         return type_problems(Mapping, wanted, lora=lora)
     known = [*DEFAULTS, FROM]
-    unknown = [name for name in lora if name not in known]
-    problems = [f"lora: nothing uses {name!r}{_hint(str(name), known)}" for name in unknown]
+    lines = [f"nothing uses {name!r}{_hint(str(name), known)}" for name in lora if name not in known]
     if others := [name for name in lora if name in DEFAULTS and FROM in lora]:
-        problems.append(f"lora: `from` already defines {', '.join(others)}; leave out one or the other")
+        lines.append(f"`from` already defines {', '.join(others)}; leave out one or the other")
     given = {**DEFAULTS, **lora}
-    problems += [f"lora: {line}" for line in count_problems(rank=given["rank"])]
-    problems += [f"lora: {line}" for line in positive_problems(alpha=given["alpha"])]
+    lines += [*count_problems(rank=given["rank"]), *positive_problems(alpha=given["alpha"])]
     if given["dropout"] != 0:
-        problems.append(
-            f"lora: dropout should be 0, not {given['dropout']!r}, because adapters change weights and have "
+        lines.append(
+            f"dropout should be 0, not {given['dropout']!r}, because adapters change weights and have "
             "no input of their own; for the encoder's dropout, set hidden_dropout_prob"
         )
     targets = given["targets"]
     if not (isinstance(targets, list | tuple) and targets and all(isinstance(t, str) for t in targets)):
-        problems.append(f"lora: targets should be a list of names of linear layers, not {targets!r}")
-    return problems
+        lines.append(f"targets should be a list of names of linear layers, not {targets!r}")
+    return [Problem(f"lora: {line}", "lora") for line in lines]
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
@@ -172,8 +171,11 @@ def new_adapters(backbone: Backbone, lora: Mapping[str, Any], seed: int) -> LowR
     matches = {target: {n for n in layers if f".{n}".endswith(f".{target}")} for target in given["targets"]}
     suffixes = sorted({name.rpartition(".")[2] for name in layers})
     raise_any(
-        f"lora: no linear layer of {type(backbone).__name__} is named {target!r}; there are "
-        f"{', '.join(suffixes)}{did_you_mean(target, suffixes)}"
+        Problem(
+            f"lora: no linear layer of {type(backbone).__name__} is named {target!r}; there are "
+            f"{', '.join(suffixes)}{did_you_mean(target, suffixes)}",
+            "lora",
+        )
         for target, names in matches.items()
         if not names
     )

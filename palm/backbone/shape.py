@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
+from palm.core.errors import Problem
 from palm.core.numerics.layers import activation_problems
 
 
@@ -82,14 +83,20 @@ class Shape:
         problems = count_problems(**counts)
         if not problems and self.hidden_size % self.num_attention_heads:
             problems = [
-                f"num_attention_heads: {self.num_attention_heads} heads cannot share hidden_size "
-                f"{self.hidden_size}; hidden_size must be a multiple of the number of heads"
+                Problem(
+                    f"num_attention_heads: {self.num_attention_heads} heads cannot share hidden_size "
+                    f"{self.hidden_size}; hidden_size must be a multiple of the number of heads",
+                    "num_attention_heads",
+                )
             ]
         pad = self.pad_token_id
         if not problems and pad is not None and not 0 <= pad < self.max_position_embeddings - 1:
             problems.append(
-                f"pad_token_id: {pad!r} leaves no position for any token; it should be 0 or more, and below "
-                f"max_position_embeddings {self.max_position_embeddings!r} - 1"
+                Problem(
+                    f"pad_token_id: {pad!r} leaves no position for any token; it should be 0 or more, and "
+                    f"below max_position_embeddings {self.max_position_embeddings!r} - 1",
+                    "pad_token_id",
+                )
             )
         problems += dropout_problems(
             hidden_dropout_prob=self.hidden_dropout_prob,

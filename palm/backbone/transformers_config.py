@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.core.io import read_object
 
 FAMILIES = {
@@ -97,6 +97,9 @@ def library() -> Any:
         import transformers
     except ImportError as error:
         raise ConfigError(
-            f"backbone: transformers needs the library ({error}); pip install 'palm-torch[hf]'"
+            Problem(
+                f"backbone: transformers needs the library ({error}); pip install 'palm-torch[hf]'",
+                "backbone",
+            )
         ) from None
     return transformers

@@ -267,6 +267,7 @@ class Controller:
         Raises:
             PalmError: the task is unknown, data or a complete model is missing, or metrics do not fit.
         """
+        start_processes(self.run.settings)
         config = self._task(task)
         path = self._data_file(config, "dev_file", dev_file)
         model = self._model(config, inference_model_dir)
@@ -299,6 +300,7 @@ class Controller:
         Returns:
             The predictions, read from their files as needed: records, or for mrc question id -> answer.
         """
+        start_processes(self.run.settings)
         config = self._task(task)
         pred_file = self._data_file(config, "pred_file")
         model = self._model(config, inference_model_dir)
@@ -361,6 +363,8 @@ class Controller:
                 the number of processes.
         """
         raise_any(type_problems((int, NoneType), "a whole number", devices=devices))
+        if devices is None:
+            start_processes(self.run.settings)
         return self._training(devices)
 
     def _training(self, devices: int | None = None, resumes: bool = False) -> Training:

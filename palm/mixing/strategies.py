@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from palm.core.checks import raise_any
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.core.registry import did_you_mean
 from palm.mixing.base import (
     MIXINGS,
@@ -70,9 +70,19 @@ class Temperature(EpochMixing):
         super().__init__(mixing_draws=mixing_draws)
         problems = []
         if not mixing_temperature >= 1:
-            problems.append(f"mixing_temperature should be 1 or more, not {mixing_temperature!r}")
+            problems.append(
+                Problem(
+                    f"mixing_temperature should be 1 or more, not {mixing_temperature!r}",
+                    "mixing_temperature",
+                )
+            )
         if mixing_cap is not None and not mixing_cap >= 1:
-            problems.append(f"mixing_cap should be 1 or more rows, or null for no cap, not {mixing_cap!r}")
+            problems.append(
+                Problem(
+                    f"mixing_cap should be 1 or more rows, or null for no cap, not {mixing_cap!r}",
+                    "mixing_cap",
+                )
+            )
         raise_any(problems)
         self.exponent = 1 / mixing_temperature
         self.cap = math.inf if mixing_cap is None else mixing_cap
@@ -104,7 +114,9 @@ class Annealed(EpochMixing):
     def __init__(self, mixing_decay: float = 0.8, *, mixing_draws: Draws = "planned") -> None:
         super().__init__(mixing_draws=mixing_draws)
         if not 0 < mixing_decay <= 1:
-            raise ConfigError(f"mixing_decay should be above 0 and at most 1, not {mixing_decay!r}")
+            raise ConfigError(
+                Problem(f"mixing_decay should be above 0 and at most 1, not {mixing_decay!r}", "mixing_decay")
+            )
         self.decay = mixing_decay
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
@@ -119,11 +131,16 @@ class Annealed(EpochMixing):
         epochs = plan_steps(num_epochs, main.mix_ratio, main.steps_per_epoch) / main.steps_per_epoch
         if epochs <= 1:
             raise ConfigError(
-                "mixing: annealed changes with every epoch of the main task; set num_epochs above 1"
+                Problem(
+                    "mixing: annealed changes with every epoch of the main task; set num_epochs above 1",
+                    "mixing",
+                )
             )
         if tasks[reference] is not main:
             raise ConfigError(
-                f"mixing: annealed counts epochs of {main.name!r}; set sampling_reference to it"
+                Problem(
+                    f"mixing: annealed counts epochs of {main.name!r}; set sampling_reference to it", "mixing"
+                )
             )
         return self._average(tasks, reference, epochs, math.ceil(epochs))
 
@@ -208,7 +225,9 @@ class DevScore(Mixing):
     ) -> None:
         super().__init__(mixing_draws=mixing_draws)
         if not 0 < mixing_floor <= 1:
-            raise ConfigError(f"mixing_floor should be above 0 and at most 1, not {mixing_floor!r}")
+            raise ConfigError(
+                Problem(f"mixing_floor should be above 0 and at most 1, not {mixing_floor!r}", "mixing_floor")
+            )
         self.references = dict(mixing_references or {})
         self.floor = mixing_floor
 
@@ -233,7 +252,10 @@ class DevScore(Mixing):
         known = [task.name for task in tasks]
         if unknown := [name for name in self.references if name not in known]:
             raise ConfigError(
-                f"mixing_references: no task is called {name!r}{did_you_mean(name, known)}"
+                Problem(
+                    f"mixing_references: no task is called {name!r}{did_you_mean(name, known)}",
+                    "mixing_references",
+                )
                 for name in unknown
             )
         return super().planned_shares(tasks, reference, num_epochs)

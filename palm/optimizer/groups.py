@@ -11,7 +11,7 @@ from torch import nn
 
 from palm.core.checks import positive_problems, raise_any
 from palm.core.component import Component
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.core.registry import did_you_mean
 from palm.optimizer.base import LayerNames
 
@@ -47,7 +47,11 @@ class ParameterGroups(Component):
         given = {name: rate for name, rate in rates.items() if rate is not None}
         problems = positive_problems("above 0; use freeze for parameters that should not be trained", **given)
         if isinstance(freeze, int) and not freeze >= 1:
-            problems.append(f"freeze should be embeddings, backbone or a number of layers, not {freeze!r}")
+            problems.append(
+                Problem(
+                    f"freeze should be embeddings, backbone or a number of layers, not {freeze!r}", "freeze"
+                )
+            )
         raise_any(problems)
 
     def frozen(self, names: Iterable[str], layers: Callable[[], LayerNames]) -> set[str]:
@@ -69,7 +73,7 @@ class ParameterGroups(Component):
         count = 0 if self.freeze == "embeddings" else self.freeze
         assert isinstance(count, int)
         if count >= len(stages):
-            raise ConfigError(f"freeze: there are {len(stages) - 1} layers, not {count}")
+            raise ConfigError(Problem(f"freeze: there are {len(stages) - 1} layers, not {count}", "freeze"))
         return {name for stage in stages[: count + 1] for name in stage}
 
     def apply(
@@ -116,8 +120,11 @@ class ParameterGroups(Component):
     def _check_patterns(self, names: Sequence[str]) -> None:
         """Refuse patterns that match no trainable parameter."""
         raise_any(
-            f"parameter_learning_rates: {pattern!r} matches no trainable parameter"
-            f"{did_you_mean(pattern, names) or f'; an example of a name is {names[-1]!r}'}"
+            Problem(
+                f"parameter_learning_rates: {pattern!r} matches no trainable parameter"
+                f"{did_you_mean(pattern, names) or f'; an example of a name is {names[-1]!r}'}",
+                "parameter_learning_rates",
+            )
             for pattern in self.patterns
             if not any(fnmatchcase(name, pattern) for name in names)
         )

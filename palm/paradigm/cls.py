@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
 
@@ -51,7 +51,12 @@ class Classify(ClassHead):
             abstain_below=abstain_below,
         )
         if soft_labels and focal_gamma:
-            raise ConfigError("focal_gamma needs a single true label; set either focal_gamma or soft_labels")
+            raise ConfigError(
+                Problem(
+                    "focal_gamma needs a single true label; set either focal_gamma or soft_labels",
+                    "focal_gamma",
+                )
+            )
         if soft_labels:
             self.target = "label_probs"
             self.targets_attr = {"label_probs": self.outputs_attr["probs"]}

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, positive_problems, raise_any
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
@@ -76,8 +76,11 @@ class Match(ClassHead):
         if self.is_pairwise:
             if not self.class_loss.is_plain or calibrate or abstain_below is not None:
                 raise ConfigError(
-                    "learning_strategy: pairwise has no labels; leave out class_weights, label_smoothing, "
-                    "focal_gamma, r_drop, calibrate and abstain_below"
+                    Problem(
+                        "learning_strategy: pairwise has no labels; leave out class_weights, "
+                        "label_smoothing, focal_gamma, r_drop, calibrate and abstain_below",
+                        "learning_strategy",
+                    )
                 )
             self.metrics = ("pair_accuracy",)
             self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}

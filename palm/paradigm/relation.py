@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, raise_any
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.span import Biaffine, PairHead, Span
@@ -52,7 +52,12 @@ class Relation(PairHead):
         super().__init__(n_classes, hidden_size, dropout_prob, initializer_range, biaffine_size=biaffine_size)
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if spans == "predicted" and n_span_classes is None:
-            raise ConfigError("n_span_classes is missing; 'spans: predicted' needs the number of span labels")
+            raise ConfigError(
+                Problem(
+                    "n_span_classes is missing; 'spans: predicted' needs the number of span labels",
+                    "n_span_classes",
+                )
+            )
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}
         tables = TensorSpec(("batch", "words", "words", n_classes), torch.float)

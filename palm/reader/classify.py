@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from palm.config import FilePath
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.reader.base import READERS
 from palm.reader.table import TextReader
 from palm.reader.tables.files import TableFormat
@@ -54,6 +54,11 @@ class ClassifyReader(TextReader):
     ) -> None:
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         if missing_labels and label_type != "class":
-            raise ConfigError(f"missing_labels: a {label_type} label cannot be missing; set it to False")
+            raise ConfigError(
+                Problem(
+                    f"missing_labels: a {label_type} label cannot be missing; set it to False",
+                    "missing_labels",
+                )
+            )
         self.missing_labels = missing_labels
         self.use_labels(labels_of(label_type, n_classes, label_map))

@@ -11,7 +11,7 @@ import torch
 
 from palm.config import FilePath
 from palm.core.checks import choice_problems, raise_any
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.rows.rows import Ints, Rows
@@ -92,7 +92,11 @@ class MatchReader(TextReader):
             self.use_labels(labels)
             return
         if label_type != "class":
-            raise ConfigError("label_type: pairwise training has no labels; remove it, or set pointwise")
+            raise ConfigError(
+                Problem(
+                    "label_type: pairwise training has no labels; remove it, or set pointwise", "label_type"
+                )
+            )
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
         self.gold_names = ("is_right",)
 

@@ -11,7 +11,7 @@ import torch
 
 from palm.config import FilePath
 from palm.core.checks import choice_problems, raise_any
-from palm.core.errors import ConfigError, DataError
+from palm.core.errors import ConfigError, DataError, Problem
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
@@ -87,7 +87,11 @@ class RelationReader(SpanReader):
         )
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if span_label_map is None:
-            raise ConfigError("span_label_map is missing; set it to a mapping from span label to id")
+            raise ConfigError(
+                Problem(
+                    "span_label_map is missing; set it to a mapping from span label to id", "span_label_map"
+                )
+            )
         self.span_labels = Labels(n_span_classes, span_label_map)
         self.spans_given = spans == "given"
         self.num_labels = self.labels.count

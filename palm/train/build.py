@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType
@@ -68,7 +67,7 @@ def build(run: RunConfig, given: Mapping[str, Task] = MappingProxyType({})) -> C
     if len(tasks) == len(run.tasks):  # otherwise the missing ones are reported already
         weighing = None if run.balance is None else run.balance.name
         # Not only if nothing else is wrong, since the package of the balance may be missing as well.
-        builder.add(step_problems(run.settings.tasks_per_step, weighing, tasks))
+        builder.add(step_problems(run.settings.tasks_per_step, weighing, tasks), once=False)
         if run.settings.parallel == "fsdp" and (
             own := [task.name for task in tasks if task.lora is not None]
         ):
@@ -89,22 +88,18 @@ class _Builder:
         self.problems: list[str] = []
         self._known: set[tuple[str, str]] = set()
 
-    def add(self, lines: Iterable[str], scope: str | None = None) -> None:
+    def add(self, lines: Iterable[str], scope: str | None = None, once: bool = True) -> None:
         """Add problems of the components of a scope."""
         for line in lines:
-            # A component's own message begins with the name of its setting.
-            problem = line if isinstance(line, Problem) else Problem(line, re.match(r"\w*", line)[0])  # type: ignore[index]
-            setting = problem.setting
-            task = problem.task or scope
+            setting, task = (line.setting, line.task or scope) if isinstance(line, Problem) else ("", scope)
             place = self.run.place(setting, task) if setting else None
             title = f"task {task!r}: " if task not in (None, "backbone") else ""
             text = line.removeprefix(title)
             found = located(place, Problem(text, setting), title)
             # Head and encoder may refuse the same setting, which is reported once.
-            if place is not None and (place, setting) in self._known:
-                continue
+            if place is None or (place, setting) not in self._known or not once:
+                self.problems.append(found)
             self._known.add((place or "", setting))
-            self.problems.append(found)
 
     @contextmanager
     def reporting(self, scope: str | None, title: str = "the run") -> Iterator[None]:

@@ -59,7 +59,7 @@ def test_a_second_training_in_the_same_kernel_is_refused_or_says_that_it_starts_
     assert [word for word in ("resume: auto", "overwrite: true") if word not in str(caught.value)] == []
     anew = controller(folder, overwrite=True).train()
     assert (anew.steps, anew.history[0].step) == ({"cls": 10}, 0)
-    assert re.search(r"replacing .*step_3", caplog.text)
+    assert re.search(r"the earlier run was moved to out\.previous", caplog.text)
 
 
 def test_an_interrupted_stage_is_the_last(folder: Path) -> None:

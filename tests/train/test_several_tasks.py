@@ -237,6 +237,6 @@ def test_what_cannot_be_put_together_is_reported(folder: Path) -> None:
         assert list(removed)[-1] in str(caught.value)
         assert str(list(removed.values())[-1]) in str(caught.value) or "dwa_steps" in removed
     trainer = article.program(article.write_files(folder / "article"))
-    trainer._planned["tasks_per_step"] = "all"
+    trainer._settings["tasks_per_step"] = "all"
     with pytest.raises(palm.PalmError, match="get_one_batch"):
         trainer.get_one_batch()

@@ -140,7 +140,8 @@ def test_the_backbones_json_names_neither_code_nor_files(folder: Path) -> None:
     told = {**tiny.BACKBONE, "metrics": ["trojan.Reader"], "dev_file": str(folder / "cls.tsv")}
     (folder / "backbone.json").write_text(json.dumps(told), encoding="utf-8")
     controller = Controller(tiny.config(folder, "cls"), argv=[])
-    assert controller.plan.tasks[0].task.keys().isdisjoint({"metrics", "dev_file"})
+    assert controller.run.tasks[0].settings.metrics is None
+    assert controller.run.tasks[0].settings.dev_file is None
     assert not (folder / "ran").exists()
 
 

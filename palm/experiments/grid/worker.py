@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from palm.controller.controller import Controller
+from palm.controller.startup import start_processes
 from palm.core.directories import is_sealed
 from palm.core.errors import ResourceError, StorageError, TrainingError
 from palm.core.io import locked, make_folder, write_json, write_text
@@ -45,8 +46,9 @@ def work(folder: Path) -> None:
     """Train and score the run of a folder, unless it has a result; `result.json` is written last."""
     if not is_launched():  # otherwise its launcher does so, and ends it
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    # This starts a process for each of several devices, which all come here.
     controller = Controller(folder / CONFIGURATION, argv=[])
+    # All processes come here.
+    start_processes(controller.run.settings)
     # A process whose grid was killed may still be saving.
     lock = locked(folder / ".worker.lock", f"ending the run in {folder}")
     with lock if is_main_process() else nullcontext():

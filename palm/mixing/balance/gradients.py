@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, Problem
 from palm.mixing.balance.base import BALANCES, Balance
 
 
@@ -36,7 +36,11 @@ class GradientBalance(Balance):
             self._weighting = getattr(aggregation, self.weighting)(**self.options)
         except ImportError as error:
             raise ConfigError(
-                f"balance: {type(self).__name__} needs torchjd: pip install 'palm-torch[balance]' ({error})"
+                Problem(
+                    f"balance: {type(self).__name__} needs torchjd: "
+                    f"pip install 'palm-torch[balance]' ({error})",
+                    "balance",
+                )
             ) from None
 
     def of_gradients(self, tasks: Sequence[str], gramian: Tensor, draws: np.random.Generator) -> list[float]:
