@@ -68,7 +68,7 @@ def write_report(
         StorageError: the folder has no history, or `output` cannot be written.
     """
     raise_any(path_problems(run=run))
-    raise_any(["predict should be true or false"] if not isinstance(predict, bool) else [])
+    raise_any([f"predict should be true or false, not {predict!r}"] if not isinstance(predict, bool) else [])
     raise_any(type_problems(Mapping, "a mapping from tasks to files", dev_files=dev_files))
     folder = Path(run)
     file = folder / REPORT_FILE if output is None else Path(output)
