@@ -208,7 +208,7 @@ class TaskSettings:
             they start as copies of the shared ones.
         lora: the task's own low-rank adapters on linear layers of the encoder: a mapping of rank (8),
             alpha (16) and targets ([query, value]), or {from: DIR} for a directory in PEFT's format.
-        where: column of the train_file -> the value, or list of values, that its rows must have.
+        where: column of the train_file -> the value, or list of values, that its rows must have; as text.
         split: parts split off the train_file, `{dev: 0.1, test: 0.1}`, as dev_file and pred_file: random and
             stratified by label, with equal texts in one part; also a `seed`, 1 by default.
         sample: number of its rows to train on, stratified by label.
@@ -235,7 +235,7 @@ class TaskSettings:
     share_rows_with: str | None = None
     private_layers: int = 0
     lora: Mapping[str, Any] | None = None
-    where: dict[str, Any] | None = None
+    where: dict[str, str | list[str]] | None = None
     split: dict[str, float] | None = None
     sample: int | None = None
     sample_per_label: int | None = None

@@ -23,7 +23,7 @@ from palm.core.registry import did_you_mean
 from palm.reader import READERS
 from palm.reader.tables.columns import TARGETS, Columns
 from palm.reader.tables.reading import ignore, raw_rows
-from palm.reader.tables.record import TableRow, cell_text
+from palm.reader.tables.record import cell_text
 from palm.reader.tables.selection import SUFFIX, Numbers, RowKeys, Selection, data_checksum, sample, split
 
 FILES = {"train": "train_file", "dev": "dev_file", "test": "pred_file"}
@@ -127,26 +127,32 @@ def _keys_of(tasks: Sequence[TaskConfig]) -> tuple[Numbers, list[RowKeys]]:
         if not varies:
             _check_columns(settings, names, place)
 
+    wanted = _wanted(settings)
+    missing = {(name, value) for name, values in wanted.items() for value in values}
     numbers = []
     rows = raw_rows(
         path, look_up, ignore, readers[0].table_format(path, tasks[0].reader.settings.get("format"))
     )
     for number, row in enumerate(rows):
-        if _wanted(settings, row):
+        found = {(name, cell_text(row.cells.get(name))) for name in settings.where or {}}
+        missing -= found
+        if all(value in wanted[name] for name, value in found):
             numbers.append(number)
             for reader, own, of_task in zip(readers, columns, keys, strict=True):
                 cells = own.row(row).cells
                 label = next((cells[name] for name in TARGETS if name in cells), None)
                 of_task.add([cells.get(name) for name in reader.split_by], label)
+    for name, value in sorted(missing):
+        raise DataError(f"{path}: where asks for rows with {name} {value!r}, and there are none")
     return np.asarray(numbers, dtype=np.int64), keys
 
 
-def _wanted(settings: TaskSettings, row: TableRow) -> bool:
-    """Check whether a row has the values that `where` asks for."""
-    return all(
-        cell_text(row.cells.get(name)) in map(cell_text, value if isinstance(value, list) else [value])
-        for name, value in (settings.where or {}).items()
-    )
+def _wanted(settings: TaskSettings) -> dict[str, list[str]]:
+    """Return column -> the values that rows must have, as `where` asks."""
+    where = settings.where or {}
+    return {
+        name: [value] if isinstance(value, str) else list(map(str, value)) for name, value in where.items()
+    }
 
 
 def _check_columns(settings: TaskSettings, names: Sequence[str], place: str) -> None:

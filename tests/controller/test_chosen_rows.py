@@ -16,6 +16,7 @@ from palm.check import check
 from palm.check.text import text_of_check
 from palm.cli.starter.project import write_project
 from palm.cli.starter.table_tasks import tasks_in
+from palm.config import yaml_text
 from palm.controller.controller import Controller
 from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader, MRCReader
@@ -366,3 +367,25 @@ def test_rows_that_any_task_takes_for_equal_are_in_one_part() -> None:
     two = keys_of(["1", "2", "2", "3", "4", "5"], [None] * 6)
     parts = split([one, two], {"dev": 0.5})
     assert any({0, 1, 2} <= {*rows.tolist()} for rows in parts.values())
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"), [("[no, sv]", 3), ("no", 2), ("'no'", 2), ("01", 1), ("true", 1), ("['01', sv]", 2)]
+)
+def test_values_of_where_are_text_as_they_are_written(tmp_path: Path, where: str, rows: int) -> None:
+    folder = tiny.write_files(tmp_path)
+    cells = ["no", "no", "sv", "01", "1", "true"]
+    lines = "".join(f"{k % 4},w{k},{lang}\n" for k, lang in enumerate(cells))
+    (folder / "all.csv").write_text(f"label,text_a,lang\n{lines}", encoding="utf-8")
+    task = f"reader: cls\nparadigm: cls\nn_classes: 4\ntrain_file: all.csv\nwhere: {{lang: {where}}}\n"
+    (folder / "cls.yaml").write_text(task, encoding="utf-8")
+    whole = tiny.config(folder, "cls", batch_size=1)
+    del whole["tasks"]
+    (folder / "config.yaml").write_text(yaml_text(whole), encoding="utf-8")
+    (chosen,) = Controller(folder / "config.yaml", argv=[]).training().tasks
+    assert len(chosen.stream.rows) == rows
+
+
+def test_a_value_of_where_that_no_row_has_is_an_error(folder: Path) -> None:
+    with pytest.raises(palm.DataError, match=r"all\.jsonl: .*lang.*'eng'"):
+        Controller(config(folder, "intent", where={"lang": ["eng", "de"]}), argv=[])
