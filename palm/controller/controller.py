@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from palm.config import yaml_text
 from palm.config.printing import printed
 from palm.config.run import RunConfig, TaskConfig, config_of, with_given
 from palm.controller.rows import choose_rows
@@ -19,15 +17,12 @@ from palm.controller.startup import read_run, start_processes
 from palm.controller.unused_settings import ineffective_settings
 from palm.core.checks import path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
-from palm.core.io import check_not_read, write_text
-from palm.core.logging import collected_warnings, logger, set_verbosity, show_on_console
+from palm.core.io import check_not_read
+from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.core.numerics.device import device_of
 from palm.core.numerics.precision import tf32
-from palm.core.shown import aligned, shown_score
-from palm.core.signals import stop_request
+from palm.core.shown import shown_score
 from palm.paradigm import HEADS
-from palm.parallel.failures import report_missing_ranks
-from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
 from palm.predict.inference import InferenceModel
 from palm.pretrained import find_vocabulary, load_pretrain, pretrained_directory, vocabulary_differences
 from palm.reader import READERS, Predictions
@@ -35,17 +30,12 @@ from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import sources_of
 from palm.train.build import build, open_data, schedule_for, start
 from palm.train.callbacks import Callback, callback_problems, callbacks_of
-from palm.train.checkpoint import load_checkpoint
-from palm.train.comparison import compared
-from palm.train.evaluation import Evaluator
-from palm.train.fit import CallbackSettings, run_training
-from palm.train.folder import RunFolder, RunStart
+from palm.train.folder import RunFolder
 from palm.train.loggers import logger_problems
 from palm.train.loop import Components, Training
 from palm.train.model_card import label_names
-from palm.train.model_paths import CONFIGURATION
 from palm.train.result import TrainingResult
-from palm.train.saving import checkpoint_saver
+from palm.train.run import train
 from palm.train.task import Task
 from palm.train.warm_start import start_from
 
@@ -158,80 +148,8 @@ class Controller:
         own = callbacks_of(self.run.settings.callbacks, self.run.placed("callbacks"))
         place = self.run.placed("loggers")
         raise_any(f"{place}: {line}" for line in logger_problems(self.run.settings.loggers or ()))
-        return self._train(directory, [*own, *callbacks])
-
-    def _train(self, directory: RunFolder, callbacks: Sequence[Callback]) -> TrainingResult:
-        """Train in a folder, or return the result of the run that is finished there already."""
-        # A collective of all ranks, so it comes before work that only rank 0 does.
-        restarted = lost_a_process()
-        with (
-            directory.locked() if is_main_process() else nullcontext(),
-            collected_warnings() as warned,
-        ):
-            start = broadcast(lambda: directory.open(launch_id(), restarted))
-            training = self._training(resumes=start.checkpoint is not None)
-            identified = (start, compared(training), training.total_steps)
-            if (result := broadcast(lambda: directory.finished(*identified))) is not None:
-                return result
-            evaluator = self._restored(training, start)
-            if is_main_process():
-                directory.begin(*identified, launch_id())
-                self._write_settings(directory.path)
-            given = replace(
-                self._callback_settings(directory, training, start),
-                callbacks=callbacks,
-                evaluator=evaluator,
-                warned=warned,
-            )
-            return self._run(training, directory, given)
-
-    def _callback_settings(
-        self, directory: RunFolder, training: Training, start: RunStart
-    ) -> CallbackSettings:
-        settings = self.run.settings
-        every = settings.save_every_n_steps
-        return CallbackSettings(
-            every=settings.print_every_n_steps,
-            progress=settings.progress,
-            folder=directory.path,
-            configuration=self.run.to_dict(),
-            loggers=settings.loggers or (),
-            patience=settings.early_stopping_patience,
-            stop_by=settings.early_stopping_by,
-            targets_every=settings.save_infermodel_every_n_steps,
-            keep=settings.keep_last_n,
-            checkpoints=checkpoint_saver(training, directory.path, every, settings.keep_last_n, start.run_id),
-            resume_advice=directory.resume_advice,
-            resumed_from=start.checkpoint,
-        )
-
-    def _restored(self, training: Training, begin: RunStart) -> Evaluator | None:
-        """Load the checkpoint, if any, and return the evaluator, if there is dev data."""
-        settings = self.run.settings
-        evaluates = (settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
-        evaluator = Evaluator.of(training, *evaluates)  # before loading: its state is in the checkpoint
-        if begin.checkpoint is not None:
-            load_checkpoint(training, begin.checkpoint)
-            logger.info("resumed from %s at global step %d", begin.checkpoint, training.step)
-        return evaluator
-
-    def _write_settings(self, folder: Path) -> None:
-        document = self.run.to_dict()
-        write_text(folder / CONFIGURATION, yaml_text(document, self.run.origins_of(document)))
-        for path, rows in self.chosen.files.items():
-            write_text(path, rows)
-
-    def _run(self, training: Training, directory: RunFolder, given: CallbackSettings) -> TrainingResult:
-        # Only during training: before, there is nothing to save in a checkpoint.
-        with directory.explaining(), stop_request() as request:
-            result = run_training(training, replace(given, stop_request=request))
-            if is_main_process() and not result.is_interrupted:
-                directory.finish()
-        for line in aligned(result.models(directory.path)):
-            logger.info("%s", line)
-        with report_missing_ranks("at the end of training"):
-            barrier()  # other ranks may now read what rank 0 has saved
-        return result
+        run = replace(self.run, files=self.chosen.files)
+        return train(run, directory, self._training, [*own, *callbacks])
 
     def _directory(self) -> RunFolder:
         settings = self.run.settings
@@ -365,9 +283,9 @@ class Controller:
         raise_any(type_problems((int, NoneType), "a whole number", devices=devices))
         if devices is None:
             start_processes(self.run.settings)
-        return self._training(devices)
+        return self._training(devices=devices)
 
-    def _training(self, devices: int | None = None, resumes: bool = False) -> Training:
+    def _training(self, resumes: bool = False, devices: int | None = None) -> Training:
         """Create the run; one that resumes gets its weights from the checkpoint."""
         parts = self._fresh_parts()
         settings = self.run.settings

@@ -109,8 +109,8 @@ def observed(config: dict[str, Any], **kwargs: Any) -> list[float]:
     losses = []
 
     class Watched(palm.Controller):
-        def _training(self, devices: int | None = None, resumes: bool = False) -> Training:
-            training = super()._training(devices, resumes)
+        def _training(self, resumes: bool = False, devices: int | None = None) -> Training:
+            training = super()._training(resumes, devices)
             step_on = training.step_on
 
             def step(*args: Any) -> Any:
