@@ -68,7 +68,7 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
     """Return the tasks named with --task, or else the targets that have this file."""
     from palm.controller.saved_model import with_data
 
-    tasks = options.task or with_data(controller.run, setting)
+    tasks = options.task or with_data(controller.chosen, setting)
     if options.output is not None and len(tasks) > 1:
         raise PalmError(f"--output is for the rows of one task; choose it with --task: {', '.join(tasks)}")
     return list(tasks)

@@ -119,9 +119,8 @@ def write_table(
         if path.suffix.lower() == ".csv":
             count = _write_csv(file, made, columns)
         else:
-            count = _write_parquet(
-                file, made, [_only(head, names), _only(first, {*columns} - {*names})], source
-            )
+            own = [name for name in columns if name not in names]
+            count = _write_parquet(file, made, [_only(head, names), _only(first, own)], source)
     return SavedRecords(path, count, lambda path: (dict(row.cells) for row in raw_rows(path)))
 
 

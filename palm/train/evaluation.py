@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from palm.core.limits import LESS_PREDICTED, explain_limits
 from palm.core.logging import logger
 from palm.core.shown import shown_score
 from palm.metrics import metrics_of
@@ -112,6 +113,7 @@ class Evaluator:
         epoch_ends = event.part_of(self.main) is not None and self.main.step % self.main.steps_per_epoch == 0
         return self.evaluate() if regular or (self.every_epoch and epoch_ends) else None
 
+    @explain_limits(LESS_PREDICTED)
     def evaluate(self) -> Evaluated:
         """Evaluate all tasks that have dev data."""
         scores = {}

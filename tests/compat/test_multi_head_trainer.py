@@ -113,7 +113,6 @@ def test_both_tasks_are_saved_for_prediction_and_predict_through_the_other_door(
     trainer.train()
     last = f"step{trainer.cur_train_step}"
     assert sorted(path.name for path in (folder / "outputs").iterdir()) == [
-        ".palm-files.jsonl",
         ".run.lock",
         f"ckpt.{last}",
         "history.jsonl",

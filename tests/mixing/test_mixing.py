@@ -317,7 +317,7 @@ def test_tasks_have_batch_sizes_and_lengths_of_their_own(folder: Path) -> None:
     assert cls.stream.batch(0)["token_ids"].shape == (8, 6)
     assert match.stream.batch(0)["token_ids"].shape[0] == 4
     assert match.stream.batch(0)["token_ids"].shape[1] > 6
-    assert (cls.loss_weight, match.loss_weight) == (2.0, 1.0)
+    assert (cls.task.loss_weight, match.task.loss_weight) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize("name", ["loss_weight", "learning_rate_factor"])

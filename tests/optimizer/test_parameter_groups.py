@@ -141,7 +141,16 @@ def test_a_lower_rate_of_the_head_is_that_of_a_run_with_two_optimizers(folder: P
     optimizer = torch.optim.AdamW(
         [{"params": body, "lr": 1e-3}, {"params": list(head), "lr": 1e-4}], weight_decay=0.0, fused=True
     )
-    by_hand = Training(other.recipe, model=other.model, replica=other.replica, optimizer=optimizer)
+    by_hand = Training(
+        other.config,
+        parts=other.parts,
+        tasks=other.tasks,
+        schedule=other.schedule,
+        device=other.device,
+        model=other.model,
+        replica=other.replica,
+        optimizer=optimizer,
+    )
     assert [step.loss.item() for step in training.steps()] == [step.loss.item() for step in by_hand.steps()]
 
 

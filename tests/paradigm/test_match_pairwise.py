@@ -68,7 +68,7 @@ def test_scores_loss_and_gradients_equal_those_of_paddlepalm_2() -> None:
     backbone.load_state_dict(
         to_ours({name: value for name, value in params.items() if name not in head_names}).weights
     )
-    head = Match(2, 64, 0.0, 0.02, "pairwise", golden["margin"]).eval()
+    head = Match(2, 64, 0.0, 0.02, learning_strategy="pairwise", margin=golden["margin"]).eval()
     head.load_state_dict(
         {
             own: params[name].t() if params[name].dim() == 2 else params[name]

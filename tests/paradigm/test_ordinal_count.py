@@ -19,6 +19,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Classify, Count, Ordinal
 from palm.reader import ClassifyReader
+from palm.train.task import opened
 
 
 def with_gradient(loss: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,8 +156,7 @@ def test_a_batch_has_its_rows_twice_and_a_run_ends(tmp_path: Path) -> None:
         task = palm.Task(
             "cls", reader, Classify(4, 8, r_drop=r_drop), batch_size=4, train_file=folder / "cls.tsv"
         )
-        task.open_stream(seed=0)
-        batches += task.batches(0)
+        batches += opened(task, seed=0).batches(0)
     plain, twice = batches
     for name, value in plain.items():
         assert torch.equal(twice[name], torch.cat([value, value])), name

@@ -148,7 +148,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     texts = [row.split("\t")[1] for row in rows]
     tagged = [f"{text}\t{' '.join(['O'] * len(text.split(' ')))}" for text in texts]
     (folder / "seq_label.tsv").write_text("\n".join(["text_a\tlabel", *tagged]) + "\n", encoding="utf-8")
-    sets = [f"{k % 4},{k % 3}\t{text}" for k, text in enumerate(texts)]
+    sets = [f"{k % 4},{(k % 4 + 1 + k % 3) % 4}\t{text}" for k, text in enumerate(texts)]
     (folder / "multi_label.tsv").write_text("\n".join(["label\ttext_a", *sets]) + "\n", encoding="utf-8")
     real = [f"{len(text)}.5\t{text}" for text in texts]
     (folder / "regression.tsv").write_text("\n".join(["label\ttext_a", *real]) + "\n", encoding="utf-8")
