@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any, type_problems
 from palm.core.errors import Problem
+from palm.core.numerics.layers import SharedLinear
 from palm.core.numerics.precision import compute_dtype
 from palm.core.registry import did_you_mean
 
@@ -74,7 +75,7 @@ class LowRank(nn.Module):
         return _with_modules(backbone, layers)
 
 
-class AdaptedLinear(nn.Linear):
+class AdaptedLinear(SharedLinear):
     """A linear layer, of which it shares the parameters, with a low-rank update of its output.
 
     Args:
@@ -85,10 +86,7 @@ class AdaptedLinear(nn.Linear):
     """
 
     def __init__(self, shared: nn.Linear, down: Tensor, up: Tensor, scale: float) -> None:
-        nn.Module.__init__(self)
-        self._parameters = shared._parameters
-        self.in_features = shared.in_features
-        self.out_features = shared.out_features
+        super().__init__(shared)
         self.factors = (down, up)
         self.scale = scale
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from palm.backbone.base import BACKBONES, SENTENCE
-from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing, Padded
 from palm.backbone.token_encoder import Pooling, TokenEncoder, pooled
 from palm.backbone.transformers_attention import NAME, register
@@ -24,9 +23,6 @@ from palm.core.io import write_text
 from palm.core.logging import logger
 from palm.core.numerics.layers import CachedLinear
 from palm.core.tensor_specs import Tensors
-
-OURS: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: CachedLinear, nn.Dropout: Dropout}
-"""The library's layers -> palm's equivalents: dropout with random bytes, and weights cast once."""
 
 
 @BACKBONES.register("transformers")
@@ -91,8 +87,9 @@ class Transformers(TokenEncoder):
         except (ValueError, TypeError, AttributeError, KeyError, ZeroDivisionError) as error:
             reason = str(error).strip().splitlines()[0]
             raise ConfigError(f"{path}: the library cannot build this encoder: {reason}") from error
-        for part in self.model.modules():
-            part.__class__ = OURS.get(type(part), type(part))
+        for name, part in list(self.model.named_modules()):
+            if type(part) is nn.Linear and name:
+                self.model.set_submodule(name, CachedLinear(part))
 
     def write_file(self, setting: str, target: Path) -> None:  # noqa: ARG002
         """Write the configuration without the fields that the library adds about itself and the machine."""

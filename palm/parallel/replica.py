@@ -21,20 +21,18 @@ Context = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
-class Form:
-    """The contexts in which a model on several devices is used.
+class Contexts:
+    """The contexts in which a model on several devices is called.
 
     Args:
         accumulating: gradients accumulate on their rank.
         exchanging: gradients of the given tasks are exchanged.
-        apart: parts of the model can be called.
-        gathers_in_bf16: True if layers have parameters rounded to bfloat16 during computation.
+        separate_calls: parts of the model can be called by themselves.
     """
 
     accumulating: Context = nullcontext
     exchanging: Callable[[tuple[str, ...]], AbstractContextManager[object]] = nullcontext
-    apart: Context = nullcontext
-    gathers_in_bf16: bool = False
+    separate_calls: Context = nullcontext
 
 
 class Replica:
@@ -53,21 +51,16 @@ class Replica:
         self._model = model
         self._parallel = parallel
         if parallel == "fsdp":
-            self._form  # noqa: B018 - sharding now, because optimizers need the final parameters
+            self._contexts  # noqa: B018 - sharding now, because optimizers need the final parameters
 
     @functools.cached_property
-    def _form(self) -> Form:
+    def _contexts(self) -> Contexts:
         # With DDP it is built at the first step, when it is final which parameters are frozen.
         if world_size() == 1:
-            return Form()
+            return Contexts()
         if self._parallel == "fsdp":
             return _sharded(self._model)
-        return Form(exchanging=GradientExchange(self._model).during)
-
-    @property
-    def gathers_in_bf16(self) -> bool:
-        """True if layers have parameters rounded to bfloat16 even if they are called in fp32."""
-        return self._parallel == "fsdp" and self._form.gathers_in_bf16
+        return Contexts(exchanging=GradientExchange(self._model).during)
 
     @functools.cached_property
     def parameters(self) -> list[nn.Parameter]:
@@ -108,11 +101,11 @@ class Replica:
 
     def exchanging(self, tasks: Sequence[str], is_last: bool) -> AbstractContextManager[object]:
         """Return the context for a forward and backward pass; the last one of a step exchanges gradients."""
-        return self._form.exchanging(tuple(tasks)) if is_last else self._form.accumulating()
+        return self._contexts.exchanging(tuple(tasks)) if is_last else self._contexts.accumulating()
 
-    def apart(self) -> AbstractContextManager[None]:
+    def separate_calls(self) -> AbstractContextManager[None]:
         """Return a context for separate calls of encoder and heads, equally often on all ranks."""
-        return self._form.apart()
+        return self._contexts.separate_calls()
 
 
 def gathers_in_bf16(model: nn.Module, layer: nn.Module) -> bool:
@@ -120,17 +113,16 @@ def gathers_in_bf16(model: nn.Module, layer: nn.Module) -> bool:
     return getattr(model, "precision", "fp32") == "bf16" and getattr(layer, "casts_its_parameters", False)
 
 
-def _sharded(model: nn.Module) -> Form:
+def _sharded(model: nn.Module) -> Contexts:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes half a second
 
     all_are_cast = casts_norms(next(model.parameters()))
     # The dtype of gradient sums is explicit; by default it would be that of gathered parameters.
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    rounded = []
     for layer in chain.from_iterable(lists):
-        rounded.append(all_are_cast and gathers_in_bf16(model, layer))
-        fully_shard(layer, mp_policy=half if rounded[-1] else MixedPrecisionPolicy())
+        is_rounded = all_are_cast and gathers_in_bf16(model, layer)
+        fully_shard(layer, mp_policy=half if is_rounded else MixedPrecisionPolicy())
     root = fully_shard(model)
 
     @contextmanager
@@ -140,9 +132,9 @@ def _sharded(model: nn.Module) -> Form:
         root.set_requires_gradient_sync(True)
 
     @contextmanager
-    def apart() -> Iterator[None]:
+    def separate_calls() -> Iterator[None]:
         root.unshard()
         yield
         root.reshard()
 
-    return Form(accumulating, apart=apart, gathers_in_bf16=any(rounded))
+    return Contexts(accumulating, separate_calls=separate_calls)

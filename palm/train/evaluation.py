@@ -118,8 +118,8 @@ class Evaluator:
         """Evaluate all tasks that have dev data."""
         scores = {}
         dev_loss = {}
-        # With FSDP this device has only parts of the weights; apart() gathers them.
-        with self.training.averaged(), self.training.replica.apart():
+        # With FSDP this device has only parts of the weights; this gathers them.
+        with self.training.averaged(), self.training.replica.separate_calls():
             for task in self.tasks:
                 losses: Losses = {}
                 chunks = self.dev[task.name].chunks

@@ -44,7 +44,17 @@ def linear(tokens: Tensor, layer: nn.Linear) -> Tensor:
     return F.linear(tokens, layer.weight.to(tokens.dtype), layer.bias.to(tokens.dtype))
 
 
-class CachedLinear(nn.Linear):
+class SharedLinear(nn.Linear):
+    """A linear layer with the parameters of another one, for subclasses that compute it differently."""
+
+    def __init__(self, shared: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features = shared.in_features
+        self.out_features = shared.out_features
+        self._parameters = shared._parameters
+
+
+class CachedLinear(SharedLinear):
     """A linear layer that uses the weight cache in prediction; replaces `nn.Linear` in other libraries."""
 
     def forward(self, tokens: Tensor) -> Tensor:
