@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import nn
 
 from palm.core.component import Component
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
 
@@ -73,15 +73,11 @@ class Backbone(Component, nn.Module):
         Raises:
             ConfigError: if this is not supported, or if no layer would remain shared.
         """
-        raise ConfigError(
-            Problem(f"private_layers: not supported by {type(self).__name__}; leave it out", "private_layers")
-        )
+        raise ConfigError(about("private_layers", f": not supported by {type(self).__name__}; leave it out"))
 
     def with_top(self, top: nn.ModuleDict) -> Backbone:  # noqa: ARG002
         """Return this backbone with its top replaced by the result of `copied_top`; the rest is shared."""
-        raise ConfigError(
-            Problem(f"private_layers: not supported by {type(self).__name__}; leave it out", "private_layers")
-        )
+        raise ConfigError(about("private_layers", f": not supported by {type(self).__name__}; leave it out"))
 
     def checkpoint_activations(self) -> None:
         """Store fewer activations for the backward pass and recompute them there; results stay the same.
@@ -90,10 +86,7 @@ class Backbone(Component, nn.Module):
             ConfigError: if this is not supported.
         """
         raise ConfigError(
-            Problem(
-                f"activation_checkpointing: not supported by {type(self).__name__}; leave it out",
-                "activation_checkpointing",
-            )
+            about("activation_checkpointing", f": not supported by {type(self).__name__}; leave it out")
         )
 
 

@@ -18,7 +18,7 @@ from palm.backbone.packing import Packing
 from palm.backbone.shape import Shape
 from palm.backbone.token_encoder import Pooling, TokenEncoder, pooled
 from palm.core.checks import raise_any, type_problems
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.numerics.layers import ACTIVATIONS, init_weights
 from palm.core.tensor_specs import Tensors
 
@@ -165,9 +165,7 @@ class Encoder(TokenEncoder):
         """
         if not 1 <= count < len(self.layers):
             limit = len(self.layers) - 1
-            raise ConfigError(
-                Problem(f"private_layers should be from 1 to {limit}, not {count}", "private_layers")
-            )
+            raise ConfigError(about("private_layers", f" should be from 1 to {limit}, not {count}"))
         parts = {"layers": self.layers[-count:], "pooler": self.pooler}
         return nn.ModuleDict({name: copy.deepcopy(part) for name, part in parts.items() if part is not None})
 

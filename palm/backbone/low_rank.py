@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
 from palm.core.checks import count_problems, positive_problems, raise_any, type_problems
-from palm.core.errors import Problem
+from palm.core.errors import about
 from palm.core.numerics.layers import SharedLinear
 from palm.core.numerics.precision import compute_dtype
 from palm.core.registry import did_you_mean
@@ -150,7 +150,7 @@ def lora_problems(lora: Any) -> list[str]:
     targets = given["targets"]
     if not (isinstance(targets, list | tuple) and targets and all(isinstance(t, str) for t in targets)):
         lines.append(f"targets should be a list of names of linear layers, not {targets!r}")
-    return [Problem(f"lora: {line}", "lora") for line in lines]
+    return [about("lora", f": {line}") for line in lines]
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
@@ -169,10 +169,10 @@ def new_adapters(backbone: Backbone, lora: Mapping[str, Any], seed: int) -> LowR
     matches = {target: {n for n in layers if f".{n}".endswith(f".{target}")} for target in given["targets"]}
     suffixes = sorted({name.rpartition(".")[2] for name in layers})
     raise_any(
-        Problem(
-            f"lora: no linear layer of {type(backbone).__name__} is named {target!r}; there are "
-            f"{', '.join(suffixes)}{did_you_mean(target, suffixes)}",
+        about(
             "lora",
+            f": no linear layer of {type(backbone).__name__} is named {target!r}; there are "
+            f"{', '.join(suffixes)}{did_you_mean(target, suffixes)}",
         )
         for target, names in matches.items()
         if not names

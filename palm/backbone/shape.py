@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from palm.core.checks import count_problems, dropout_problems, positive_problems, raise_any
-from palm.core.errors import Problem
+from palm.core.errors import about
 from palm.core.numerics.layers import activation_problems
 
 
@@ -83,19 +83,19 @@ class Shape:
         problems = count_problems(**counts)
         if not problems and self.hidden_size % self.num_attention_heads:
             problems = [
-                Problem(
-                    f"num_attention_heads: {self.num_attention_heads} heads cannot share hidden_size "
-                    f"{self.hidden_size}; hidden_size must be a multiple of the number of heads",
+                about(
                     "num_attention_heads",
+                    f": {self.num_attention_heads} heads cannot share hidden_size "
+                    f"{self.hidden_size}; hidden_size must be a multiple of the number of heads",
                 )
             ]
         pad = self.pad_token_id
         if not problems and pad is not None and not 0 <= pad < self.max_position_embeddings - 1:
             problems.append(
-                Problem(
-                    f"pad_token_id: {pad!r} leaves no position for any token; it should be 0 or more, and "
-                    f"below max_position_embeddings {self.max_position_embeddings!r} - 1",
+                about(
                     "pad_token_id",
+                    f": {pad!r} leaves no position for any token; it should be 0 or more, and "
+                    f"below max_position_embeddings {self.max_position_embeddings!r} - 1",
                 )
             )
         problems += dropout_problems(

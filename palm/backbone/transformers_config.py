@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.io import read_object
 
 FAMILIES = {
@@ -97,9 +97,6 @@ def library() -> Any:
         import transformers
     except ImportError as error:
         raise ConfigError(
-            Problem(
-                f"backbone: transformers needs the library ({error}); pip install 'palm-torch[hf]'",
-                "backbone",
-            )
+            about("backbone", f": transformers needs the library ({error}); pip install 'palm-torch[hf]'")
         ) from None
     return transformers

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from palm.config.conversion import DataPath, ModelPath
 from palm.core.checks import count_problems, positive_problems, raise_any
-from palm.core.errors import Problem
+from palm.core.errors import Problem, about
 from palm.core.logging import Progress
 from palm.core.numerics import precision
 from palm.core.numerics.device import DeviceName
@@ -261,9 +261,9 @@ class TaskSettings:
         rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")
         yield from positive_problems(**self._given(*rates))
         if self.lora is not None and self.private_layers:
-            yield Problem("lora: a task has adapters or private_layers, not both; remove one of them", "lora")
+            yield about("lora", ": a task has adapters or private_layers, not both; remove one of them")
         if strange := sorted(self.fractions.keys() - {"dev", "test"}):
-            yield Problem(f"split has {', '.join(strange)}; known: dev, test and seed", "split")
+            yield about("split", f" has {', '.join(strange)}; known: dev, test and seed")
         total = sum(self.fractions.values())
         if not (0 <= total < 1 and all(fraction > 0 for fraction in self.fractions.values())):
             text = f"split should have fractions above 0 that leave rows to train on, not {self.split!r}"

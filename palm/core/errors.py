@@ -45,6 +45,11 @@ class Problem(str):
         return self
 
 
+def about(setting: str, text: str) -> Problem:
+    """Return the problem whose sentence is the name of the setting and `text`."""
+    return Problem(f"{setting}{text}", setting)
+
+
 class ConfigError(PalmError):
     """A wrong configuration, with all of its problems in one report.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from palm.core.checks import number_problems, positive_problems
 from palm.core.component import Component
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.registry import Registry
 
 
@@ -62,7 +62,5 @@ def schedule_of_run(
     # The signature shows which parts of the horizon a schedule needs, including a user's own.
     accepted = inspect.signature(schedule).parameters
     if warmup_proportion > 0 and "warmup_steps" not in accepted:
-        raise ConfigError(
-            Problem(f"warmup_proportion is not supported by {name}; leave it out", "warmup_proportion")
-        )
+        raise ConfigError(about("warmup_proportion", f" is not supported by {name}; leave it out"))
     return schedule(**{key: value for key, value in horizon.items() if key in accepted}, **settings or {})

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from palm.core.checks import raise_any
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.registry import did_you_mean
 from palm.mixing.base import (
     MIXINGS,
@@ -70,18 +70,10 @@ class Temperature(EpochMixing):
         super().__init__(mixing_draws=mixing_draws)
         problems = []
         if not mixing_temperature >= 1:
-            problems.append(
-                Problem(
-                    f"mixing_temperature should be 1 or more, not {mixing_temperature!r}",
-                    "mixing_temperature",
-                )
-            )
+            problems.append(about("mixing_temperature", f" should be 1 or more, not {mixing_temperature!r}"))
         if mixing_cap is not None and not mixing_cap >= 1:
             problems.append(
-                Problem(
-                    f"mixing_cap should be 1 or more rows, or null for no cap, not {mixing_cap!r}",
-                    "mixing_cap",
-                )
+                about("mixing_cap", f" should be 1 or more rows, or null for no cap, not {mixing_cap!r}")
             )
         raise_any(problems)
         self.exponent = 1 / mixing_temperature
@@ -115,7 +107,7 @@ class Annealed(EpochMixing):
         super().__init__(mixing_draws=mixing_draws)
         if not 0 < mixing_decay <= 1:
             raise ConfigError(
-                Problem(f"mixing_decay should be above 0 and at most 1, not {mixing_decay!r}", "mixing_decay")
+                about("mixing_decay", f" should be above 0 and at most 1, not {mixing_decay!r}")
             )
         self.decay = mixing_decay
 
@@ -131,16 +123,13 @@ class Annealed(EpochMixing):
         epochs = plan_steps(num_epochs, main.mix_ratio, main.steps_per_epoch) / main.steps_per_epoch
         if epochs <= 1:
             raise ConfigError(
-                Problem(
-                    "mixing: annealed changes with every epoch of the main task; set num_epochs above 1",
-                    "mixing",
+                about(
+                    "mixing", ": annealed changes with every epoch of the main task; set num_epochs above 1"
                 )
             )
         if tasks[reference] is not main:
             raise ConfigError(
-                Problem(
-                    f"mixing: annealed counts epochs of {main.name!r}; set sampling_reference to it", "mixing"
-                )
+                about("mixing", f": annealed counts epochs of {main.name!r}; set sampling_reference to it")
             )
         return self._average(tasks, reference, epochs, math.ceil(epochs))
 
@@ -226,7 +215,7 @@ class DevScore(Mixing):
         super().__init__(mixing_draws=mixing_draws)
         if not 0 < mixing_floor <= 1:
             raise ConfigError(
-                Problem(f"mixing_floor should be above 0 and at most 1, not {mixing_floor!r}", "mixing_floor")
+                about("mixing_floor", f" should be above 0 and at most 1, not {mixing_floor!r}")
             )
         self.references = dict(mixing_references or {})
         self.floor = mixing_floor
@@ -252,10 +241,7 @@ class DevScore(Mixing):
         known = [task.name for task in tasks]
         if unknown := [name for name in self.references if name not in known]:
             raise ConfigError(
-                Problem(
-                    f"mixing_references: no task is called {name!r}{did_you_mean(name, known)}",
-                    "mixing_references",
-                )
+                about("mixing_references", f": no task is called {name!r}{did_you_mean(name, known)}")
                 for name in unknown
             )
         return super().planned_shares(tasks, reference, num_epochs)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.registry import imported
 from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames
 from palm.optimizer.moments import DecayRule, EpsilonHatRule, Group, MomentOptimizer
@@ -79,10 +79,7 @@ class AdamWDL(MomentOptimizer):
         )
         if not 0 < layerwise_decay <= 1:
             raise ConfigError(
-                Problem(
-                    f"layerwise_decay should be above 0 and at most 1, not {layerwise_decay!r}",
-                    "layerwise_decay",
-                )
+                about("layerwise_decay", f" should be above 0 and at most 1, not {layerwise_decay!r}")
             )
         self.layerwise_decay = layerwise_decay
         rule = layerwise_lr_decay if set_param_lr_fun is None else set_param_lr_fun

@@ -11,7 +11,7 @@ from torch import nn
 
 from palm.core.checks import positive_problems, raise_any
 from palm.core.component import Component
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.registry import did_you_mean
 from palm.optimizer.base import LayerNames
 
@@ -48,9 +48,7 @@ class ParameterGroups(Component):
         problems = positive_problems("above 0; use freeze for parameters that should not be trained", **given)
         if isinstance(freeze, int) and not freeze >= 1:
             problems.append(
-                Problem(
-                    f"freeze should be embeddings, backbone or a number of layers, not {freeze!r}", "freeze"
-                )
+                about("freeze", f" should be embeddings, backbone or a number of layers, not {freeze!r}")
             )
         raise_any(problems)
 
@@ -73,7 +71,7 @@ class ParameterGroups(Component):
         count = 0 if self.freeze == "embeddings" else self.freeze
         assert isinstance(count, int)
         if count >= len(stages):
-            raise ConfigError(Problem(f"freeze: there are {len(stages) - 1} layers, not {count}", "freeze"))
+            raise ConfigError(about("freeze", f": there are {len(stages) - 1} layers, not {count}"))
         return {name for stage in stages[: count + 1] for name in stage}
 
     def apply(
@@ -120,10 +118,10 @@ class ParameterGroups(Component):
     def _check_patterns(self, names: Sequence[str]) -> None:
         """Refuse patterns that match no trainable parameter."""
         raise_any(
-            Problem(
-                f"parameter_learning_rates: {pattern!r} matches no trainable parameter"
-                f"{did_you_mean(pattern, names) or f'; an example of a name is {names[-1]!r}'}",
+            about(
                 "parameter_learning_rates",
+                f": {pattern!r} matches no trainable parameter"
+                f"{did_you_mean(pattern, names) or f'; an example of a name is {names[-1]!r}'}",
             )
             for pattern in self.patterns
             if not any(fnmatchcase(name, pattern) for name in names)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.checks import raise_any, type_problems
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.optimizer.base import OPTIMIZERS, GradClipType
 from palm.optimizer.moments import DecayRule, Group, MomentOptimizer, MomentRule
 from palm.parallel.shards import full_tensor
@@ -68,9 +68,7 @@ class Lamb(MomentOptimizer):
             excluded = [re.compile(pattern) for pattern in patterns]
         except re.error as error:
             problem = f"{error.pattern!r} is not a regular expression: {error}"
-            raise ConfigError(
-                Problem(f"exclude_from_weight_decay: {problem}", "exclude_from_weight_decay")
-            ) from None
+            raise ConfigError(about("exclude_from_weight_decay", f": {problem}")) from None
         self._rule = lambda name: not any(pattern.search(name) for pattern in excluded)
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.checks import choice_problems, number_problems, positive_problems, raise_any
-from palm.core.errors import ConfigError, PalmError, Problem
+from palm.core.errors import ConfigError, PalmError, about
 from palm.core.registry import imported
 from palm.optimizer.base import GradClipType, Optimizer
 from palm.parallel.shards import local_shard
@@ -77,7 +77,7 @@ class MomentOptimizer(Optimizer):
         try:
             self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
         except PalmError as error:
-            raise ConfigError(Problem(f"apply_decay_param_fun: {error}", "apply_decay_param_fun")) from None
+            raise ConfigError(about("apply_decay_param_fun", f": {error}")) from None
 
     def decays(self, name: str, parameter: nn.Parameter) -> bool:
         """Check whether a parameter decays; without a rule, all except biases and layer norms do."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.core.checks import dropout_problems, number_problems, raise_any
-from palm.core.errors import Problem, WiringError
+from palm.core.errors import WiringError, about
 from palm.core.tensor_specs import NO_LABEL
 
 BALANCED = "balanced"
@@ -66,9 +66,7 @@ class ClassLoss(nn.Module):
         is_list = given is not None and len(given) == n_classes and min(given) >= 0 and max(given) > 0
         if class_weights not in (None, BALANCED) and not is_list:
             expected = f"{BALANCED} or {n_classes} numbers of 0 or more, at least one above 0"
-            problems.append(
-                Problem(f"class_weights: {class_weights!r} should be {expected}", "class_weights")
-            )
+            problems.append(about("class_weights", f": {class_weights!r} should be {expected}"))
         raise_any(problems)
         self.is_balanced = class_weights == BALANCED
         self.is_plain = class_weights is None and not (label_smoothing or focal_gamma or r_drop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
 
@@ -52,10 +52,7 @@ class Classify(ClassHead):
         )
         if soft_labels and focal_gamma:
             raise ConfigError(
-                Problem(
-                    "focal_gamma needs a single true label; set either focal_gamma or soft_labels",
-                    "focal_gamma",
-                )
+                about("focal_gamma", " needs a single true label; set either focal_gamma or soft_labels")
             )
         if soft_labels:
             self.target = "label_probs"

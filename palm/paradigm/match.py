@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, positive_problems, raise_any
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
@@ -76,10 +76,10 @@ class Match(ClassHead):
         if self.is_pairwise:
             if not self.class_loss.is_plain or calibrate or abstain_below is not None:
                 raise ConfigError(
-                    Problem(
-                        "learning_strategy: pairwise has no labels; leave out class_weights, "
-                        "label_smoothing, focal_gamma, r_drop, calibrate and abstain_below",
+                    about(
                         "learning_strategy",
+                        ": pairwise has no labels; leave out class_weights, "
+                        "label_smoothing, focal_gamma, r_drop, calibrate and abstain_below",
                     )
                 )
             self.metrics = ("pair_accuracy",)

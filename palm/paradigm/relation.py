@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.checks import choice_problems, raise_any
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.span import Biaffine, PairHead, Span
@@ -53,10 +53,7 @@ class Relation(PairHead):
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if spans == "predicted" and n_span_classes is None:
             raise ConfigError(
-                Problem(
-                    "n_span_classes is missing; 'spans: predicted' needs the number of span labels",
-                    "n_span_classes",
-                )
+                about("n_span_classes", " is missing; 'spans: predicted' needs the number of span labels")
             )
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}

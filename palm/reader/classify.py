@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from palm.config import FilePath
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.reader.base import READERS
 from palm.reader.table import TextReader
 from palm.reader.tables.files import TableFormat
@@ -55,10 +55,7 @@ class ClassifyReader(TextReader):
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         if missing_labels and label_type != "class":
             raise ConfigError(
-                Problem(
-                    f"missing_labels: a {label_type} label cannot be missing; set it to False",
-                    "missing_labels",
-                )
+                about("missing_labels", f": a {label_type} label cannot be missing; set it to False")
             )
         self.missing_labels = missing_labels
         self.use_labels(labels_of(label_type, n_classes, label_map))

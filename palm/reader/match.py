@@ -11,7 +11,7 @@ import torch
 
 from palm.config import FilePath
 from palm.core.checks import choice_problems, raise_any
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.rows.rows import Ints, Rows
@@ -93,9 +93,7 @@ class MatchReader(TextReader):
             return
         if label_type != "class":
             raise ConfigError(
-                Problem(
-                    "label_type: pairwise training has no labels; remove it, or set pointwise", "label_type"
-                )
+                about("label_type", ": pairwise training has no labels; remove it, or set pointwise")
             )
         self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
         self.gold_names = ("is_right",)

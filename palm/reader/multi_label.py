@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.errors import ConfigError, DataError, Problem
+from palm.core.errors import ConfigError, DataError, about
 from palm.core.tensor_specs import NO_LABEL
 from palm.reader.base import READERS
 from palm.reader.predictions import Record
@@ -88,14 +88,10 @@ class MultiLabelReader(TextReader):
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         if label_columns and label_map is not None:
             raise ConfigError(
-                Problem(
-                    "label_map: the label_columns already name the labels; remove one of them", "label_map"
-                )
+                about("label_map", ": the label_columns already name the labels; remove one of them")
             )
         if not label_separator:
-            raise ConfigError(
-                Problem("label_separator is empty; set it to the text between two labels", "label_separator")
-            )
+            raise ConfigError(about("label_separator", " is empty; set it to the text between two labels"))
         self.label_separator = label_separator
         self.missing_labels = missing_labels
         self.has_columns = bool(label_columns)

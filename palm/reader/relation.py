@@ -11,7 +11,7 @@ import torch
 
 from palm.config import FilePath
 from palm.core.checks import choice_problems, raise_any
-from palm.core.errors import ConfigError, DataError, Problem
+from palm.core.errors import ConfigError, DataError, about
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
@@ -88,9 +88,7 @@ class RelationReader(SpanReader):
         raise_any(choice_problems(("given", "predicted"), spans=spans))
         if span_label_map is None:
             raise ConfigError(
-                Problem(
-                    "span_label_map is missing; set it to a mapping from span label to id", "span_label_map"
-                )
+                about("span_label_map", " is missing; set it to a mapping from span label to id")
             )
         self.span_labels = Labels(n_span_classes, span_label_map)
         self.spans_given = spans == "given"

@@ -12,7 +12,7 @@ import torch
 
 from palm.config import FilePath
 from palm.core.differences import shortened
-from palm.core.errors import ConfigError, DataError, Problem
+from palm.core.errors import ConfigError, DataError, about
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Record
@@ -88,10 +88,9 @@ class SequenceLabelReader(WordReader):
         if unnamed := [number for number in range(n_classes or 0) if number not in self.labels.names]:
             ids = ", ".join(shortened([*map(str, unnamed)], 10))
             raise ConfigError(
-                Problem(
-                    f"label_map: no label has the id {ids}; with n_classes {n_classes}, every id needs "
-                    "a name",
+                about(
                     "label_map",
+                    f": no label has the id {ids}; with n_classes {n_classes}, every id needs a name",
                 )
             )
         self.outputs_attr = {**SEQUENCE_ATTR, "word_mask": TensorSpec(("batch", "seq"), torch.bool)}

@@ -12,7 +12,7 @@ import torch
 
 from palm.config import FilePath
 from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
-from palm.core.errors import ConfigError, DataError, Problem
+from palm.core.errors import ConfigError, DataError, about
 from palm.core.io import write_text
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Draw, Reader
@@ -90,9 +90,7 @@ class TokenizingReader(Reader):
         self.companions = self.tokenizer.companions
         least = self.min_seq_len + self.tokenizer.separators - 1
         if max_seq_len < least:
-            raise ConfigError(
-                Problem(f"max_seq_len should be at least {least}, not {max_seq_len!r}", "max_seq_len")
-            )
+            raise ConfigError(about("max_seq_len", f" should be at least {least}, not {max_seq_len!r}"))
         self.max_seq_len = max_seq_len
         self.task_id = task_id
         self.for_cn = for_cn and "for_cn" not in self.ignored_settings

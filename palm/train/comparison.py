@@ -1,4 +1,4 @@
-"""What a checkpoint and a run that resumes from it must have in common."""
+"""The values that a checkpoint and a run that resumes from it must have in common."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from palm.train.throughput import Meter
 
 @dataclass(frozen=True, kw_only=True)
 class CallbackSettings:
-    """What is shown, recorded, evaluated and saved while a run trains.
+    """Settings for showing, recording, evaluating and saving a run while it trains.
 
     Args:
         every: log a step every so many global steps; 0 or less: never.

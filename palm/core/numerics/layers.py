@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.errors import Problem
+from palm.core.errors import about
 from palm.core.numerics.precision import compute_dtype
 from palm.core.numerics.skip_init import skips_init
 from palm.core.numerics.weight_cache import cached_product
@@ -31,7 +31,7 @@ def activation_problems(name: str) -> list[str]:
     """Return a line if no activation has this name."""
     if name in ACTIVATIONS:
         return []
-    return [Problem(f"hidden_act: {unknown('activation', name, ACTIVATIONS)}", "hidden_act")]
+    return [about("hidden_act", f": {unknown('activation', name, ACTIVATIONS)}")]
 
 
 def linear(tokens: Tensor, layer: nn.Linear) -> Tensor:

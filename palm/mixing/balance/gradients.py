@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palm.core.errors import ConfigError, Problem
+from palm.core.errors import ConfigError, about
 from palm.mixing.balance.base import BALANCES, Balance
 
 
@@ -36,10 +36,9 @@ class GradientBalance(Balance):
             self._weighting = getattr(aggregation, self.weighting)(**self.options)
         except ImportError as error:
             raise ConfigError(
-                Problem(
-                    f"balance: {type(self).__name__} needs torchjd: "
-                    f"pip install 'palm-torch[balance]' ({error})",
+                about(
                     "balance",
+                    f": {type(self).__name__} needs torchjd: pip install 'palm-torch[balance]' ({error})",
                 )
             ) from None
 

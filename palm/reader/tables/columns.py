@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.checks import choice_problems
-from palm.core.errors import DataError, Problem
+from palm.core.errors import DataError, about
 from palm.core.registry import did_you_mean
 from palm.reader.tables.record import TableRow, cut
 
@@ -155,19 +155,14 @@ def column_problems(named: Mapping[str, str] | None, known: Sequence[str]) -> li
     """The problems with the setting `columns`, one line each."""
     if not isinstance(named, Mapping | None):
         return [
-            Problem(
-                f"columns should be a mapping from the reader's names to the file's, not {named!r}", "columns"
-            )
+            about("columns", f" should be a mapping from the reader's names to the file's, not {named!r}")
         ]
     given = named or {}
     problems = [line for name in given for line in choice_problems(known, columns=name)]
     texts = [name for name, source in given.items() if name != "label" and source == given.get("label")]
     return [
         *problems,
-        *(
-            Problem(f"columns: {name} is {given[name]!r}, which is the label column", "columns")
-            for name in texts
-        ),
+        *(about("columns", f": {name} is {given[name]!r}, which is the label column") for name in texts),
     ]
 
 

@@ -14,7 +14,7 @@ import torch
 
 from palm.core.checks import choice_problems, count_problems, raise_any, type_problems
 from palm.core.differences import shortened
-from palm.core.errors import ConfigError, DataError, Problem
+from palm.core.errors import ConfigError, DataError, about
 from palm.core.io import parse_json, read_bytes, wrap_read_errors
 from palm.core.registry import did_you_mean
 from palm.core.tensor_specs import NO_LABEL
@@ -105,7 +105,7 @@ class Labels:
         """
         if self._n_classes is None and not self.names:
             raise ConfigError(
-                Problem("n_classes: the number of labels is unknown; set n_classes or label_map", "n_classes")
+                about("n_classes", ": the number of labels is unknown; set n_classes or label_map")
             )
         return self._n_classes or max(self.names) + 1
 
@@ -250,9 +250,7 @@ def labels_of(
     if label_type in ("class", "soft"):
         return (Labels if label_type == "class" else SoftLabels)(n_classes, label_map)
     if label_map is not None:
-        raise ConfigError(
-            Problem("label_map: real labels are numbers and have no names; remove it", "label_map")
-        )
+        raise ConfigError(about("label_map", ": real labels are numbers and have no names; remove it"))
     return RealLabels() if label_type == "real" else CountLabels()
 
 

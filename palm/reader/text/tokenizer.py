@@ -17,7 +17,7 @@ import numpy.typing as npt
 import tokenizers
 from tokenizers import models
 
-from palm.core.errors import ConfigError, DataError, Problem
+from palm.core.errors import ConfigError, DataError, about
 from palm.core.io import read_bytes, wrap_read_errors
 from palm.reader.text.vocabulary import (
     ADDED,
@@ -224,10 +224,7 @@ def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
         tokenizer = _TOKENIZERS[key] = Tokenizer(path, read_vocabulary(path, do_lower_case))
     if do_lower_case and not tokenizer.is_lower_case:
         raise ConfigError(
-            Problem(
-                f"do_lower_case: the vocabulary {str(vocab_path)!r} is cased; remove do_lower_case",
-                "do_lower_case",
-            )
+            about("do_lower_case", f": the vocabulary {str(vocab_path)!r} is cased; remove do_lower_case")
         )
     return tokenizer
 
