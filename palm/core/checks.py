@@ -42,6 +42,11 @@ def dropout_problems(**settings: object) -> list[str]:
     return number_problems("a probability, from 0 to below 1", lambda value: 0 <= value < 1, **settings)
 
 
+def share_problems(**settings: object) -> list[str]:
+    """Return a line for every setting that is not above 0 and at most 1."""
+    return number_problems("above 0 and at most 1", lambda value: 0 < value <= 1, **settings)
+
+
 def positive_problems(expected: str = "a number above 0", /, **settings: object) -> list[str]:
     """Return a line for every setting that is not a finite number above 0."""
     return number_problems(expected, lambda value: 0 < value < math.inf, **settings)

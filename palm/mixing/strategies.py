@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from palm.core.checks import raise_any
+from palm.core.checks import number_problems, raise_any, share_problems
 from palm.core.errors import ConfigError, about
 from palm.core.registry import did_you_mean
 from palm.mixing.base import (
@@ -68,16 +68,10 @@ class Temperature(EpochMixing):
         mixing_draws: Draws = "planned",
     ) -> None:
         super().__init__(mixing_draws=mixing_draws)
-        problems = []
-        if not mixing_temperature >= 1:
-            problems.append(about("mixing_temperature", f" should be 1 or more, not {mixing_temperature!r}"))
-        if mixing_cap is not None and not mixing_cap >= 1:
-            problems.append(
-                about("mixing_cap", f" should be 1 or more rows, or null for no cap, not {mixing_cap!r}")
-            )
-        raise_any(problems)
-        self.exponent = 1 / mixing_temperature
         self.cap = math.inf if mixing_cap is None else mixing_cap
+        settings = {"mixing_temperature": mixing_temperature, "mixing_cap": self.cap}
+        raise_any(number_problems("1 or more", lambda value: value >= 1, **settings))
+        self.exponent = 1 / mixing_temperature
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """Return the rate of each task's rows divided by the rows per step."""
@@ -105,10 +99,7 @@ class Annealed(EpochMixing):
 
     def __init__(self, mixing_decay: float = 0.8, *, mixing_draws: Draws = "planned") -> None:
         super().__init__(mixing_draws=mixing_draws)
-        if not 0 < mixing_decay <= 1:
-            raise ConfigError(
-                about("mixing_decay", f" should be above 0 and at most 1, not {mixing_decay!r}")
-            )
+        raise_any(share_problems(mixing_decay=mixing_decay))
         self.decay = mixing_decay
 
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
@@ -213,10 +204,7 @@ class DevScore(Mixing):
         mixing_draws: Draws = "planned",
     ) -> None:
         super().__init__(mixing_draws=mixing_draws)
-        if not 0 < mixing_floor <= 1:
-            raise ConfigError(
-                about("mixing_floor", f" should be above 0 and at most 1, not {mixing_floor!r}")
-            )
+        raise_any(share_problems(mixing_floor=mixing_floor))
         self.references = dict(mixing_references or {})
         self.floor = mixing_floor
 

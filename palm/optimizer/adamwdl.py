@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from palm.core.errors import ConfigError, about
+from palm.core.checks import raise_any, share_problems
+from palm.core.errors import ConfigError
 from palm.core.registry import imported
 from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames
 from palm.optimizer.moments import DecayRule, EpsilonHatRule, Group, MomentOptimizer
@@ -77,10 +78,7 @@ class AdamWDL(MomentOptimizer):
             grad_clip_type,
             apply_decay_param_fun,
         )
-        if not 0 < layerwise_decay <= 1:
-            raise ConfigError(
-                about("layerwise_decay", f" should be above 0 and at most 1, not {layerwise_decay!r}")
-            )
+        raise_any(share_problems(layerwise_decay=layerwise_decay))
         self.layerwise_decay = layerwise_decay
         rule = layerwise_lr_decay if set_param_lr_fun is None else set_param_lr_fun
         self._rate_rule: RateRule = imported("rate rule", rule) if isinstance(rule, str) else rule
