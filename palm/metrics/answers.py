@@ -41,12 +41,15 @@ class Squad(Metric):
         self._total = 0
 
     def exact(self, predicted: str, true: str) -> float:
-        """1 if the answers are equal, else 0."""
-        return exact(predicted, true)
+        """1 if the compared words are equal, else 0."""
+        return float(counted_words(predicted) == counted_words(true))
 
     def f1(self, predicted: str, true: str) -> float:
-        """The F1 of two answers, from 0 to 1."""
-        return word_f1(predicted, true)
+        """F1 of the common words, from 0 to 1; 0 if there are none."""
+        ours = counted_words(predicted)
+        theirs = counted_words(true)
+        common = (Counter(ours) & Counter(theirs)).total()
+        return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
     def update(self, prediction: Prediction, truth: Truth) -> None:
         self._exact += best(self.exact, prediction["text"], truth["answers"])
@@ -156,19 +159,6 @@ def counted_words(answer: str) -> list[str]:
     """The words that are compared: lower-case, no articles; deleted punctuation leaves no gap."""
     kept = "".join(character for character in answer.lower() if character not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", kept).split()
-
-
-def exact(predicted: str, true: str) -> float:
-    """1 if the compared words are equal, else 0."""
-    return float(counted_words(predicted) == counted_words(true))
-
-
-def word_f1(predicted: str, true: str) -> float:
-    """F1 of the common words; 0 if there are none."""
-    ours = counted_words(predicted)
-    theirs = counted_words(true)
-    common = (Counter(ours) & Counter(theirs)).total()
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0
 
 
 def best(score: Callable[[str, str], float], predicted: str, answers: Sequence[str]) -> float:

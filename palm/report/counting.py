@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from palm.core.errors import PalmError
-from palm.metrics.answers import best, counted_words, exact, word_f1
+from palm.metrics.answers import Squad, best, counted_words
 from palm.metrics.calibration import CalibrationError, LabelCalibrationError, WordCalibrationError
 from palm.metrics.classification import LabelTally
 from palm.metrics.tagging import entities
@@ -316,8 +316,8 @@ class AnswerCounts(Counts):
     def judge(self, example: Any, record: Record, gold: Record) -> Judged:  # noqa: ARG002
         predicted = record["text"]
         answers = gold["answers"]
-        score = best(word_f1, predicted, answers) if answers else float(not predicted)
-        is_exact = bool(best(exact, predicted, answers)) if answers else not predicted
+        score = best(Squad().f1, predicted, answers) if answers else float(not predicted)
+        is_exact = bool(best(Squad().exact, predicted, answers)) if answers else not predicted
         self.kinds[_answer_kind(predicted, answers, score, is_exact)] += 1
         true_length = min((len(counted_words(answer)) for answer in answers), default=0)
         self.lengths.append((true_length, len(counted_words(predicted))))
