@@ -313,7 +313,7 @@ def modes(name: str, args: argparse.Namespace, device: torch.device) -> None:
     peer = partial(HuggingFace, case, shape, device, "fp32", "sdpa", grouped=True, workers=args.workers)
     makers = {
         "palm": palm(),
-        "averaged weights (EMA)": palm(ema_decay=0.999),
+        "averaged weights (EMA)": palm(use_ema=True, ema_decay=0.999),
         "activation checkpointing": palm(activation_checkpointing=True),
         "kernels with a fixed order": palm(deterministic=True),
         "4 tasks in turns": palm(tasks=whole),

@@ -79,7 +79,7 @@ def both(together: Training, alone: Mapping[str, Training], count: int = 1) -> t
     drawn: Counter[str] = Counter()
     for step in range(together.step, together.step + count):
         progress = [task.progress(steps[task.name] + drawn[task.name]) for task in together.tasks]
-        place = together.recipe.mixing.draw(together.recipe.seed, step, progress)
+        place = together.parts.mixing.draw(together.config.settings.random_seed, step, progress)
         drawn[together.tasks[place].name] += 1
     for name in drawn:
         alone[name].tasks[0].step = steps[name]
@@ -92,7 +92,7 @@ def both(together: Training, alone: Mapping[str, Training], count: int = 1) -> t
 
 def _seconds(*runs: tuple[Training, int]) -> float:
     """Of as many next steps of each run."""
-    device = runs[0][0].recipe.device
+    device = runs[0][0].device
     started = clock(device)
     for training, count in runs:
         for _ in range(count):

@@ -11,25 +11,28 @@ from statistics import median
 from typing import Any
 
 import torch
-from palm.train.recipe import Recipe
 from speed_cases import DATA, VOCABULARY, Case, Shape
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.backbone import BERT
+from palm.compat.assembly import described
+from palm.config.run import ComponentConfig
+from palm.config.settings import RunSettings
 from palm.core.numerics.precision import Precision
 from palm.core.numerics.weight_cache import WeightCache
 from palm.core.tensor_specs import Tensors
 from palm.mixing import MixRatio
-from palm.optimizer import AdamW
+from palm.optimizer import AdamW, ParameterGroups
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours
 from palm.reader import ClassifyReader
 from palm.train.build import start
 from palm.train.device_transfer import fetched, placed
+from palm.train.loop import Components
 from palm.train.model import outputs_of
 from palm.train.planning import StepPlan, expect
-from palm.train.task import Task
+from palm.train.task import Task, TaskState
 
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01
 
@@ -100,13 +103,22 @@ class Ready:
         return self._batches[step % self.steps_per_epoch]
 
 
-def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0, dropout: float = 0.1) -> Task:
+class ReadyTask(TaskState):
+    """A task on the batches of a case, without files."""
+
+    def __init__(self, task: Task, case: Case) -> None:
+        self.task = task
+        self.stream = Ready(case)  # type: ignore[assignment]
+        self.expected_steps = self.step = 0
+        self.scores: list[float] = []
+        self.stopped_at: int | None = None
+
+
+def task_of(name: str, case: Case, shape: Shape, mix_ratio: float = 1.0, dropout: float = 0.1) -> TaskState:
     """A task on the batches of a case; its reader reads nothing."""
     head = head_of(case, shape.hidden_size, dropout)
     reader = ClassifyReader(DATA / "vocab.txt", 16, n_classes=2)
-    task = Task(name, reader, head, batch_size=case.rows, mix_ratio=mix_ratio)
-    task.stream = Ready(case)  # type: ignore[assignment]
-    return task
+    return ReadyTask(Task(name, reader, head, batch_size=case.rows, mix_ratio=mix_ratio), case)
 
 
 class Palm:
@@ -128,7 +140,7 @@ class Palm:
         shape: Shape,
         device: torch.device,
         precision: Precision,
-        tasks: Sequence[Task] = (),
+        tasks: Sequence[TaskState] = (),
         dropout: float = 0.1,
         **settings: Any,
     ) -> None:
@@ -138,20 +150,18 @@ class Palm:
         torch.manual_seed(0)
         every = list(tasks) or [task_of("task", case, shape, dropout=dropout)]
         self.task = every[0]
-        per_step = settings.get("tasks_per_step", 1)
-        plan = StepPlan(tasks=[task.progress() for task in every], mixing=MixRatio(), tasks_per_step=per_step)
-        expect(every, plan.over_epochs(9))
-        self.training = start(
-            Recipe(
-                backbone=backbone_of(shape, dropout),
-                tasks=every,
-                optimizer=AdamW(LEARNING_RATE, WEIGHT_DECAY),
-                schedule=lambda _: 1.0,
-                device=device,
-                precision=precision,
-                **settings,
-            )
+        parts = Components(
+            backbone_of(shape, dropout),
+            AdamW(LEARNING_RATE, WEIGHT_DECAY),
+            [task.task for task in every],
+            ParameterGroups(),
+            MixRatio(),
         )
+        run = RunSettings(task_instance=[task.name for task in every], precision=precision, **settings)
+        steps = StepPlan([task.progress() for task in every], parts.mixing, tasks_per_step=run.tasks_per_step)
+        expect(every, steps.over_epochs(9))
+        config = described(run, parts, ComponentConfig("constant"))
+        self.training = start(config, parts, every, lambda _: 1.0, device)
 
     def train(self, count: int) -> float:
         """Seconds of a step: of `count` after one that is not counted, with one wait at their end."""

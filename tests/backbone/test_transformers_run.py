@@ -383,7 +383,7 @@ def test_effort_knows_the_width_of_the_librarys_encoder(tmp_path: Path) -> None:
     given = run_of(tmp_path, model_directory(tmp_path, "modernbert"), "cls", effort="best")
     del given["learning_rate"]
     # 2e-4 is the rate of pretrained encoders that are at most 384 wide.
-    assert Controller(given, argv=[]).config.resolved()["global"]["learning_rate"] == 2e-4
+    assert Controller(given, argv=[]).run.to_dict()["global"]["learning_rate"] == 2e-4
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from palm.controller.plan import TASK_PARTS
 
 import palm
 from helpers import tiny
 from helpers.bag import with_bag
 from palm.check import check
 from palm.config import settings_of
-from palm.config.settings import RunSettings
+from palm.config.run import LISTED
+from palm.config.settings import RunSettings, TaskSettings
 from palm.mixing import MIXINGS
 from palm.train.events import StageStarted
 from palm.train.loop import Step
-from palm.train.task import Task
 
 PLANNED: dict[str, list[Any]] = {
     "batch_size": [8],
@@ -67,7 +66,7 @@ NOT_PLANNED = {
 
 
 def test_every_setting_is_classified() -> None:
-    known = {*settings_of(RunSettings), *settings_of(Task)} - {*TASK_PARTS}
+    known = {*settings_of(RunSettings), *settings_of(TaskSettings)} - {*LISTED}
     known |= {name for strategy in MIXINGS for name in settings_of(MIXINGS[strategy])} | {"mix_ratio"}
     assert known == {*PLANNED} | ELSEWHERE | NOT_PLANNED
     assert not ({*PLANNED} | ELSEWHERE) & NOT_PLANNED

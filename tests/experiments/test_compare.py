@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from palm.controller.document import document
-from palm.controller.plan import Plan, plan
 
 import palm
 from helpers import tiny
 from palm.cli import main
 from palm.cli.starter.project import write_project
 from palm.config import read_config
+from palm.config.run import RunConfig, with_tasks
+from palm.controller.resolve import edited_document, resolve
 from palm.core.errors import ConfigError, StorageError
 from palm.core.records import read_record
 from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
@@ -117,8 +117,8 @@ def test_what_cannot_be_compared_is_reported_before_anything_is_trained(tmp_path
     assert not (tmp_path / "out_compare").exists()
 
 
-def planned(given: dict[str, Any]) -> Plan:
-    return plan(read_config(given, argv=[]), for_train=True)
+def resolved(given: Any) -> RunConfig:
+    return resolve(read_config(given, argv=[]))
 
 
 def test_the_document_of_all_tasks_is_the_configuration(tmp_path: Path) -> None:
@@ -126,29 +126,25 @@ def test_the_document_of_all_tasks_is_the_configuration(tmp_path: Path) -> None:
         tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0], do_lower_case=True
     )
     given |= {"doc_stride": 9, "mrc.batch_size": 3, "mixing": "temperature", "mixing_temperature": 3}
-    config = read_config(given, argv=[])
-    whole = plan(config, for_train=True)
-    same = planned(document(config, whole, ["cls", "mrc", "mlm"]))
-    assert (same.tasks, same.backbone, same.optimizer, same.mixing, same.settings) == (
-        *(whole.tasks, whole.backbone, whole.optimizer, whole.mixing),
-        {**whole.settings, "backbone_config_path": same.settings["backbone_config_path"]},
-    )
+    whole = resolved(given)
+    same = resolved(with_tasks(whole, ["cls", "mrc", "mlm"]).to_dict())
+    assert same.described() == whole.described()
+    assert same.tasks == whole.tasks
 
 
 def test_a_document_of_some_tasks_has_nothing_of_the_others(tmp_path: Path) -> None:
     given = made(tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0])
     given |= {"doc_stride": 9, "mrc.batch_size": 3, "best_by": ["mrc"], "mixing": "temperature"}
     given["mixing_temperature"] = 3
-    config = read_config(given, argv=[])
-    whole = plan(config, for_train=True)
-    two = planned(document(config, whole, ["cls", "mlm"]))
+    whole = resolved(given)
+    two = resolved(with_tasks(whole, ["cls", "mlm"]).to_dict())
     assert [task.name for task in two.tasks] == ["cls", "mlm"]
-    assert (two.settings["mix_ratio"], two.settings["target_tag"]) == ([1.0, 0.5], [1, 0])
-    assert two.mixing[1] == {"mixing_temperature": 3.0}
-    one = planned(document(config, whole, ["mrc"], random_seed=7))
-    assert one.tasks == [task for task in whole.tasks if task.name == "mrc"]
-    assert one.tasks[0].task["batch_size"] == 3
-    assert (one.settings["random_seed"], one.settings["best_by"]) == (7, ["mrc"])
+    assert (two.settings.mix_ratio, two.settings.target_tag) == ([1.0, 0.5], [1, 0])
+    assert two.mixing.settings == {"mixing_temperature": 3.0}
+    one = resolved(edited_document(with_tasks(whole, ["mrc"]), {"random_seed": 7}))
+    assert [task.name for task in one.tasks] == ["mrc"]
+    assert one.tasks[0].settings.batch_size == 3
+    assert (one.settings.random_seed, one.settings.best_by) == (7, ["mrc"])
 
 
 def names(**tasks: bool) -> dict[str, list[str]]:
@@ -398,14 +394,14 @@ def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
 def test_stages_have_the_steps_of_the_budget(tmp_path: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
     given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="famo", tasks_per_step=2)
-    setup = setup_of(read_config(given, argv=[]), {}, None)
+    setup = setup_of(resolved(given), {}, None)
     ways = setup.ways()
     assert [(variant.name, dict(length.steps), length.total) for variant, length in ways] == [
         ("together", {"cls": 4, "match": 2}, 4),
         ("alone-cls", {"cls": 4}, 4),
         ("staged", {"cls": 4, "match": 2}, 4),
     ]
-    together, alone, staged = (setup.run("run", *way, 3) for way in ways)
+    together, alone, staged = (setup.run_of("run", *way, 3) for way in ways)
     assert ["stages" in run.settings["global"] for run in (together, alone, staged)] == [False, False, True]
     assert "balance" not in alone.settings["global"]
     staged.settings["global"]["save_path"] = str(tmp_path / "staged")
@@ -417,7 +413,7 @@ def test_stages_have_the_steps_of_the_budget(tmp_path: Path) -> None:
 def test_a_target_is_trained_alone_with_as_many_updates_as_each_way(tmp_path: Path) -> None:
     stages = [{"tasks": ["match"], "num_epochs": 0.4}, {"tasks": ["cls"], "num_epochs": 0.4}]
     given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages)
-    ways = setup_of(read_config(given, argv=[]), {}, None).ways()
+    ways = setup_of(resolved(given), {}, None).ways()
     assert {variant.name: length.total for variant, length in ways} == {
         "together": 6,
         "alone-cls": 4,
@@ -450,12 +446,12 @@ def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
 def test_every_variant_trains_the_planned_steps_also_where_tasks_depend_on_each_other(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    setup = setup_of(read_config(with_a_twin(tmp_path, **settings), argv=[]), {}, None)
+    setup = setup_of(resolved(with_a_twin(tmp_path, **settings)), {}, None)
     ways = setup.ways()
     names = [variant.name for variant, _ in ways if not variant.name.endswith("-updates")]
     assert names == ["together", "alone-match", "alone-twin", "without-cls"]
     for variant, length in ways:
-        run = setup.run(variant.name, variant, length, 1)
+        run = setup.run_of(variant.name, variant, length, 1)
         run.settings["global"]["save_path"] = str(tmp_path / run.name)
         training = palm.Controller(run.settings, argv=[]).training()
         assert sum(1 for _ in training.steps()) == length.total == run.steps
@@ -563,12 +559,12 @@ def test_every_kind_of_task_is_compared_with_itself_alone(tmp_path: Path) -> Non
     given |= {"num_epochs": 0.2, "mixing": "round_robin", "precision": "fp32", "eval_every_epoch": False}
     given |= {"num_hidden_layers": 1}
     (folder / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
-    setup = setup_of(read_config(folder / "config.yaml", argv=[]), {}, None)
+    setup = setup_of(resolved(folder / "config.yaml"), {}, None)
     grid = Grid(tmp_path / "grid")
     ways = setup.ways()[: 1 + len(KINDS)]  # without those of as many updates
     results = {}
     rows: dict[str, dict[str, list[Any]]] = {kind: {} for kind in KINDS}
-    for run in [setup.run(f"{way[0].name}-seed{k}", *way, k) for k in (1, 2) for way in ways]:
+    for run in [setup.run_of(f"{way[0].name}-seed{k}", *way, k) for k in (1, 2) for way in ways]:
         place = grid.prepare(run)  # trained here, because a process for each takes a minute
         controller = palm.Controller(place / CONFIGURATION, argv=[])
         results[run.name] = worker._trained(place, controller, read_record(place / JOB, Job))

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from palm.controller.plan import plan
 
 import palm
 from helpers import tiny
 from palm.cli import main
 from palm.config import read_config
+from palm.controller.resolve import resolve
 from palm.core.errors import ConfigError, StorageError
 from palm.experiments.grid.folder import word_of
 from palm.experiments.search.space import (
@@ -57,11 +57,11 @@ def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
     last = capsys.readouterr().out.splitlines()[-1]
     assert found["best"] in last
     assert last.endswith(f"palm train {folder / 'best.yaml'}")
-    best = plan(read_config(folder / "best.yaml", argv=[]), for_train=True)
+    best = resolve(read_config(folder / "best.yaml", argv=[]))
     chosen = next(trial for trial in found["trials"] if trial["run"] == found["best"])
-    assert best.optimizer[1]["learning_rate"] == chosen["values"]["learning_rate"]
-    assert best.tasks[0].task["batch_size"] == 8
-    assert best.settings["save_path"] == folder / "best"
+    assert best.optimizer.settings["learning_rate"] == chosen["values"]["learning_rate"]
+    assert best.tasks[0].settings.batch_size == 8
+    assert best.settings.save_path == folder / "best"
     history = folder / "runs" / found["best"] / "out" / "history.jsonl"
     lines = map(json.loads, history.read_text(encoding="utf-8").splitlines())
     scores = [line["scores"]["cls"]["accuracy"] for line in lines if line["event"] == "evaluation"]

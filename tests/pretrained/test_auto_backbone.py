@@ -97,34 +97,34 @@ def test_the_directory_gives_sizes_and_vocabulary_and_the_resolved_configuration
     tmp_path: Path,
 ) -> None:
     data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "distilbert")
-    resolved = Controller(auto(data, model, "cls"), argv=[]).config.resolved()
+    resolved = Controller(auto(data, model, "cls"), argv=[]).run.to_dict()
     assert resolved["global"]["backbone"] == "distilbert"
     assert resolved["backbone"]["hidden_size"] == 16
     assert resolved["backbone"]["vocab_path"] == str(model / "vocab.txt")
     assert resolved["backbone"]["do_lower_case"] is True
     shutil.rmtree(model)
     copied = {**resolved, "backbone": {**resolved["backbone"], "vocab_path": str(data / "vocab.txt")}}
-    assert Controller(copied, argv=[]).plan.backbone[1]["hidden_size"] == 16
+    assert Controller(copied, argv=[]).run.backbone.settings["hidden_size"] == 16
 
 
 def test_settings_of_the_run_win_over_the_directory(tmp_path: Path) -> None:
     data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "distilbert")
     settings = {"do_lower_case": False, "vocab_path": str(data / "vocab.txt"), "hidden_dropout_prob": 0.3}
-    plan = Controller(auto(data, model, "cls", **settings), argv=[]).plan
-    assert plan.tasks[0].reader[1]["vocab_path"] == data / "vocab.txt"
-    assert plan.tasks[0].reader[1]["do_lower_case"] is False
-    assert plan.backbone[1]["hidden_dropout_prob"] == 0.3
-    assert plan.backbone[1]["num_hidden_layers"] == 2
+    run = Controller(auto(data, model, "cls", **settings), argv=[]).run
+    assert run.tasks[0].reader.settings["vocab_path"] == data / "vocab.txt"
+    assert run.tasks[0].reader.settings["do_lower_case"] is False
+    assert run.backbone.settings["hidden_dropout_prob"] == 0.3
+    assert run.backbone.settings["num_hidden_layers"] == 2
 
 
 def test_pretrain_on_the_command_line_wins_over_the_files(tmp_path: Path) -> None:
     data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "roberta")
     config = tiny.config(data, "cls", do_lower_case=True)
-    plan = Controller(config, argv=["--pretrain", str(model)]).plan
-    assert plan.settings["backbone"] == "roberta"
-    assert plan.settings["pretrain_path"] == model
-    assert plan.tasks[0].reader[1]["vocab_path"] == model / "vocab.json"
-    assert plan.tasks[0].reader[1]["do_lower_case"] is False
+    run = Controller(config, argv=["--pretrain", str(model)]).run
+    assert run.backbone.name == "roberta"
+    assert run.settings.pretrain_path == model
+    assert run.tasks[0].reader.settings["vocab_path"] == model / "vocab.json"
+    assert run.tasks[0].reader.settings["do_lower_case"] is False
 
 
 def test_prediction_does_not_need_the_directory(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_a_model_of_our_own_starts_another_run(tmp_path: Path) -> None:
     Controller(auto(data, model, "cls", num_epochs=1), argv=[]).train()
     first = tmp_path / "out" / "cls" / "infer_model"
     shutil.rmtree(model)
-    plan = Controller(auto(data, first, "cls", save_path=str(tmp_path / "second")), argv=[]).plan
-    assert plan.settings["backbone"] == "roberta"
-    assert plan.tasks[0].reader[1]["vocab_path"] == first / "vocab.json"
+    run = Controller(auto(data, first, "cls", save_path=str(tmp_path / "second")), argv=[]).run
+    assert run.backbone.name == "roberta"
+    assert run.tasks[0].reader.settings["vocab_path"] == first / "vocab.json"
 
 
 @pytest.mark.parametrize(

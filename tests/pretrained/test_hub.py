@@ -257,8 +257,8 @@ def test_a_run_starts_from_it_and_its_resolved_configuration_holds_no_path_of_th
     cache = shutil.move(constants.HF_HUB_CACHE, tmp_path / "elsewhere")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     again = Controller(resolved, argv=[])
-    assert again.config.resolved() == resolved
-    vocabulary = again.plan.tasks[0].reader[1]["vocab_path"]
+    assert again.run.to_dict() == resolved
+    vocabulary = again.run.tasks[0].reader.settings["vocab_path"]
     assert vocabulary == pretrained_directory(MODEL) / "vocab.txt"
     assert equal(again.training().model.backbone, encoder())
 
@@ -267,20 +267,20 @@ def test_a_run_starts_from_it_and_its_resolved_configuration_holds_no_path_of_th
 def test_pretrain_on_the_command_line_names_it(tmp_path: Path) -> None:
     config = tiny.config(tiny.write_files(tmp_path), "cls", use_gpu=False)
     controller = Controller(config, argv=["--pretrain", MODEL])
-    assert controller.plan.settings["pretrain_path"] == EXACT
-    assert controller.plan.backbone[1]["hidden_size"] == 8
-    vocabulary = controller.plan.tasks[0].reader[1]["vocab_path"]
+    assert controller.run.settings.pretrain_path == EXACT
+    assert controller.run.backbone.settings["hidden_size"] == 8
+    vocabulary = controller.run.tasks[0].reader.settings["vocab_path"]
     assert vocabulary == pretrained_directory(MODEL) / "vocab.txt"
-    resolved = controller.config.resolved()
+    resolved = controller.run.to_dict()
     assert constants.HF_HUB_CACHE not in str(resolved)
-    assert Controller(resolved, argv=[]).plan.tasks[0].reader[1]["vocab_path"] == vocabulary
+    assert Controller(resolved, argv=[]).run.tasks[0].reader.settings["vocab_path"] == vocabulary
 
 
 @pytest.mark.usefixtures("server")
 def test_a_configuration_that_names_its_encoder_keeps_the_name(tmp_path: Path) -> None:
     config = tiny.config(tiny.write_files(tmp_path), "cls", pretrain_path=f"{MODEL}@main", use_gpu=False)
     controller = Controller({**config, "backbone_config_path": None, **SIZES}, argv=[])
-    assert controller.config.resolved()["global"]["pretrain_path"] == f"{MODEL}@main"
+    assert controller.run.to_dict()["global"]["pretrain_path"] == f"{MODEL}@main"
     controller.load_pretrain()
     assert equal(controller.training().model.backbone, encoder())
 

@@ -13,7 +13,7 @@ from palm.controller.resolve import HELP, NO_SETTINGS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from_hugging_face.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-SETTINGS = {name for group in HELP.values() for each in listed(group, NO_SETTINGS) for name in each.spellings}
+SETTINGS = {name for group in HELP.values() for each in listed(group, NO_SETTINGS) for name in [each.name]}
 ROWS = [line.strip("|").split(" | ") for line in TEXT.splitlines() if line.startswith("| ")]
 NAMED = sorted({name for row in ROWS for name in re.findall(r"`(\w+)(?:: \w+)?`", row[1])})
 
