@@ -151,14 +151,18 @@ class Palm:
         every = list(tasks) or [task_of("task", case, shape, dropout=dropout)]
         self.task = every[0]
         parts = Components(
-            backbone_of(shape, dropout),
-            AdamW(LEARNING_RATE, WEIGHT_DECAY),
-            [task.task for task in every],
-            ParameterGroups(),
-            MixRatio(),
+            backbone=backbone_of(shape, dropout),
+            optimizer=AdamW(LEARNING_RATE, WEIGHT_DECAY),
+            tasks=[task.task for task in every],
+            groups=ParameterGroups(),
+            mixing=MixRatio(),
         )
         run = RunSettings(task_instance=[task.name for task in every], precision=precision, **settings)
-        steps = StepPlan([task.progress() for task in every], parts.mixing, tasks_per_step=run.tasks_per_step)
+        steps = StepPlan(
+            tasks=[task.progress() for task in every],
+            mixing=parts.mixing,
+            tasks_per_step=run.tasks_per_step,
+        )
         expect(every, steps.over_epochs(9))
         config = described(run, parts, ComponentConfig("constant"))
         self.training = start(config, parts, every, lambda _: 1.0, device)

@@ -42,7 +42,7 @@ def read_config(
     Args:
         config: the global YAML file, or its content as a dict. Its key `tasks` may contain the settings of
             tasks by name, instead of their files, and `backbone`, if it is a mapping, those of the backbone's
-            JSON, as in the result of `Config.resolved`.
+            JSON, as in the result of `RunConfig.to_dict`.
         task_dir: the folder of the task files `<name>.yaml`; relative to the folder of the global file if it
             exists there, otherwise to the working directory.
         argv: arguments that override the files; None for the program's own, except in a notebook, an

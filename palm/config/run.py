@@ -25,6 +25,9 @@ from palm.core.registry import Registry
 Key = tuple[str | None, str]
 """A task, `backbone` or None for the whole run; and the name of a setting."""
 
+PRETRAIN_VOCABULARY = "--pretrain: vocab_path"
+"""Place of the vocabulary of `--pretrain`."""
+
 Document = dict[str, dict[str, Any]]
 """A configuration with the sections `global`, `tasks` and `backbone`, JSON-ready and with absolute paths."""
 
@@ -146,7 +149,7 @@ class RunConfig:
         run = self._given(None, vars(self.settings), *(part.settings for part in self._parts_of_run()))
         run["task_instance"] = [task.name for task in self.tasks]
         hub = self.settings.pretrain_path
-        if isinstance(hub, str) and self.place("hidden_size", "backbone") == hub:
+        if isinstance(hub, str) and hub in self.origins.values():
             run["backbone"] = "auto"  # on another machine, 'auto' finds the files in the cache there
         tasks = {task.name: self._given_of(task) for task in self.tasks}
         # Global settings take precedence, so a task's different value is repeated there.
@@ -172,13 +175,15 @@ class RunConfig:
         return components | self._given(task.name, task.head.settings, task.reader.settings, own)
 
     def _given(self, scope: str | None, *settings: Mapping[str, Any]) -> dict[str, Any]:
+        # The vocabulary of a model on the Hub lies in this machine's cache.
+        hub = self.settings.pretrain_path
+        cached = (hub, PRETRAIN_VOCABULARY) if isinstance(hub, str) else ()
         return {
             name: value
             for part in settings
             for name, value in part.items()
             if (scope, name) in self.origins and value is not None
-            # The vocabulary of a model on the Hub lies in this machine's cache.
-            if not (name == "vocab_path" and self.origins[scope, name] == self.settings.pretrain_path)
+            if not (name == "vocab_path" and self.origins[scope, name] in cached)
         }
 
     def origins_of(self, document: Document) -> dict[str, Any]:

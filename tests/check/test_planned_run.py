@@ -36,14 +36,18 @@ PLANNED: dict[str, list[Any]] = {
     "mixing_temperature": [{"mixing": "temperature", "mixing_temperature": 3}],
     "num_epochs": [1.3, {"num_epochs": None, "max_steps": 31}],
     "random_seed": [7],
+    "sample": [{"match.sample": 9}],
+    "sample_per_label": [{"match.sample_per_label": 4}],
     "seed": [3],
     "share_rows_with": [
         {"twin.share_rows_with": "cls"},
         {"twin.share_rows_with": "cls", "tasks_per_step": 2, "max_steps": 9},
     ],
     "shuffle": [False],
+    "split": [{"match.split": {"dev": 0.25}}],
     "target_tag": [[1, 1, 1], [0, 1, 0]],
     "tasks_per_step": [2, "all", {"tasks_per_step": 2, "mix_ratio": [1.0, 0.3, 0.6], "max_steps": 11}],
+    "where": [{"match.where": {"label": "1"}}],
 }
 """Setting -> values under which the run has another plan; a mapping where that takes several settings."""
 

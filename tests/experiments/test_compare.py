@@ -140,7 +140,7 @@ def test_a_document_of_some_tasks_has_nothing_of_the_others(tmp_path: Path) -> N
     two = resolved(with_tasks(whole, ["cls", "mlm"]).to_dict())
     assert [task.name for task in two.tasks] == ["cls", "mlm"]
     assert (two.settings.mix_ratio, two.settings.target_tag) == ([1.0, 0.5], [1, 0])
-    assert two.mixing.settings == {"mixing_temperature": 3.0}
+    assert two.mixing.settings["mixing_temperature"] == 3.0
     one = resolved(edited_document(with_tasks(whole, ["mrc"]), {"random_seed": 7}))
     assert [task.name for task in one.tasks] == ["mrc"]
     assert one.tasks[0].settings.batch_size == 3

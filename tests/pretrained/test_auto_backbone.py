@@ -100,11 +100,11 @@ def test_the_directory_gives_sizes_and_vocabulary_and_the_resolved_configuration
     resolved = Controller(auto(data, model, "cls"), argv=[]).run.to_dict()
     assert resolved["global"]["backbone"] == "distilbert"
     assert resolved["backbone"]["hidden_size"] == 16
-    assert resolved["backbone"]["vocab_path"] == str(model / "vocab.txt")
-    assert resolved["backbone"]["do_lower_case"] is True
+    assert resolved["tasks"]["cls"]["vocab_path"] == str(model / "vocab.txt")
+    assert resolved["tasks"]["cls"]["do_lower_case"] is True
     shutil.rmtree(model)
-    copied = {**resolved, "backbone": {**resolved["backbone"], "vocab_path": str(data / "vocab.txt")}}
-    assert Controller(copied, argv=[]).run.backbone.settings["hidden_size"] == 16
+    resolved["tasks"]["cls"]["vocab_path"] = str(data / "vocab.txt")
+    assert Controller(resolved, argv=[]).run.backbone.settings["hidden_size"] == 16
 
 
 def test_settings_of_the_run_win_over_the_directory(tmp_path: Path) -> None:
