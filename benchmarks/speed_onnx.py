@@ -28,9 +28,9 @@ from speed_cases import DATA, SHAPES
 from palm import load_model
 from palm.backbone import BERT
 from palm.export import to_onnx
-from palm.export.onnx_model import INPUTS
 from palm.paradigm import Classify
 from palm.predict.inference import InferenceModel
+from palm.predict.onnx.graph import INPUTS
 from palm.reader import ClassifyReader
 
 Answer = Callable[[Sequence[str]], np.ndarray]
