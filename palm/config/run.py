@@ -197,6 +197,17 @@ class RunConfig:
     def _places(self, scope: str | None, settings: Mapping[str, Any]) -> dict[str, str]:
         return {name: place for name in settings if (place := self.origins.get((scope, name)))}
 
+    def as_written(self) -> Document:
+        """Return `to_dict()` as PALM prints it: what the global file or command line says is in `global`."""
+        document = self.to_dict()
+        home = _file_of(self.origins.get((None, "task_instance"), ""))
+        for scope, own in [*document["tasks"].items(), ("backbone", document["backbone"])]:
+            for name in list(own):
+                place = self.origins.get((scope, name), "")
+                if place == f"--{name}" or (place and _file_of(place) == home):
+                    document["global"].setdefault(name, own.pop(name))
+        return document
+
     def described(self) -> dict[str, Any]:
         """Return everything that the result of the run depends on, JSON-ready, defaults included."""
         run = results_of(self.settings)
@@ -212,6 +223,10 @@ class RunConfig:
             "balance": None if self.balance is None else self.balance.described(),
             "tasks": {task.name: task.described() for task in self.tasks},
         }
+
+
+def _file_of(place: str) -> str:
+    return place.rpartition(":")[0] or place
 
 
 LISTED = frozenset(marked(NOT_WRITTEN, TaskSettings))
@@ -289,4 +304,7 @@ def with_tasks(run: RunConfig, names: Sequence[str]) -> RunConfig:
     if len(names) == 1:
         defaults: dict[str, Any] = {each.name: each.default for each in fields(RunSettings)}
         settings = replace(settings, **{name: defaults[name] for name in marked(OF_SEVERAL)})
-    return replace(run, settings=settings, tasks=tuple(run.tasks[number] for number in numbers))
+    tasks = [run.tasks[number] for number in numbers]
+    if len(names) == 1:
+        tasks = [replace(tasks[0], settings=replace(tasks[0].settings, mix_ratio=1.0, is_target=True))]
+    return replace(run, settings=settings, tasks=tuple(tasks))

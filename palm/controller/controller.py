@@ -83,7 +83,7 @@ class Controller:
         self.stages = stages_of(self.chosen, has_given_tasks=bool(tasks)) if for_train else []
         self._parts = build(self.chosen, self._given) if for_train and not self.stages else None
         self._for_train = for_train
-        logger.info("%s", printed(self.run.to_dict()))
+        logger.info("%s", printed(self.run.as_written()))
         for line in self.run.reasons():
             logger.info("%s", line)
         for line in ineffective_settings(self.chosen) if for_train else ():

@@ -160,6 +160,8 @@ class _Resolver:
         """Return the settings of the run."""
         config = self.config
         found = {"task_instance": config.tasks, **self.arguments(RunSettings, None, ["task_instance"])}
+        if place := config.place("task_instance"):
+            self.origins[None, "task_instance"] = place
         for name, wrong in setting_problems(found, config.tasks):
             config.problem(f"{config.placed(name)} {wrong}")
         return found

@@ -1,264 +1,132 @@
-"""The resolved configuration: printed as PALM does, and enough by itself to repeat the run."""
+"""A `RunConfig`: printed as PALM does, readable again, with the place of every value, and editable."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+import yaml
 
+from helpers import tiny
 from helpers.shared import RECORDED_0, needs_shared
-from palm.config import Config, FilePath, read_config, yaml_text
+from palm.config import read_config, yaml_text
+from palm.config.printing import printed
+from palm.config.run import RunConfig, with_tasks
+from palm.controller.resolve import edited, resolve
 
 
-def run(
-    task_instance: list[str],
-    learning_rate: float,
-    save_path: Path,
-    mix_ratio: list[float],
-    betas: tuple[float, float] = (0.9, 0.999),
-    resume: str | None = None,
-) -> None: ...
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.write_files(tmp_path)
 
 
-def read_task(
-    max_seq_len: int,
-    vocab_path: FilePath,
-    label: str = "",
-    label_map: FilePath | dict[str, int] | None = None,
-    use_ema: bool = False,
-) -> None: ...
+def written(folder: Path, **settings: Any) -> Path:
+    """A project of two tasks in files."""
+    whole = tiny.config(folder, "cls", "match", **settings)
+    for task, own in whole.pop("tasks").items():
+        (folder / f"{task}.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
+    (folder / "config.yaml").write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
+    return folder / "config.yaml"
 
 
-def encode(hidden_size: int, dropout_prob: float = 0.1, backbone_config_path: Path | None = None) -> None: ...
+def run_of(config: Any, *argv: str) -> RunConfig:
+    return resolve(read_config(config, argv=list(argv)))
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_written_run_is_the_same_run(folder: Path) -> None:
+    run = run_of(written(folder), "--learning_rate", "0.003", "--match.batch_size", "2")
+    again = folder / "elsewhere.yaml"
+    again.write_text(yaml_text(run.to_dict()), encoding="utf-8")
+    for source in (run.to_dict(), again):
+        read = run_of(source)
+        assert read.described() == run.described()
+        assert read == run
+        assert read.to_dict() == run.to_dict()
+    assert run.optimizer.settings["learning_rate"] == 0.003
+    assert [task.settings.batch_size for task in run.tasks] == [4, 2]
 
 
-def received(config: Config) -> dict[str, Any]:
-    """Everything that everybody gets."""
-    result: dict[str, Any] = {"run": config.arguments(run), "encoder": config.arguments(encode, "backbone")}
-    result |= {task: config.arguments(read_task, task) for task in config.tasks}
-    config.finish()
-    return result
+def test_every_given_value_has_its_place(folder: Path) -> None:
+    config = written(folder)
+    lines = {path.name: path.read_text("utf-8").splitlines() for path in folder.glob("*.yaml")}
+    run = run_of(config, "--learning_rate", "0.003", "--cls.shuffle", "no")
+    assert run.place("learning_rate") == "--learning_rate"
+    assert run.place("shuffle", "cls") == "--cls.shuffle"
+    assert run.placed("shuffle", "cls") == "--cls.shuffle"
+    for scope, name, file in ((None, "save_path", "config.yaml"), ("cls", "n_classes", "cls.yaml")):
+        place = run.place(name, scope)
+        assert place is not None
+        path, _, line = place.rpartition(":")
+        assert Path(path).name == file
+        assert lines[file][int(line) - 1].startswith(f"{name}:")
+    assert run.place("ema_decay") is None
+    document = run.to_dict()
+    origins = run.origins_of(document)
+    assert origins["global"].keys() == document["global"].keys()
+    assert document["tasks"]["cls"].keys() - origins["tasks"]["cls"].keys() == {"reader", "paradigm"}
 
 
-def example(tmp_path: Path) -> Config:
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "vocab.txt").touch()
-    (tmp_path / "bert.json").write_text('{"hidden_size": 32, "dropout_prob": 0.1, "architectures": ["Bert"]}')
-    (tmp_path / "config.yaml").write_text(
-        "task_instance: 'a, 数据'\nlearning_rate: 3e-5\nsave_path: out\nmix_ratio: 1.0,0.5\n"
-        "max_seq_len: 512\nbackbone_config_path: bert.json\nvocab_path: vocab.txt\n"
-        "label: 007\ndropout_prob: 0.2\n",
-        encoding="utf-8",
+def test_an_edit_is_the_run_of_the_edited_document(folder: Path) -> None:
+    run = run_of(written(folder, warmup_proportion=0.1), "--cls.batch_size", "2")
+    longer = edited(run, {"num_epochs": 7, "batch_size": 8, "warmup_proportion": None})
+    assert (longer.settings.num_epochs, longer.settings.warmup_proportion) == (7, 0.0)
+    assert [task.settings.batch_size for task in longer.tasks] == [8, 8]
+    assert longer.place("save_path") == run.place("save_path")
+    assert run_of(longer.to_dict()) == longer
+    lamb = edited(run, {"optimizer": "lamb"})
+    assert lamb.optimizer.name == "lamb"
+    changed = {name for name, value in lamb.described().items() if value != run.described()[name]}
+    assert changed == {"optimizer"}
+
+
+def test_a_part_of_the_tasks_is_a_run_without_settings_of_several(folder: Path) -> None:
+    run = run_of(written(folder, mix_ratio=[1.0, 0.5], target_tag=[0, 1], tasks_per_step=2))
+    alone = with_tasks(run, ["match"])
+    assert alone.targets == ["match"]
+    assert (alone.settings.mix_ratio, alone.settings.tasks_per_step) == (None, 1)
+    assert run_of(alone.to_dict()).described() == alone.described()
+
+
+def test_other_names_of_palm_are_those_of_the_run(folder: Path) -> None:
+    config = tiny.config(folder, "cls", seed=5)
+    config["epoch"] = config.pop("num_epochs", 1)
+    run = run_of(config)
+    assert (run.settings.random_seed, run.settings.num_epochs) == (5, config["epoch"])
+    assert run.tasks[0].settings.seed is None
+
+
+def test_it_is_printed_in_palms_layout(folder: Path) -> None:
+    run = run_of(written(folder), "--cls.batch_size", "2")
+    sections = printed(run.as_written()).split("\n\n")
+    heads = [section.splitlines()[0] for section in sections]
+    assert heads[0] == "------------------------ global configuration ------------------------"
+    assert [head.strip("- ") for head in heads] == [
+        "global configuration",
+        "cls configuration",
+        "match configuration",
+        "backbone configuration",
+    ]
+    assert (
+        f"max_seq_len              \t{run.tasks[0].reader.settings['max_seq_len']}"
+        in sections[0].splitlines()
     )
-    (tmp_path / "tasks" / "a.yaml").write_text("max_seq_len: 384\nlabel_map: {neg: 0, pos: 1}\n")
-    (tmp_path / "tasks" / "数据.yaml").write_text("use_ema: true\n")
-    argv = ["--learning_rate", "1e-3", "--数据.max_seq_len", "64", "--betas", "0.9,0.99", "--resume", "none"]
-    return read_config(tmp_path / "config.yaml", "tasks", argv)
-
-
-def test_the_resolved_configuration_holds_what_was_received_with_paths_in_full(tmp_path: Path) -> None:
-    config = example(tmp_path)
-    received(config)
-    assert config.resolved() == {
-        "global": {
-            "task_instance": ["a", "数据"],
-            "save_path": str(tmp_path / "out"),
-            "mix_ratio": [1.0, 0.5],
-            "max_seq_len": 512,
-            "backbone_config_path": str(tmp_path / "bert.json"),
-            "vocab_path": str(tmp_path / "vocab.txt"),
-            "label": "007",
-            "dropout_prob": 0.2,
-            "learning_rate": 1e-3,
-            "betas": [0.9, 0.99],
-            "resume": None,
-            "数据.max_seq_len": 64,
-        },
-        "tasks": {"a": {"label_map": {"neg": 0, "pos": 1}}, "数据": {"use_ema": True}},
-        "backbone": {"hidden_size": 32, "architectures": ["Bert"]},
-    }
-
-
-def test_every_value_has_its_origin(tmp_path: Path) -> None:
-    config = example(tmp_path)
-    received(config)
-    origins = config.origins()
-    assert origins == {
-        "global": {
-            "task_instance": "config.yaml:1",
-            "save_path": "config.yaml:3",
-            "mix_ratio": "config.yaml:4",
-            "max_seq_len": "config.yaml:5",
-            "backbone_config_path": "config.yaml:6",
-            "vocab_path": "config.yaml:7",
-            "label": "config.yaml:8",
-            "dropout_prob": "config.yaml:9",
-            "learning_rate": "--learning_rate",
-            "betas": "--betas",
-            "resume": "--resume",
-            "数据.max_seq_len": "--数据.max_seq_len",
-        },
-        "tasks": {"a": {"label_map": "tasks/a.yaml:2"}, "数据": {"use_ema": "tasks/数据.yaml:1"}},
-        "backbone": {"hidden_size": "bert.json:1"},
-    }
-
-
-def test_the_resolved_configuration_alone_repeats_the_run(tmp_path: Path) -> None:
-    config = example(tmp_path)
-    first = received(config)
-    assert first["run"]["learning_rate"] == 1e-3
-    resolved = config.resolved()
-    saved = tmp_path / "elsewhere" / "run.yaml"
-    saved.parent.mkdir()
-    saved.write_text(yaml_text(resolved), encoding="utf-8")
-    as_json = tmp_path / "elsewhere" / "run.json"
-    as_json.write_text(json.dumps(resolved, ensure_ascii=False), encoding="utf-8")
-    for name in ("config.yaml", "bert.json", "tasks/a.yaml", "tasks/数据.yaml"):
-        (tmp_path / name).unlink()
-    for source in (resolved, saved, as_json):
-        again = read_config(source, argv=[])
-        assert received(again) == first
-        assert again.resolved() == resolved
-
-
-def test_it_is_printed_in_palms_layout(tmp_path: Path) -> None:
-    config = example(tmp_path)
-    received(config)
-    assert config.printed() == (
-        "------------------------ global configuration ------------------------\n"
-        "task_instance            \ta, 数据\n"
-        f"save_path                \t{tmp_path / 'out'}\n"
-        "mix_ratio                \t1.0, 0.5\n"
-        "max_seq_len              \t512\n"
-        f"backbone_config_path     \t{tmp_path / 'bert.json'}\n"
-        f"vocab_path               \t{tmp_path / 'vocab.txt'}\n"
-        "label                    \t007\n"
-        "dropout_prob             \t0.2\n"
-        "learning_rate            \t0.001\n"
-        "betas                    \t0.9, 0.99\n"
-        "resume                   \tNone\n"
-        "数据.max_seq_len           \t64\n"
-        "\n"
-        "-------------------------- a configuration ---------------------------\n"
-        "label_map                \t{'neg': 0, 'pos': 1}\n"
-        "\n"
-        "-------------------------- 数据 configuration --------------------------\n"
-        "use_ema                  \tTrue\n"
-        "\n"
-        "----------------------- backbone configuration -----------------------\n"
-        "hidden_size              \t32\n"
-        "architectures            \tBert\n"
-    )
+    assert "batch_size               \t2" in sections[1].splitlines()
 
 
 @needs_shared
 def test_the_second_demo_is_printed_as_palm_printed_it() -> None:
     runs = RECORDED_0 / "runs"
-
-    def whole(
-        task_instance: list[str],
-        target_tag: list[int],
-        mix_ratio: list[float],
-        save_path: str,
-        backbone: str,
-        backbone_config_path: str,
-        vocab_path: str,
-        do_lower_case: bool,
-        max_seq_len: int,
-        batch_size: int,
-        num_epochs: int,
-        optimizer: str,
-        learning_rate: float,
-        warmup_proportion: float,
-        weight_decay: float,
-        print_every_n_steps: int,
-        use_gpu: bool,
-        save_every_n_steps: int,
-        seed: int,
-    ) -> None: ...
-
-    def part(
-        reader: str,
-        paradigm: str,
-        train_file: str,
-        pred_file: str = "",
-        pred_output_path: str = "",
-        doc_stride: int = 0,
-        max_query_len: int = 0,
-        max_answer_len: int = 0,
-        n_best_size: int = 0,
-    ) -> None: ...
-
-    config = read_config(runs / "demo2" / "config.yaml", "tasks", [])
-    config.arguments(whole)
-    for task in config.tasks:
-        config.arguments(part, task)
-    config.finish()
+    run = resolve(read_config(runs / "demo2" / "config.yaml", "tasks", []), for_train=False)
     log = (runs / "demo2.log").read_text(encoding="utf-8")
-    for ours, theirs in zip(config.printed().split("\n\n")[:4], log.split("\n\n")[:4], strict=True):
+    for ours, theirs in zip(printed(run.as_written()).split("\n\n")[:4], log.split("\n\n")[:4], strict=True):
         assert ours.splitlines()[0] == theirs.splitlines()[0]
-        assert sorted(ours.splitlines()) == sorted(theirs.splitlines())
+        assert _settings(ours) == _settings(theirs)
 
 
-# A random configuration: any of these settings in any of the layers that reach somebody.
-
-TEXT = st.sampled_from(["3e-5", "007", "none", "null", "yes", "", "1,2", "数据", "a: b"])
-PATHS = st.sampled_from(["v.txt", "./sub/../v.txt"])
-FOR_TASKS: dict[str, st.SearchStrategy[Any]] = {
-    "max_seq_len": st.sampled_from([8, "8", 8.0]),
-    "vocab_path": PATHS,
-    "label": TEXT,
-    "label_map": st.one_of(PATHS, st.none(), st.dictionaries(TEXT, st.integers(), max_size=2)),
-    "use_ema": st.sampled_from([True, "no"]),
-}
-FOR_ALL: dict[str, st.SearchStrategy[Any]] = {
-    "learning_rate": st.sampled_from([3e-5, "3e-5", 1]),
-    "save_path": st.sampled_from(["out", "../out"]),
-    "mix_ratio": st.sampled_from(["1.0, 0.5", [1, "0.5"]]),
-    "betas": st.sampled_from(["0.9,0.99", [0.8, 0.9]]),
-    "resume": st.one_of(st.none(), TEXT),
-    "hidden_size": st.sampled_from([8, 16]),
-    "dropout_prob": st.sampled_from([0, 0.5]),
-    **FOR_TASKS,
-    **{f"{task}.{name}": values for task in "ab" for name, values in FOR_TASKS.items()},
-}
-FLOOR = {"learning_rate": 1, "save_path": "x", "mix_ratio": "1", "max_seq_len": 2, "vocab_path": "v.txt"}
-tasks = st.fixed_dictionaries({}, optional=FOR_TASKS)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
-@given(
-    everything=st.fixed_dictionaries({}, optional=FOR_ALL),
-    over=st.fixed_dictionaries({}, optional={name: FOR_ALL[name] for name in FOR_ALL if "map" not in name}),
-    a=tasks,
-    b=tasks,
-    backbone=st.fixed_dictionaries({"hidden_size": st.just(4)}, optional={"dropout_prob": st.just(0.25)}),
-)
-def test_any_resolved_configuration_gives_the_same_arguments(
-    everything: dict[str, Any],
-    over: dict[str, Any],
-    a: dict[str, Any],
-    b: dict[str, Any],
-    backbone: dict[str, Any],
-) -> None:
-    Path("v.txt").touch()
-    Path("sub").mkdir(exist_ok=True)
-    content = {**FLOOR, **everything, "tasks": {"a": a, "b": b}, "backbone": backbone}
-    argv = [f"--{name}={value}" for name, value in over.items()]
-    config = read_config(content, argv=argv)
-    first = received(config)
-    resolved = config.resolved()
-    Path("run.yaml").write_text(yaml_text(resolved), encoding="utf-8")
-    for source in (resolved, Path("run.yaml")):
-        again = read_config(source, argv=[])
-        assert received(again) == first
-        assert again.resolved() == resolved
+def _settings(section: str) -> dict[str, str]:
+    """Return the printed settings: a path by its file, for ours are absolute, and `seed` by our name."""
+    lines = (line.partition("\t") for line in section.splitlines()[1:])
+    return {
+        {"seed": "random_seed"}.get(name.strip(), name.strip()): Path(value).name for name, _, value in lines
+    }

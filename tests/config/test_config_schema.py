@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,8 +34,6 @@ class Encoder(Component):
         nothing: of interest.
     """
 
-    aliases: ClassVar[dict[str, str]] = {"emb_size": "hidden_size", "width": "hidden_size"}
-
     def __init__(
         self,
         hidden_size: int,
@@ -54,7 +52,6 @@ def test_a_constructors_parameters_are_its_settings() -> None:
             int,
             REQUIRED,
             "width of the output: `[batch, hidden_size]`.",
-            ("emb_size", "width"),
         ),
         Parameter("vocab_path", FilePath, REQUIRED, "its words."),
         Parameter("dropout_prob", float, 0.1, "probability of zeroing."),
@@ -116,12 +113,11 @@ def test_a_dataclass_has_the_settings_of_its_fields() -> None:
             tags: one per task.
         """
 
-        aliases: ClassVar[dict[str, str]] = {"labels": "tags"}
         tags: list[int] = field(default_factory=lambda: [1])
         name: str
 
     assert list(settings_of(Settings).values()) == [
-        Parameter("tags", list[int], [1], "one per task.", ("labels",)),
+        Parameter("tags", list[int], [1], "one per task."),
         Parameter("name", str, REQUIRED, ""),
     ]
 
@@ -153,7 +149,7 @@ def test_help_lists_every_setting_once_with_type_default_and_meaning() -> None:
     provided = dict.fromkeys((Encoder, train), ("vocab_path", "use_ema"))
     assert help_text({"model": [Encoder, train], "again": [train]}, provided) == (
         "model:\n"
-        "  --hidden_size  (whole number, required, also --emb_size, --width)\n"
+        "  --hidden_size  (whole number, required)\n"
         "      width of the output: `[batch, hidden_size]`.\n"
         "  --dropout_prob  (number, default 0.1)\n"
         "      probability of zeroing.\n"
