@@ -39,7 +39,7 @@ class Run:
         assert code == 2
         assert message.startswith("error: ")
         assert "Traceback" not in message
-        of_a_run = {"resolved_config.yaml", "run.json", "history.jsonl", ".run.lock", ".palm-files.jsonl"}
+        of_a_run = {"resolved_config.yaml", "run.json", "history.jsonl", ".run.lock"}
         assert {path.name for path in after - before} <= of_a_run
         return message.replace(str(self.folder) + os.sep, "").replace("\\", "/")
 
