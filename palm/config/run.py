@@ -306,5 +306,5 @@ def with_tasks(run: RunConfig, names: Sequence[str]) -> RunConfig:
         settings = replace(settings, **{name: defaults[name] for name in marked(OF_SEVERAL)})
     tasks = [run.tasks[number] for number in numbers]
     if len(names) == 1:
-        tasks = [replace(tasks[0], settings=replace(tasks[0].settings, mix_ratio=1.0, is_target=True))]
+        tasks = [replace(tasks[0], settings=replace(tasks[0].settings, mix_ratio=1.0))]
     return replace(run, settings=settings, tasks=tuple(tasks))
