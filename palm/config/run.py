@@ -200,12 +200,20 @@ class RunConfig:
     def as_written(self) -> Document:
         """Return `to_dict()` as PALM prints it: what the global file or command line says is in `global`."""
         document = self.to_dict()
-        home = _file_of(self.origins.get((None, "task_instance"), ""))
-        for scope, own in [*document["tasks"].items(), ("backbone", document["backbone"])]:
-            for name in list(own):
-                place = self.origins.get((scope, name), "")
-                if place == f"--{name}" or (place and _file_of(place) == home):
-                    document["global"].setdefault(name, own.pop(name))
+        sections = {**document["tasks"], "backbone": document["backbone"]}
+        homes = (_file_of(place) for (scope, _), place in self.origins.items() if scope is None)
+        home = next((file for file in homes if not file.startswith("--")), "")
+        for name in dict.fromkeys(name for own in sections.values() for name in own):
+            holders = {scope: own for scope, own in sections.items() if name in own}
+            places = {self.origins.get((scope, name), "") for scope in holders}
+            values = [own[name] for own in [*holders.values(), document["global"]] if name in own]
+            place = places.pop()
+            if places or any(value != values[0] for value in values):
+                continue
+            if place == f"--{name}" or (home and _file_of(place) == home):
+                document["global"][name] = values[0]
+                for own in holders.values():
+                    del own[name]
         return document
 
     def described(self) -> dict[str, Any]:
