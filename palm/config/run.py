@@ -309,10 +309,10 @@ def with_tasks(run: RunConfig, names: Sequence[str]) -> RunConfig:
     lists: dict[str, Any] = {name: only(getattr(run.settings, name), numbers) for name in marked(PER_TASK)}
     best_by = [name for name in run.settings.best_by or () if name in names] or None
     settings = replace(run.settings, task_instance=list(names), best_by=best_by, **lists)
-    if len(names) == 1:
-        defaults: dict[str, Any] = {each.name: each.default for each in fields(RunSettings)}
-        settings = replace(settings, **{name: defaults[name] for name in marked(OF_SEVERAL)})
-    tasks = [run.tasks[number] for number in numbers]
-    if len(names) == 1:
-        tasks = [replace(tasks[0], settings=replace(tasks[0].settings, mix_ratio=1.0))]
-    return replace(run, settings=settings, tasks=tuple(tasks))
+    tasks = tuple(run.tasks[number] for number in numbers)
+    if len(tasks) > 1:
+        return replace(run, settings=settings, tasks=tasks)
+    defaults: dict[str, Any] = {each.name: each.default for each in fields(RunSettings)}
+    settings = replace(settings, **{name: defaults[name] for name in marked(OF_SEVERAL)})
+    alone = replace(tasks[0], settings=replace(tasks[0].settings, mix_ratio=1.0))
+    return replace(run, settings=settings, balance=None, tasks=(alone,))

@@ -81,7 +81,8 @@ def test_an_edit_is_the_run_of_the_edited_document(folder: Path) -> None:
 
 
 def test_a_part_of_the_tasks_is_a_run_without_settings_of_several(folder: Path) -> None:
-    run = run_of(written(folder, mix_ratio=[1.0, 0.5], target_tag=[0, 1], tasks_per_step=2))
+    weighed = {"tasks_per_step": 2, "balance": "famo", "balance_rate": 0.01}
+    run = run_of(written(folder, mix_ratio=[1.0, 0.5], target_tag=[0, 1], **weighed))
     alone = with_tasks(run, ["match"])
     assert alone.targets == ["match"]
     assert (alone.settings.mix_ratio, alone.settings.tasks_per_step) == (None, 1)
