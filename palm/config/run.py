@@ -201,20 +201,22 @@ class RunConfig:
         """Return `to_dict()` as PALM prints it: what the global file or command line says is in `global`."""
         document = self.to_dict()
         sections = {**document["tasks"], "backbone": document["backbone"]}
-        homes = (_file_of(place) for (scope, _), place in self.origins.items() if scope is None)
-        home = next((file for file in homes if not file.startswith("--")), "")
+        home = self._global_file()
         for name in dict.fromkeys(name for own in sections.values() for name in own):
             holders = {scope: own for scope, own in sections.items() if name in own}
-            places = {self.origins.get((scope, name), "") for scope in holders}
             values = [own[name] for own in [*holders.values(), document["global"]] if name in own]
-            place = places.pop()
-            if places or any(value != values[0] for value in values):
-                continue
-            if place == f"--{name}" or (home and _file_of(place) == home):
+            places = {self.origins.get((scope, name), "") for scope in holders}
+            # Tasks within the global file have places there too, but each its own.
+            is_global = len(places) == 1 and all(value == values[0] for value in values)
+            if is_global and (f"--{name}" in places or any(_file_of(place) == home for place in places)):
                 document["global"][name] = values[0]
                 for own in holders.values():
                     del own[name]
         return document
+
+    def _global_file(self) -> str | None:
+        files = (_file_of(place) for (scope, _), place in self.origins.items() if scope is None)
+        return next((file for file in files if not file.startswith("--")), None)
 
     def described(self) -> dict[str, Any]:
         """Return everything that the result of the run depends on, JSON-ready, defaults included."""

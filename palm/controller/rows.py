@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,31 +48,23 @@ def choose_rows(run: RunConfig, for_train: bool) -> RunConfig:
         DataError: a table cannot be read.
     """
     folder = run.settings.save_path
-    files: Files = {}
-    records: dict[Path, str] = {}
-    tables: dict[str, list[TaskConfig]] = {}
-    for task in run.tasks:
-        settings = task.settings
-        if settings.train_file is None or all(getattr(settings, name) is None for name in SETTINGS):
-            continue
-        known = {} if folder is None else {part: folder / f"{task.name}.{part}{SUFFIX}" for part in FILES}
-        if not for_train and known and known["train"].is_file():
-            files[task.name] = {part: path for part, path in known.items() if path.is_file()}
-            continue
-        if for_train:
-            _warn_about_files(task)
-        key = json.dumps([str(settings.train_file), settings.where, settings.split], default=str)
-        tables.setdefault(key, []).append(task)
-    for sharing in tables.values():
-        for task, parts in _choose(sharing):
-            files[task.name] = _stored(task, parts)
-            if folder is not None:
-                stored = files[task.name].items()
-                records |= {
-                    folder / f"{task.name}.{part}{SUFFIX}": path.read_text("utf-8") for part, path in stored
-                }
+    choosing = [task for task in run.tasks if _chooses_rows(task.settings)]
+    files = {} if for_train or folder is None else _recorded(folder, choosing)
+    new = [task for task in choosing if task.name not in files]
+    for task in new if for_train else ():
+        _warn_about_files(task)
+    chosen = {
+        task.name: _stored(task, parts) for sharing in _by_table(new) for task, parts in _choose(sharing)
+    }
+    files |= chosen
     if not files:
         return run
+    records = {
+        folder / _record(name, part): path.read_text("utf-8")
+        for name, parts in chosen.items()
+        for part, path in parts.items()
+        if folder is not None
+    }
     tasks = [replace(task, settings=_using(task.settings, files.get(task.name, {}))) for task in run.tasks]
     origins: dict[Key, str] = {
         (name, FILES[part]): run.place("split", name) or run.placed("train_file", name)
@@ -80,6 +72,35 @@ def choose_rows(run: RunConfig, for_train: bool) -> RunConfig:
         for part in parts
     }
     return replace(run, tasks=tuple(tasks), files=records, origins={**origins, **run.origins})
+
+
+def _chooses_rows(settings: TaskSettings) -> bool:
+    return settings.train_file is not None and any(getattr(settings, name) is not None for name in SETTINGS)
+
+
+def _record(task: str, part: str) -> str:
+    """Return the name of the file of chosen rows, in the cache and in the run's folder."""
+    return f"{task}.{part}{SUFFIX}"
+
+
+def _recorded(folder: Path, tasks: Sequence[TaskConfig]) -> Files:
+    """Return the files of the rows that a run in this folder has chosen before."""
+    files: Files = {}
+    for task in tasks:
+        known = {part: folder / _record(task.name, part) for part in FILES}
+        if known["train"].is_file():
+            files[task.name] = {part: path for part, path in known.items() if path.is_file()}
+    return files
+
+
+def _by_table(tasks: Sequence[TaskConfig]) -> Iterable[list[TaskConfig]]:
+    """Group tasks with the same table, `where` and `split`, so that each table is read once."""
+    tables: dict[str, list[TaskConfig]] = {}
+    for task in tasks:
+        settings = task.settings
+        key = json.dumps([str(settings.train_file), settings.where, settings.split], default=str)
+        tables.setdefault(key, []).append(task)
+    return tables.values()
 
 
 def _using(settings: TaskSettings, files: Mapping[str, Path]) -> TaskSettings:
@@ -172,7 +193,7 @@ def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]]) -> dict[str, P
     found = {}
     for part, rows in parts.items():
         text = Selection(path, digest, rows, settings).text
-        name = f"{task.name}.{part}{SUFFIX}"
+        name = _record(task.name, part)
         # Named by content, so that processes and runs with the same choice share one file.
         key = hashlib.sha256(os.fsencode(f"{name}\n{text}")).hexdigest()[:32]
         found[part] = Cache.of_anyone().file(
