@@ -87,7 +87,7 @@ class Assembly(ABC):
 
     Args:
         name: for messages.
-        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
+        precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
 
     Attributes:
         fitting_call: the call that sets the training data, for messages.

@@ -48,7 +48,7 @@ class TrainerBase(Assembly):
 
     Args:
         name: for messages.
-        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
+        precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
 
     Raises:
         ConfigError: `precision` is unknown.

@@ -46,7 +46,7 @@ class MultiHeadTrainer(TrainerBase):
         mixing: the mixing strategy, of `palm.mixing`; None to draw tasks in proportion to their `mix_ratio`.
         tasks_per_step: number of distinct tasks drawn per step, or 'all'.
         balance: the weighting of the tasks of a step, of `palm.mixing.balance`; None to add their losses.
-        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
+        precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
 
     Raises:
         ConfigError: there are no trainers, two have the same name, or `precision` is unknown.

@@ -55,7 +55,7 @@ class Trainer(TrainerBase):
         share_rows_with: as in `Task`.
         private_layers: as in `Task`.
         lora: as in `Task`.
-        precision: compute in 'fp32' or 'bf16', or in whichever is faster on the device ('auto').
+        precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
 
     Raises:
         ConfigError: `precision` is unknown.

@@ -109,7 +109,7 @@ class RunSettings:
             one CPU.
         parallel: ddp to keep all parameters on every device, fsdp to shard them.
         process_group_timeout: seconds after which a process stops waiting for another one.
-        precision: compute in fp32 or bf16; auto is bf16 if it is clearly faster, otherwise fp32.
+        precision: compute in fp32 or bf16; auto is bf16 on devices with fast bfloat16, otherwise fp32.
         tf32: allow TensorFloat-32 in float32 matrix products on NVIDIA GPUs: faster, with a mantissa of 10
             bits; torch's setting by default.
         deterministic: use deterministic kernels, so that a run on a GPU is reproducible bit by bit, as it
