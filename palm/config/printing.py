@@ -41,7 +41,7 @@ def help_text(
 
 
 def setting_lines(parameter: Parameter, before: str = "") -> Iterator[str]:
-    """Describe a setting: its name, prefixed by `before`, type, default and other names; its meaning."""
+    """Describe a setting: its name, prefixed by `before`, type and default; its meaning."""
     facts = [type_name(parameter.annotation), default_text(parameter)]
     yield f"  {before}{parameter.name}  ({', '.join(facts)})"
     if parameter.doc:

@@ -364,7 +364,7 @@ def locked(path: Path, work: str = "", taken: str = "") -> Iterator[None]:
             logger.info("waiting for another process that is %s", work)
             lock.acquire()
     except (OSError, NotImplementedError):
-        pass
+        pass  # a file system without locks
     if taken and not lock.is_locked:
         logger.warning("%s has no file locks; make sure that nothing else uses it", path.parent)
     try:

@@ -107,11 +107,6 @@ def digest_of(files: Sequence[Path], algorithm: str = "sha256") -> str:
     return parts[0] if len(parts) == 1 else hashlib.new(algorithm, "".join(parts).encode()).hexdigest()
 
 
-def data_size(path: Path) -> int:
-    """The size in bytes of a data file, or of all files of a table."""
-    return sum(file.stat().st_size for file in files_of(path))
-
-
 def file_facts(path: Path) -> tuple[tuple[Path, int, int], ...]:
     """The files of a table with sizes and modification times, which tell whether they have changed."""
     return tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(path))
