@@ -43,11 +43,11 @@ class PredictionLog:
         Raises:
             StorageError: the stopped prediction had other settings; they are named.
         """
-        if not self.path.is_file():
+        lines = self._lines() if self.path.is_file() else iter(())
+        stopped = next(lines, None)
+        if not isinstance(stopped, dict):  # also of a process that was killed while it wrote the first line
             logger.info("%s: no stopped prediction; starting from the beginning", self.path.parent)
             return
-        lines = self._lines()
-        stopped: Mapping[str, Any] = next(lines, {})
         if changed := [name for name, value in self._about().items() if stopped.get(name) != value]:
             raise StorageError(
                 f"{self.path.parent}: the stopped prediction differs in {', '.join(changed)}; predict "

@@ -88,6 +88,17 @@ def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path)
     assert "model, input file, batch size" in str(caught.value)
 
 
+@pytest.mark.parametrize("header", [b"", b'{"model": "ab'])
+def test_a_prediction_that_was_killed_before_its_first_record_begins_again(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, header: bytes
+) -> None:
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 8)
+    model = palm.load_model(trained / "out" / "cls" / "infer_model")
+    (tmp_path / PREDICTION_LOG).write_bytes(header)
+    assert len(model.predict_file(trained / "cls.tsv", tmp_path, resume=True)) == 40
+    assert PREDICTION_LOG not in contents(tmp_path)
+
+
 def test_without_a_stopped_prediction_it_begins_at_the_beginning(trained: Path, tmp_path: Path) -> None:
     model = palm.load_model(trained / "out" / "cls" / "infer_model")
     assert len(model.predict_file(trained / "cls.tsv", tmp_path, resume=True)) == 40
