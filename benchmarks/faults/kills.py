@@ -1,9 +1,9 @@
-"""Kill runs at random moments, go on, and compare with a run left in peace.
+"""Kill runs at random moments, continue them, and compare them with an uninterrupted run.
 
     python benchmarks/faults/kills.py [--train 40] [--replace 15] [--stages 15] [--predict 15] [--sweep 15]
 
-A trial is good if, after the kill, everything under its proper name is whole, nobody's own file is touched,
-and the run that goes on ends with the same bits and the same history but for times, with nothing half-written
+A trial is good if, after the kill, everything with a final name is complete, no other file is touched, and
+the continued run ends with the same bits and, apart from times, the same history, with no temporary files
 left. Linux, because trials are forks.
 """
 
@@ -33,7 +33,7 @@ MINE = "not palm's"
 
 
 class Trials:
-    """Counts of trials by kind and outcome, with the first failures in words."""
+    """Counts of trials by kind and outcome, and descriptions of the first failures."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -56,7 +56,11 @@ class Trials:
 
 
 def killed_within(seconds: float, work: Callable[[], object]) -> bool:
-    """Do `work` in a fork and kill it after so many seconds; True if it was still at work then."""
+    """Do `work` in a fork and kill it after so many seconds; True if it was still at work then.
+
+    Raises:
+        RuntimeError: the work failed by itself.
+    """
     child = os.fork()
     if child == 0:
         silent = os.open(os.devnull, os.O_WRONLY)
@@ -64,14 +68,17 @@ def killed_within(seconds: float, work: Callable[[], object]) -> bool:
         os.dup2(silent, 2)
         try:
             work()
-        finally:
-            os._exit(0)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
     end = time.monotonic() + seconds
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
         time.sleep(0.005)
     if ended[0] == 0:
         os.kill(child, signal.SIGKILL)
         ended = os.waitpid(child, 0)
+    if os.WIFEXITED(ended[1]) and os.WEXITSTATUS(ended[1]):
+        raise RuntimeError("the work failed without being killed")
     return os.WIFSIGNALED(ended[1])
 
 

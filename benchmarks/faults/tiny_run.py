@@ -87,7 +87,7 @@ def settings(data: Path, out: Path, **more: Any) -> dict[str, Any]:
         "keep_last_n": 2,
         "use_data_cache": False,
         "device": "cpu",
-        "precision": "fp32",  # runs are compared bit by bit, and `auto` may time passes
+        "precision": "fp32",  # runs are compared bit by bit, and `auto` depends on the machine
         **more,
     }
 
