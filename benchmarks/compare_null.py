@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from arguments import new_parser
 
-from palm.experiments.comparison.statistics import LEVEL, Floats, paired_difference, t_tail
+from palm.experiments.statistics import LEVEL, Floats, paired_difference, t_tail
 
 ACCURACY = 2.8
 """Log-odds of a row of average difficulty; some 0.88 of the rows are right."""

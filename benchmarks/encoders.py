@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModel
 
 from palm.backbone import BERT
 from palm.backbone.transformers import Transformers
-from palm.core.numerics.weight_cache import WeightCache
+from palm.core.layers import WeightCache
 
 SHAPES = {"short": (4, 32), "pairs": (16, 128), "long": (96, 384)}
 """Case -> the shortest and the longest row; lengths are spread evenly on a logarithmic scale."""

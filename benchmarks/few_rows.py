@@ -34,7 +34,7 @@ from torch import Tensor, nn
 import palm
 from palm.core.tensor_specs import Tensors
 from palm.train import train_step as steps
-from palm.train.ema import ExponentialMovingAverage
+from palm.train.train_step import ExponentialMovingAverage
 
 ROWS = {"slots": 100, "intents": 100, "sst2": 300, "pairs": 300}
 TEST_ROWS = {"slots": 893, "intents": 893, "sst2": 1000, "pairs": 600}

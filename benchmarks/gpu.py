@@ -45,10 +45,10 @@ from torch.autograd import DeviceType
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from palm.backbone.packed_attention import attend
+from palm.backbone.attention import attend
 from palm.backbone.packing import Packing, Scope, Sequences
-from palm.core.numerics.precision import tf32
-from palm.core.numerics.repeatability import fixed_order
+from palm.core.device import fixed_order
+from palm.core.precision import tf32
 from palm.train.checkpoint import optimizer_tensors, restore_optimizer
 
 SIZES = {"tiny": (320, 160), "base": (32768, 10240), "large": (16384, 5120)}

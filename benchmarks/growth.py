@@ -44,7 +44,7 @@ def memory() -> dict[str, float]:
     """Peak and own memory of this process, in MB."""
     import torch
 
-    from palm.train.throughput import memory_bytes
+    from palm.train.display import memory_bytes
 
     peak = (memory_bytes(torch.device("cpu")) or 0) / 2**20
     status = Path("/proc/self/status")

@@ -22,7 +22,7 @@ from palm.backbone import BERT
 from palm.paradigm import Classify
 from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader
-from palm.train.throughput import memory_bytes
+from palm.train.display import memory_bytes
 
 
 def write_rows(file: Path, count: int) -> None:

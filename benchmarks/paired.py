@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from palm.experiments.comparison.statistics import LEVEL, holm, t_quantile, t_tail
+from palm.experiments.statistics import LEVEL, holm, t_quantile, t_tail
 
 
 def mean_of(values: Sequence[float], sign: str = "") -> str:

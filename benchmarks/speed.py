@@ -35,7 +35,7 @@ from arguments import new_parser
 from speed_cases import DATA, SHAPES, Case, Shape
 from speed_runs import HuggingFace, Palm, free, gemm_rate, peak_memory
 
-from palm.core.numerics.precision import choice
+from palm.core.precision import choice
 
 Runner = Callable[[Case, Shape, torch.device], Any]
 

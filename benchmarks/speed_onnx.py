@@ -30,7 +30,7 @@ from palm.backbone import BERT
 from palm.export import to_onnx
 from palm.paradigm import Classify
 from palm.predict.inference import InferenceModel
-from palm.predict.onnx.graph import INPUTS
+from palm.predict.onnx import INPUTS
 from palm.reader import ClassifyReader
 
 Answer = Callable[[Sequence[str]], np.ndarray]

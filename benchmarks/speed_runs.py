@@ -19,8 +19,8 @@ from palm.backbone import BERT
 from palm.compat.assembly import described
 from palm.config.run import ComponentConfig
 from palm.config.settings import RunSettings
-from palm.core.numerics.precision import Precision
-from palm.core.numerics.weight_cache import WeightCache
+from palm.core.layers import WeightCache
+from palm.core.precision import Precision
 from palm.core.tensor_specs import Tensors
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW, ParameterGroups
@@ -28,8 +28,7 @@ from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours
 from palm.reader import ClassifyReader
 from palm.train.build import start
-from palm.train.device_transfer import fetched, placed
-from palm.train.loop import Components
+from palm.train.loop import Components, fetched, placed
 from palm.train.model import outputs_of
 from palm.train.planning import StepPlan, expect
 from palm.train.task import Task, TaskState

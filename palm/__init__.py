@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
-from palm.core.threads import limit_spinning
+from palm.core.process import limit_spinning
 from palm.core.version import __version__
 
 limit_spinning()  # before torch is imported, because OpenMP reads the setting only once
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     )
     from palm.compat import MultiHeadTrainer, Trainer, distribute, downloader, head
     from palm.controller.controller import Controller
-    from palm.experiments.comparison.compare import compare
-    from palm.experiments.search.sweep import sweep
+    from palm.experiments.compare import compare
+    from palm.experiments.sweep import sweep
     from palm.export.convert import convert
     from palm.export.merge import merge
     from palm.predict.inference import InferenceModel
@@ -42,7 +42,7 @@ _HOMES = {
     "MultiHeadTrainer": "palm.compat",
     "Task": "palm.train.task",
     "Trainer": "palm.compat",
-    "compare": "palm.experiments.comparison.compare",
+    "compare": "palm.experiments.compare",
     "convert": "palm.export.convert",
     "distribute": "palm.compat",
     "downloader": "palm.compat",
@@ -52,7 +52,7 @@ _HOMES = {
     "load_model": "palm.predict.loading",
     "merge": "palm.export.merge",
     "plot": "palm.report.plot",
-    "sweep": "palm.experiments.search.sweep",
+    "sweep": "palm.experiments.sweep",
     "write_report": "palm.report.page",
 }
 """Name -> module, imported at the first use: most need torch, which takes a second to import."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from palm.backbone.transformers_config import FAMILIES
+from palm.backbone.transformers import FAMILIES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "backbones.md"
 BEGIN = "<!-- families, written by scripts/families_table.py -->\n"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from palm.config.conversion import type_name
-from palm.config.printing import default_text, listed
-from palm.config.schema import Parameter
+from palm.config.conversion import Parameter, type_name
+from palm.config.run import default_text, listed
 from palm.controller.resolve import HELP, NO_SETTINGS
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"

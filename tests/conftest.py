@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 
 from helpers.loaded import python_loaded
-from palm.core.invocation import START
+from palm.core.process import START
 
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
@@ -61,5 +61,5 @@ def loaded_python() -> Iterator[list[str]]:
 def loaded_runs(loaded_python: list[str]) -> Iterator[None]:
     """The processes of a grid begin with PyTorch and palm loaded."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palm.experiments.grid.pool.START", [*loaded_python, START[-1]])
+        patch.setattr("palm.experiments.grid.START", [*loaded_python, START[-1]])
         yield

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import palm
 from benchmarks.faults import tiny_run
-from palm.predict.prediction_resume import PREDICTION_LOCK
+from palm.predict.inference import PREDICTION_LOCK
 
 MINE = "not palm's"
 

@@ -14,9 +14,8 @@ import torch.distributed.tensor  # noqa: F401
 
 import palm
 import palm.controller.controller
-from palm.core.directories import verify
 from palm.core.errors import StorageError
-from palm.core.io import numbered
+from palm.core.io import numbered, verify
 
 WORDS = [
     "[PAD]",

@@ -1,13 +1,18 @@
-"""Multi-head self-attention of packed tokens; the only module in which tokens see each other."""
+"""Self-attention of palm's encoder: padded, and over packed rows."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+import itertools
+from typing import Any
 
-from palm.backbone.packed_attention import attend, attend_in_graph
-from palm.backbone.packing import Packing, Padded
-from palm.core.numerics.layers import linear
-from palm.core.numerics.weight_cache import cached_product
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from palm.backbone.cpu_attention import MAX_GROUPED, attend_by_groups, product
+from palm.backbone.packing import Packing, Padded, Scope
+from palm.core.layers import cached_product, linear
 
 
 class SelfAttention(nn.Module):
@@ -54,3 +59,187 @@ class SelfAttention(nn.Module):
             scope = packing.scope(first_only, None)
             context = attend(query, key, value, scope, dropout_prob)
         return linear(context.flatten(1), self.output)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
+    """Compute softmax(query · key / sqrt(head_dim)) · value over the keys that each query sees.
+
+    Args:
+        query: [queries, heads, head_dim]; on a CPU, results of spare queries after the scope are zero.
+        key: [tokens, heads, head_dim].
+        value: [tokens, heads, head_dim].
+        scope: the keys that each query sees.
+        dropout_prob: probability of zeroing an attention weight.
+
+    Returns:
+        [queries, heads, head_dim].
+    """
+    if query.is_cuda:
+        on_gpu = attend_packed if fits(query, scope) else attend_padded
+        return on_gpu(query, key, value, scope, dropout_prob)
+    # torch's fused kernel is 1.2 times as fast as plain products on a CPU, but its backward pass in bfloat16
+    # is 10 to 12 times slower at 80 tokens, 2 to 3 times at 384, and it also computes keys outside a window.
+    if dropout_prob or torch.is_grad_enabled() or scope.window is not None:
+        return attend_by_groups(query, key, value, scope, dropout_prob)
+    return attend_without_gradients(query, key, value, scope)
+
+
+def attend_padded(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
+    """Compute `attend` on padded sequences, for cases that no kernel for packed ones supports."""
+    places, _ = scope.queries.padded()
+    key_places, mask = scope.keys.padded()
+    q = query[places].transpose(1, 2)  # [sequences, heads, queries, head_dim]
+    k = key[key_places].transpose(1, 2)
+    v = value[key_places].transpose(1, 2)
+    visible = mask[:, None, None, :]
+    if scope.window is not None:
+        columns = torch.arange(mask.shape[1], device=mask.device)
+        distance = (columns[: q.shape[2], None] - columns).abs()
+        # Padding sees itself: the softmax over no keys would be NaN, which the next layer would spread.
+        visible = (distance <= scope.window) & (visible | (distance == 0))
+    attended = F.scaled_dot_product_attention(q, k, v, visible, dropout_prob).transpose(1, 2)
+    return attended.flatten(0, 1).index_select(0, scope.queries.padded_places(len(query)))
+
+
+def attend_in_graph(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, window: int | None) -> Tensor:
+    """Compute `attend` on padded rows with plain products and a softmax, which export to any graph format.
+
+    The exported graph of torch's own kernel creates a mask and checks for NaN in every layer; onnxruntime
+    spent a third of its time on that in int8.
+
+    Args:
+        query: [batch * queries, heads, head_dim].
+        key: [batch * seq, heads, head_dim].
+        value: [batch * seq, heads, head_dim].
+        bias: bias of the scores of keys, `Padded.keys_bias`, [batch, 1, 1, seq].
+        window: maximum distance between query and key, in columns; None for no limit.
+
+    Returns:
+        [batch * queries, heads, head_dim].
+    """
+    rows = (part.view(bias.shape[0], -1, *part.shape[1:]) for part in (query, key, value))
+    q, k, v = (part.transpose(1, 2) for part in rows)  # [batch, heads, queries or seq, head_dim]
+    if window is not None:
+        places = torch.arange(bias.shape[-1], device=bias.device)
+        bias = bias - 1e9 * ((places[: q.shape[2], None] - places).abs() > window)
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + bias  # [batch, heads, queries, seq]
+    output: Tensor = scores.softmax(-1) @ v
+    return output.transpose(1, 2).flatten(0, 1)
+
+
+def attend_without_gradients(query: Tensor, key: Tensor, value: Tensor, scope: Scope) -> Tensor:
+    """Compute `attend` on a CPU without dropout and window, with torch's fused kernel if it is fast.
+
+    Neighbours of the same length are computed in one call, with bit-identical results.
+    """
+    output = torch.empty_like(query)
+    output[scope.queries.bounds[-1][1] :] = 0  # spare tokens
+    pairs = zip(scope.queries.bounds, scope.keys.bounds, strict=True)
+    for _, group in itertools.groupby(pairs, lambda pair: [stop - start for start, stop in pair]):
+        same = list(group)
+        first_queries, first_keys = same[0]
+        last_queries, last_keys = same[-1]
+        queries = slice(first_queries[0], last_queries[1])
+        keys = slice(first_keys[0], last_keys[1])
+        parts = (query[queries], key[keys], value[keys])
+        q, k, v = (part.view(len(same), -1, *part.shape[1:]).transpose(1, 2) for part in parts)
+        is_short = q.shape[2] <= MAX_GROUPED
+        is_fast = q.dtype != torch.bfloat16 or is_short or torch.cpu._is_amx_tile_supported()
+        attended = (F.scaled_dot_product_attention if is_fast else _attend_row_by_row)(q, k, v)
+        output[queries] = attended.transpose(1, 2).flatten(0, 1)
+    return output
+
+
+def _attend_row_by_row(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Replace torch's kernel by plain products for each row, [rows, heads, tokens, head_dim].
+
+    In bfloat16 without AMX (Zen 5), 6 heads of 97 to 384 tokens take 0.44 to 0.60 of the kernel's time.
+    """
+    output = torch.empty_like(query)
+    for row, parts in enumerate(zip(query, key, value, strict=True)):
+        q, k, v = (part.contiguous() for part in parts)
+        output[row] = product(product(q, k.mT, q.shape[-1] ** -0.5).softmax(-1), v, 1.0)
+    return output
+
+
+aten = torch.ops.aten
+
+
+def attend_packed(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
+    """Compute `attend` for queries that `fits` allows, with the same arguments."""
+    kernel = _Efficient if query.dtype == torch.float32 else _Flash
+    output: Tensor = kernel.apply(query, key, value, scope, dropout_prob)  # type: ignore[no-untyped-call]
+    return output
+
+
+def fits(query: Tensor, scope: Scope) -> bool:
+    """Check whether a kernel supports such queries: rows of whole 16 bytes, a window only in flash attention.
+
+    Flash attention supports heads of at most 256 features on GPUs from Ampere on. With fewer queries than
+    keys, it aligns the window at the end, so a window on only the first tokens is not supported.
+    """
+    width = query.shape[-1]
+    if query.dtype == torch.float32:
+        return width % 4 == 0 and scope.window is None
+    if query.dtype not in (torch.bfloat16, torch.float16) or not has_flash_attention(query.device):
+        return False
+    return width % 8 == 0 and width <= 256 and (scope.window is None or scope.queries is scope.keys)
+
+
+def has_flash_attention(device: torch.device) -> bool:
+    """Check that the device is not a GPU older than Ampere, for which torch has no such kernel."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+class _Flash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout: float) -> Tensor:
+        ctx.ends = _ends(scope)
+        ctx.dropout = dropout
+        sides = ("window_size_left", "window_size_right")
+        ctx.window = {} if scope.window is None else dict.fromkeys(sides, scope.window)
+        options = {"is_causal": False, "return_debug_mask": False, **ctx.window}
+        # The second to last is the generator's offset in older versions, and unused in newer ones.
+        output, sums, state, offset, _ = aten._flash_attention_forward(
+            query, key, value, *ctx.ends, dropout, **options
+        )
+        ctx.save_for_backward(query, key, value, output, sums, state, offset)
+        return output  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output, sums, state, offset = ctx.saved_tensors
+        parts = (gradient.contiguous(), query, key, value, output, sums)
+        gradients = aten._flash_attention_backward(
+            *parts, *ctx.ends, ctx.dropout, False, state, offset, **ctx.window
+        )
+        return *gradients, None, None
+
+
+class _Efficient(torch.autograd.Function):
+    # The kernel expects a batch; with offsets of sequences, it has one row.
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout: float) -> Tensor:
+        ctx.ends = _ends(scope)
+        ctx.dropout = dropout
+        trains = any(ctx.needs_input_grad)
+        output, sums, seed, offset, *_ = aten._efficient_attention_forward(
+            query[None], key[None], value[None], None, *ctx.ends, dropout, 0, trains
+        )
+        ctx.save_for_backward(query, key, value, output, sums, seed, offset)
+        return output[0]  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, output, sums, seed, offset = ctx.saved_tensors
+        parts = (gradient.contiguous()[None], query[None], key[None], value[None], None, output)
+        *gradients, _ = aten._efficient_attention_backward(
+            *parts, *ctx.ends, sums, ctx.dropout, seed, offset, 0, False
+        )
+        return *(part[0] for part in gradients), None, None
+
+
+def _ends(scope: Scope) -> tuple[Tensor, Tensor, int, int]:
+    return scope.queries.offsets, scope.keys.offsets, scope.queries.longest, scope.keys.longest

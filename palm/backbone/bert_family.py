@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from palm.backbone.base import BACKBONES
+from palm.backbone.base import BACKBONES, Pooling, Shape, Table
 from palm.backbone.encoder import Encoder
-from palm.backbone.shape import Shape, Table
-from palm.backbone.token_encoder import Pooling
 
 
 @BACKBONES.register("bert")

@@ -1,26 +1,136 @@
-"""The Transformer encoder of BERT and its variants: embeddings, layers and pooler, on packed tokens."""
+"""The encoder: embeddings, Transformer layers and dropout (Devlin et al. 2019, section 3)."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 from collections.abc import Collection, Mapping
-from typing import Any, TypeVar
+from functools import reduce
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from palm.backbone.base import SENTENCE
-from palm.backbone.embeddings import Embeddings
-from palm.backbone.layer import Layer
+from palm.backbone.attention import SelfAttention
+from palm.backbone.base import SENTENCE, Pooling, Shape, Table, TokenEncoder, pooled
+from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
-from palm.backbone.shape import Shape
-from palm.backbone.token_encoder import Pooling, TokenEncoder, pooled
-from palm.core.checks import raise_any, type_problems
-from palm.core.errors import ConfigError, about
-from palm.core.numerics.layers import ACTIVATIONS, init_weights
+from palm.core.component import raise_any, type_problems
+from palm.core.errors import ConfigError, WiringError, about
+from palm.core.layers import ACTIVATIONS, init_weights, layer_norm, linear
+from palm.core.precision import compute_dtype
 from palm.core.tensor_specs import Tensors
+
+
+class Embeddings(nn.Module):
+    """Sum of the embeddings of a token's word, position, segment (and task), projected to `hidden_size`."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.tables = shape.tables
+        width = shape.embedding_width
+        for table in shape.tables:
+            self.add_module(table.name, nn.Embedding(table.rows, width))
+        self.norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
+        self.dropout = Dropout(shape.hidden_dropout_prob)
+        same = width == shape.hidden_size
+        self.projection = nn.Identity() if same else nn.Linear(width, shape.hidden_size)
+
+    @property
+    def word_table(self) -> nn.Parameter:
+        """The word embeddings, shared with MLM, [vocabulary, width]."""
+        weight = self.get_submodule(self.tables[0].name).weight
+        assert isinstance(weight, nn.Parameter)
+        return weight
+
+    def forward(self, inputs: Tensors, packing: Packing) -> Tensor:
+        """Embed the packed tokens of `inputs`, [tokens, width], in the dtype that the layers compute in.
+
+        Args:
+            inputs: ids, [batch, seq], by name.
+            packing: layout of the tokens.
+
+        Raises:
+            WiringError: if an id is out of range (on a CPU only; a GPU does not report which one).
+        """
+        ids = {table.ids: packing.pack(inputs[table.ids]) for table in self.tables if table.ids is not None}
+        try:
+            vectors = (self._vectors(table, ids) for table in self.tables)
+            summed = reduce(torch.add, vectors)
+        except IndexError:
+            raise WiringError(
+                "\n".join(
+                    f"{table.ids}: {int(ids[table.ids][bad][0])} is outside "
+                    f"0..{table.rows - table.unused - 1}; the backbone has {table.setting} {table.rows}"
+                    for table in self.tables
+                    if table.ids is not None
+                    and (bad := (ids[table.ids] < 0) | (ids[table.ids] >= table.rows - table.unused)).any()
+                )
+            ) from None
+        embedded: Tensor = self.dropout(layer_norm(summed, self.norm).to(compute_dtype(summed)))
+        if isinstance(self.projection, nn.Linear):
+            embedded = linear(embedded, self.projection)
+        return embedded
+
+    def _vectors(self, table: Table, ids: Tensors) -> Tensor:
+        """Look up packed ids in a table, [tokens, width]; [width] if all tokens have the same row."""
+        embedding = self.get_submodule(table.name)
+        assert isinstance(embedding, nn.Embedding)
+        if table.ids is None:
+            return embedding.weight[0]
+        vectors: Tensor = embedding(ids[table.ids] + table.unused if table.unused else ids[table.ids])
+        return vectors
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them (Vaswani et al., 2017, section 3.3).
+
+    Args:
+        width: width of the tokens, in and out.
+        inner_width: width between the layers.
+        hidden_act: name of the activation.
+    """
+
+    def __init__(self, width: int, inner_width: int, hidden_act: str) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, inner_width)
+        self.outer = nn.Linear(inner_width, width)
+        self.activation = ACTIVATIONS[hidden_act]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """[tokens, width] to [tokens, width]."""
+        return linear(self.activation(linear(tokens, self.inner)), self.outer)
+
+
+class Layer(nn.Module):
+    """Self-attention, then a feed-forward network, each followed by a residual sum and a layer norm.
+
+    Attributes:
+        casts_its_parameters: True if all parameters are used in the dtype of the tokens when norms are cast;
+            FSDP may then communicate them in this dtype.
+
+    Source: Vaswani et al., 2017; Devlin et al., 2018.
+    """
+
+    casts_its_parameters: ClassVar[bool] = True
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        width = shape.hidden_size
+        self.attention = SelfAttention(width, shape.num_attention_heads, shape.attention_probs_dropout_prob)
+        self.attention_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
+        self.ffn = FeedForward(width, shape.inner_width, shape.hidden_act)
+        self.ffn_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
+        self.dropout = Dropout(shape.hidden_dropout_prob)
+
+    def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
+        """[tokens, width] to [tokens, width], or to [batch, width] if `first_only`."""
+        residual = tokens[packing.first] if first_only else tokens
+        attended = self.dropout(self.attention(tokens, packing, first_only))
+        residual = layer_norm(residual + attended, self.attention_norm)
+        return layer_norm(residual + self.dropout(self.ffn(residual)), self.ffn_norm)
+
 
 E = TypeVar("E", bound="Encoder")
 

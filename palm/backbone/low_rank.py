@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
-from palm.core.checks import count_problems, positive_problems, raise_any, type_problems
+from palm.core.component import count_problems, did_you_mean, positive_problems, raise_any, type_problems
 from palm.core.errors import about
-from palm.core.numerics.layers import SharedLinear
-from palm.core.numerics.precision import compute_dtype
-from palm.core.registry import did_you_mean
+from palm.core.layers import SharedLinear
+from palm.core.precision import compute_dtype
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.errors import WiringError
-from palm.core.numerics.precision import compute_dtype
+from palm.core.precision import compute_dtype
 from palm.core.tensor_specs import Specs, Tensors, TensorSpec, mismatches
 
 

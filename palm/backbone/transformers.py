@@ -1,28 +1,175 @@
-"""Encoders of the `transformers` library, on packed tokens if their attention can be replaced."""
+"""Any encoder of the package transformers as a backbone."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from palm.backbone.base import BACKBONES, SENTENCE
+from palm.backbone.attention import attend, attend_in_graph
+from palm.backbone.base import BACKBONES, SENTENCE, Pooling, TokenEncoder, pooled
 from palm.backbone.packing import Packing, Padded
-from palm.backbone.token_encoder import Pooling, TokenEncoder, pooled
-from palm.backbone.transformers_attention import NAME, register
-from palm.backbone.transformers_config import PACKED, library, read_encoder_config
-from palm.backbone.transformers_tasks import HeadLayers, head_layers
-from palm.core.errors import ConfigError, WiringError
-from palm.core.io import write_text
+from palm.core.errors import ConfigError, WiringError, about
+from palm.core.io import read_object, write_text
+from palm.core.layers import CachedLinear
 from palm.core.logging import logger
-from palm.core.numerics.layers import CachedLinear
 from palm.core.tensor_specs import Tensors
+
+FAMILIES = {
+    "packed": "albert bert camembert data2vec-text distilbert electra ernie eurobert gte jina_embeddings_v3"
+    " modernbert nomic_bert roberta roberta-prelayernorm roc_bert ultrabert xlm-roberta xlm-roberta-xl",
+    "padded": "big_bird deberta deberta-v2 esm esmc flaubert ibert luke megatron-bert mpnet rembert roformer"
+    " squeezebert xlm",
+    "it is an encoder-decoder": "bart mbart mvp",
+    "it mixes tokens with padding": "convbert fnet funnel mobilebert nystromformer reformer yoso",
+    "it returns no vector per token": "perceiver",
+    "it reads boxes, tables, images or audio": "layoutlm modernvbert neomme tapas ultravbert",
+    "it has language-specific adapters": "xmod",
+    "its tasks require a choice of tokens with global attention": "longformer",
+    "the library downloads its attention kernel": "mra",
+}
+"""How families run, or why palm refuses them -> their `model_type`.
+
+Outputs and gradients of packed and padded families are tested to equal those of single texts. The attention
+of padded families cannot be replaced, or they mix neighbouring tokens outside of attention.
+"""
+
+PACKED = frozenset(FAMILIES["packed"].split())
+RUN = PACKED.union(FAMILIES["padded"].split())
+
+_ATTENTION = "chooses an attention implementation, which the library may download"
+_DECODER = "turns the model into a decoder, but palm trains encoders"
+
+REFUSED = {
+    "auto_map": "refers to code of the directory's author, which palm never runs",
+    "attn_implementation": _ATTENTION,
+    "_attn_implementation": _ATTENTION,
+    "_attn_implementation_internal": _ATTENTION,
+    "experts_implementation": "chooses an implementation, which the library may download",
+    "kernel_config": "loads external kernels",
+    "use_kernels": "loads external kernels",
+    "quantization_config": "describes quantized weights, which palm does not support",
+    "is_decoder": _DECODER,
+    "add_cross_attention": _DECODER,
+    "is_encoder_decoder": _DECODER,
+}
+"""Setting of an external `config.json` -> why it is refused, unless it is empty or false."""
+
+
+def refusals(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message for each refused setting, including nested ones."""
+    for name, value in config.items():
+        if name in REFUSED and value:
+            yield f"{name} {REFUSED[name]}; use a directory without it"
+        elif isinstance(value, Mapping):
+            yield from refusals(value)
+
+
+def unknown(kind: object) -> str:
+    """Return the message about an unsupported family."""
+    reason = next((f", because {why}" for why, kinds in FAMILIES.items() if kind in kinds.split()), "")
+    return f"model type {kind!r} is not supported{reason}; supported are {', '.join(sorted(RUN))}"
+
+
+def read_encoder_config(path: Path) -> Any:
+    """Read the `config.json` of an encoder into the library's configuration class, without loading code.
+
+    Raises:
+        ConfigError: if the library is missing or rejects the file, or settings are refused; lists all.
+    """
+    config = read_object(path)
+    kind = str(config.pop("model_type", None))
+    problems = list(refusals(config))
+    if kind not in RUN:
+        problems.append(unknown(kind))
+    if problems:
+        raise ConfigError(f"{path}: {problem}" for problem in problems)
+    make = library().AutoConfig.for_model
+    config.pop("reference_compile", None)
+    try:
+        return make(kind, **config)
+    except Exception as error:  # the library reports invalid values with many kinds of errors
+        reason = str(error).strip().rpartition("\n")[2]
+        raise ConfigError(f"{path}: {kind}: {type(error).__name__}: {reason.strip()}") from error
+
+
+def library() -> Any:
+    """Import `transformers`.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError(
+            about("backbone", f": transformers needs the library ({error}); pip install 'palm-torch[hf]'")
+        ) from None
+    return transformers
+
+
+NAME = "palm_packed"
+"""Name of the implementation; the library creates no mask for a name without a mask function."""
+
+
+@cache
+def register() -> None:
+    """Register `attend_packed` with the library."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(NAME, attend_packed)
+
+
+def attend_packed(
+    module: nn.Module,  # noqa: ARG001
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    palm_packing: Packing,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **unused: Any,  # noqa: ARG001
+) -> tuple[Tensor, None]:
+    """Compute attention within each of the packed texts.
+
+    Args:
+        module: the library's attention layer.
+        query: [1, heads, tokens, head_dim]; [batch, heads, seq, head_dim] in a padded layout.
+        key: [1, key_heads, tokens, head_dim]; `heads` is a multiple of `key_heads` (grouped-query attention).
+        value: the same shape as `key`.
+        attention_mask: None, because `palm_packing` defines which tokens see each other.
+        palm_packing: the layout of the tokens, which the encoder passes through all layers.
+        scaling: factor of the scores; None for head_dim^-0.5.
+        dropout: probability of zeroing an attention weight.
+        sliding_window: distance from which on tokens do not see each other.
+        unused: other arguments of the library, which do not change attention.
+
+    Returns:
+        [1, tokens, heads, head_dim], and None for the weights.
+    """
+    assert attention_mask is None, "a mask would be ignored"
+    if (groups := query.shape[1] // key.shape[1]) > 1:
+        key = key.repeat_interleave(groups, dim=1)
+        value = value.repeat_interleave(groups, dim=1)
+    if scaling is not None and scaling != query.shape[-1] ** -0.5:
+        query = query * (scaling * query.shape[-1] ** 0.5)
+    window = None if sliding_window is None else sliding_window - 1
+    if isinstance(palm_packing, Padded):
+        q, k, v = (part.transpose(1, 2).flatten(0, 1) for part in (query, key, value))
+        output = attend_in_graph(q, k, v, palm_packing.keys_bias, window)  # [batch * seq, heads, head_dim]
+        return output.view(query.shape[0], -1, *output.shape[1:]), None
+    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
+    return attend(q, k, v, palm_packing.scope(False, window), dropout)[None], None
 
 
 @BACKBONES.register("transformers")
@@ -184,3 +331,144 @@ class Transformers(TokenEncoder):
         stages = [[p for p in names if p.startswith(f"{layers}.{k}.")] for k in range(count)]
         first = next((names.index(p) for stage in stages for p in stage), 0)
         return [names[:first], *stages]
+
+
+FIRST_TOKEN = {"eurobert": "bos", "modernbert": "cls"}
+"""Family -> the value of its `classifier_pooling` for the first token; other families always use it."""
+
+UNSUPPORTED_HEADS = {("big_bird", "ForQuestionAnswering")}
+"""Families and heads that compute something else from tokens: BigBird's omits the tokens of the question."""
+
+MARKER_SIZE = 7919
+"""A number of labels that equals no other size of a model, to identify a classifier's last layer."""
+
+
+def task_model(config: Any, head: str, **settings: Any) -> Any:
+    """Build the library's model with a head, with first-token pooling in classifiers; None if there is none.
+
+    Args:
+        config: the encoder's configuration object of the library.
+        head: suffix of the class name, such as `ForSequenceClassification`.
+        settings: additional settings of the configuration.
+    """
+    if (kind := getattr(library(), f"AutoModel{head}")._model_mapping.get(type(config), None)) is None:
+        return None
+    config = copy.deepcopy(config)
+    if config.model_type in FIRST_TOKEN:
+        config.classifier_pooling = FIRST_TOKEN[config.model_type]
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return kind._from_config(config, dtype=torch.float32)
+
+
+def head_layers(config: Any, head: str) -> HeadLayers | None:
+    """Extract the layers of a head, on the meta device, from the library's model of a family.
+
+    Args:
+        config: the encoder's configuration object of the library.
+        head: suffix of the class name.
+
+    Returns:
+        The layers; None if the library has no such model, or if it reads more than the tokens.
+    """
+    size = {"ForMaskedLM": config.vocab_size, "ForQuestionAnswering": 2}.get(head, MARKER_SIZE)
+    settings = {} if head == "ForMaskedLM" else {"num_labels": size}
+    with torch.device("meta"):
+        if (config.model_type, head) in UNSUPPORTED_HEADS:
+            return None
+        if (model := task_model(config, head, **settings)) is None:
+            return None
+        encoder = f"{model.base_model_prefix}."
+        sized = [name for name, part in model.named_modules() if getattr(part, "out_features", 0) == size]
+        last = [name for name in sized if not name.startswith(encoder)]
+        try:
+            layers = HeadLayers(model, last[-1], head == "ForMaskedLM")
+            if layers.has_parameters():
+                layers(torch.empty(1, 1, config.hidden_size))
+        except (AttributeError, IndexError):  # it reads other outputs of the encoder, such as LUKE's entities
+            return None
+    return layers
+
+
+class HeadLayers(nn.Module):
+    """The layers of the library's model between the encoder's tokens and the last linear layer.
+
+    Args:
+        model: the model; its encoder and last layer are replaced by placeholders.
+        last: the name of its last layer.
+        is_masked: True for masked language models, whose last layer has a bias and a word table.
+
+    Attributes:
+        layers: the remaining model.
+        table: weights of the last layer, [vocab_size, width], if a masked language model does not share the
+            encoder's word embeddings; otherwise None.
+        names: parameter of a palm head with these layers as `above` -> parameter of the model.
+    """
+
+    def __init__(self, model: Any, last: str, is_masked: bool) -> None:
+        super().__init__()
+        layer = model.get_submodule(last)
+        self.table = None
+        weight = {"out.weight": f"{last}.weight"}
+        ours = "bias" if is_masked else "out.bias"
+        bias = {} if layer.bias is None else {ours: f"{last}.bias"}
+        if is_masked:
+            self.table = None if layer.weight is model.get_input_embeddings().weight else layer.weight
+            weight = {} if self.table is None else {"above.table": f"{last}.weight"}
+            parent_name = last.rpartition(".")[0]
+            parent = model.get_submodule(parent_name)
+            if getattr(parent, "bias", None) is not None:
+                bias = bias or {ours: f"{parent_name}.bias"}
+                del parent.bias
+                parent.register_buffer("bias", torch.zeros(1), persistent=False)
+        setattr(model, model.base_model_prefix, _GivenOutputs())
+        model.set_submodule(last, _Duplicate() if layer.out_features == 2 else nn.Identity())
+        for part in model.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0  # palm's heads have their own dropout
+        self.layers = model
+        self.names = {f"above.layers.{name}": name for name, _ in model.named_parameters()} | weight | bias
+
+    def has_parameters(self) -> bool:
+        """Check whether the layers have any parameters besides the last one's."""
+        return any(name.startswith("above.") for name in self.names)
+
+    def with_values(self) -> HeadLayers:
+        """Initialize the layers randomly, as the library does."""
+        self.to_empty(device="cpu")
+        with torch.no_grad():
+            for value in (*self.parameters(), *self.buffers()):
+                value.zero_()
+            for part in self.layers.children():
+                part.apply(self.layers._init_weights)
+            if self.table is not None:
+                self.table.normal_(std=getattr(self.layers.config, "initializer_range", 0.02))
+        return self
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Compute the input of the last layer from tokens, [batch, seq, width].
+
+        Returns:
+            The same shape; in a classifier of texts, [batch, width] of the first tokens.
+        """
+        mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
+        read: Tensor = self.layers(inputs_embeds=tokens, attention_mask=mask)[0]
+        return read
+
+
+class _GivenOutputs(nn.Module):
+    """Placeholder for an encoder that returns its inputs as outputs."""
+
+    def forward(self, *_: object, inputs_embeds: Tensor, **__: object) -> Any:
+        """Wrap the tokens in the library's output class."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        return BaseModelOutput(last_hidden_state=inputs_embeds)
+
+
+class _Duplicate(nn.Module):
+    """Placeholder for a last layer whose two outputs are split."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the tokens as both outputs."""
+        return torch.stack((tokens, tokens), -1)

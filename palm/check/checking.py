@@ -19,15 +19,15 @@ from palm.check.result import SEVERITIES, Check, Problem, Section
 from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
 from palm.controller.stages import steps_of
-from palm.core.checks import raise_any, type_problems
+from palm.core.cache import explain_limits
+from palm.core.component import raise_any, type_problems
+from palm.core.device import device_of
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
-from palm.core.limits import explain_limits
 from palm.core.logging import only_collected
-from palm.core.numerics.device import device_of
 from palm.paradigm import HEADS
 from palm.parallel.launch import count_devices
 from palm.reader import READERS, Reader
-from palm.train.comparison import compared
+from palm.train.checkpoint import compared
 from palm.train.folder import RunFolder
 from palm.train.loop import Training
 from palm.train.task import Task

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 from palm.check.digests import Matches, contradictory, relabelled, repeated, shared
 from palm.check.files import FileCheck, FileReading
 from palm.check.result import Problem, Severity
-from palm.core.differences import shortened
-from palm.core.errors import PalmError
+from palm.core.errors import PalmError, shortened
 from palm.reader import Reader
 from palm.reader.inspection import Role, place_of, shown
 from palm.reader.tables.files import files_of, is_data

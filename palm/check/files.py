@@ -14,7 +14,8 @@ from tqdm import tqdm
 
 from palm.check.digests import RowDigests
 from palm.reader import Reader
-from palm.reader.chunks import encoded_chunks
+from palm.reader.bad_rows import BadRows
+from palm.reader.cache import encoded_chunks
 from palm.reader.inspection import (
     MOST_LETTERS,
     FileStatistics,
@@ -26,11 +27,9 @@ from palm.reader.inspection import (
     texts_of,
     tokenizer_of,
 )
-from palm.reader.rows.facts import TextFacts
-from palm.reader.rows.rows import Rows
-from palm.reader.tables.record import cut
+from palm.reader.rows import Rows, TextFacts
+from palm.reader.tables.columns import cut
 from palm.reader.tables.selection import is_selection, read_selection, table_of
-from palm.reader.text.bad_rows import BadRows
 
 FIRST_ROWS = 3
 """Number of rows to show as the model sees them."""

@@ -10,10 +10,10 @@ import torch
 
 from palm.check.planning import RunPlan
 from palm.parallel.group import exhaust
+from palm.train.display import memory_bytes
 from palm.train.evaluation import load_dev_data, model_of
 from palm.train.loop import Training
 from palm.train.task import TaskState
-from palm.train.throughput import memory_bytes
 
 EVALUATED = 2
 """Number of chunks of dev examples to predict for the time of an evaluation."""

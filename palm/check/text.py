@@ -9,10 +9,10 @@ from palm.check.files import FileCheck
 from palm.check.measuring import Cost
 from palm.check.planning import RunPlan
 from palm.check.result import Check, Section
-from palm.core.durations import duration
-from palm.core.shown import aligned
+from palm.core.logging import aligned
+from palm.core.process import duration
 from palm.reader.inspection import MOST_LETTERS
-from palm.reader.tables.record import cut
+from palm.reader.tables.columns import cut
 
 SPARKS = "▁▂▃▄▅▆▇█"
 

@@ -12,14 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from palm.cli.command import COMMANDS, Command
-from palm.config.command_line import split_arguments
+from palm.config.reading import split_arguments
+from palm.core.cache import explain_limits
+from palm.core.component import did_you_mean
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError
 from palm.core.io import REMEDIES
-from palm.core.limits import explain_limits
-from palm.core.logging import logger, set_verbosity, show_on_console
-from palm.core.registry import did_you_mean
-from palm.core.shown import printable
-from palm.core.signals import Stopped, ending_on_signals
+from palm.core.logging import logger, printable, set_verbosity, show_on_console
+from palm.core.process import Stopped, ending_on_signals
 from palm.core.version import __version__
 
 # isort: off
@@ -57,7 +56,7 @@ def _run(words: list[str]) -> int:
             _let_import_components(options)
             command.run(options)
     except PalmError as error:
-        if failures := sys.modules.get("palm.parallel.failures"):  # loaded if this is a rank of several
+        if failures := sys.modules.get("palm.parallel.group"):  # loaded if this is a rank of several
             with suppress(OSError, MemoryError):  # files or memory may be what ran out
                 failures.record_failure(error)
         sys.stdout.flush()

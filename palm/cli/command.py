@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import PalmError
-from palm.core.shown import printable
+from palm.core.logging import printable
 
 Run = Callable[[argparse.Namespace], None]
 

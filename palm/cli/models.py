@@ -38,7 +38,7 @@ def _names_model(options: argparse.Namespace, *needed: str) -> bool:
 
 def _load_model(options: argparse.Namespace) -> InferenceModel:
     """Load the saved model onto the device of this process, which is one of several under `torchrun`."""
-    from palm.core.numerics.device import device_of
+    from palm.core.device import device_of
     from palm.parallel.group import join
     from palm.predict.loading import load_model
 
@@ -66,7 +66,7 @@ def _open_controller(options: argparse.Namespace) -> Controller:
 
 def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -> list[str]:
     """Return the tasks named with --task, or else the targets that have this file."""
-    from palm.controller.saved_model import with_data
+    from palm.controller.controller import with_data
 
     tasks = options.task or with_data(controller.chosen, setting)
     if options.output is not None and len(tasks) > 1:

@@ -81,7 +81,7 @@ def ls(options: argparse.Namespace) -> None:
     """
     from palm.cli.starter.catalogue import chosen, entries
     from palm.cli.starter.catalogue_text import description, listing
-    from palm.controller.components import REGISTRIES
+    from palm.controller.resolve import REGISTRIES
 
     modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, REGISTRIES)))
     found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
@@ -142,7 +142,7 @@ def completion(options: argparse.Namespace) -> None:
 
 def _add_settings(words: argparse.ArgumentParser) -> None:
     """Add the settings of a configuration to the options of a command."""
-    from palm.config.printing import listed
+    from palm.config.run import listed
     from palm.controller.resolve import HELP, NO_SETTINGS
 
     taken = {action.dest for action in words._actions}

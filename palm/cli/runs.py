@@ -50,7 +50,7 @@ def check_run(options: argparse.Namespace) -> None:
 
 
 def _settings_help() -> str:
-    from palm.config.printing import help_text
+    from palm.config.run import help_text
     from palm.controller.resolve import HELP, NO_SETTINGS
 
     return help_text(HELP, NO_SETTINGS)
@@ -82,7 +82,7 @@ def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:
 
 def _train_one(options: argparse.Namespace) -> None:
     """Train one run of a grid, given its configuration."""
-    from palm.experiments.grid.worker import work
+    from palm.experiments.grid import work
 
     work(Path(options.config).parent)
 
@@ -121,8 +121,8 @@ def compare_tasks(options: argparse.Namespace) -> None:
     if options.one_run:
         _train_one(options)
         return
-    from palm.experiments.comparison.compare import compare
-    from palm.experiments.search.space import grid_words
+    from palm.experiments.compare import compare
+    from palm.experiments.sweep import grid_words
 
     variants: dict[str, dict[str, str]] = {}
     for option_name, value in cli.pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
@@ -166,8 +166,7 @@ def sweep_settings(options: argparse.Namespace) -> None:
     if options.one_run:
         _train_one(options)
         return
-    from palm.experiments.search.space import grid_words, read_space
-    from palm.experiments.search.sweep import sweep
+    from palm.experiments.sweep import grid_words, read_space, sweep
 
     space = {} if options.space is None else read_space(options.space)
     best = sweep(

@@ -16,12 +16,11 @@ from palm.compat.optimizer import base_optimizer
 from palm.compat.reader.loading import loading
 from palm.config.run import ComponentConfig, RunConfig, TaskConfig, config_of
 from palm.config.settings import RunSettings
-from palm.core.checks import count_problems, raise_any, type_problems
-from palm.core.component import described_class
+from palm.core.component import count_problems, described_class, raise_any, type_problems
+from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import show_on_console
-from palm.core.numerics.device import device_of
-from palm.core.numerics.precision import checked
+from palm.core.precision import checked
 from palm.core.tensor_specs import Tensors
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import MIXINGS, Mixing, MixRatio
@@ -31,8 +30,7 @@ from palm.paradigm import HEADS, Head
 from palm.parallel.group import join
 from palm.reader import READERS, Reader
 from palm.train.build import start
-from palm.train.checkpoint import load_checkpoint
-from palm.train.comparison import described_schedule
+from palm.train.checkpoint import described_schedule, load_checkpoint
 from palm.train.loop import Components, Training
 from palm.train.planning import StepPlan
 from palm.train.task import TaskState

@@ -16,26 +16,23 @@ from torch import nn
 from palm.compat.assembly import Assembly, Forward, Member, require, seed_of
 from palm.compat.fitting import DevFiles, Metrics, set_dev_data
 from palm.config.files import yaml_text
-from palm.core.checks import choice_problems, path_problems, raise_any, type_problems
-from palm.core.directories import check_target
+from palm.core.component import choice_problems, path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.invocation import is_notebook
-from palm.core.io import numbered, write_text
+from palm.core.io import check_target, numbered, write_text
 from palm.core.logging import Progress, logger
+from palm.core.process import StopRequest, is_notebook, stop_request
 from palm.core.saved import load_into
-from palm.core.signals import StopRequest, stop_request
 from palm.core.tensor_specs import Tensors
 from palm.parallel.group import barrier, broadcast, exhaust, is_main_process
 from palm.pretrained import load_pretrain, pretrained_directory
-from palm.train.callbacks import Callback, callback_problems
+from palm.train.callbacks import Callback, Event, Logged, Saved, callback_problems
 from palm.train.checkpoint import save_checkpoint, trained_weights
 from palm.train.evaluation import Evaluator
-from palm.train.events import Event, Logged, Saved
-from palm.train.fit import CallbackSettings, run_training
 from palm.train.folder import only_run_in
 from palm.train.loop import Training
 from palm.train.model_paths import RECIPE
 from palm.train.result import TrainingResult
+from palm.train.run import CallbackSettings, run_training
 from palm.train.saving import PeriodicSaver, save_model
 from palm.train.task import TaskState
 
@@ -182,7 +179,7 @@ class TrainerBase(Assembly):
             dev_file, metrics: those of the task; for several tasks, task -> value.
             eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: settings.
             progress, loggers: settings.
-            callbacks: called with every event of the run, see `palm.train.events`.
+            callbacks: called with every event of the run, see `palm.train.callbacks`.
 
         Raises:
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.

@@ -6,12 +6,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from palm.config.model_names import MODEL_NAME
-from palm.core.checks import raise_any, type_problems
+from palm.config.files import MODEL_NAME
+from palm.core.component import did_you_mean, raise_any, type_problems
 from palm.core.errors import PalmError
 from palm.core.io import read_object
 from palm.core.logging import logger, show_on_console
-from palm.core.registry import did_you_mean
 
 MODELS: dict[str, str | None] = {
     "RoBERTa-zh-base": "hfl/chinese-roberta-wwm-ext",

@@ -9,7 +9,7 @@ from typing import Any
 from palm.compat.assembly import Forward
 from palm.compat.reader import base_reader
 from palm.compat.reader.loading import LoadingReader
-from palm.core.checks import raise_any
+from palm.core.component import raise_any
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.parallel.group import world_size
 from palm.train.task import Task, wiring_problems

@@ -1,4 +1,4 @@
-"""Files of Paddle and of Paddle Fluid, read without Paddle; `palm.pretrained.files` names these readers."""
+"""Files of Paddle and Paddle Fluid, read without Paddle; `palm.pretrained.directory` names these readers."""
 
 from __future__ import annotations
 

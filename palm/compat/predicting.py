@@ -14,15 +14,15 @@ import torch
 
 from palm.backbone import Backbone
 from palm.compat.reader.loading import loading
+from palm.core.layers import generator
 from palm.core.logging import logger
-from palm.core.numerics.precision import resolved
-from palm.core.numerics.rng import generator
+from palm.core.precision import resolved
 from palm.core.tensor_specs import Tensors
 from palm.paradigm import Head
 from palm.predict.inference import InferenceModel
 from palm.reader import Predictions, Reader, Record
-from palm.reader.chunks import encoded_chunks
-from palm.train.device_transfer import Place, placed
+from palm.reader.cache import encoded_chunks
+from palm.train.loop import Place, placed
 from palm.train.model import outputs_of
 from palm.train.task_model import encoded
 

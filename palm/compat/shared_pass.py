@@ -11,7 +11,7 @@ from palm.backbone import Backbone
 from palm.backbone.packing import LAYOUT
 from palm.core.tensor_specs import Tensors, as_declared
 from palm.paradigm import Head
-from palm.train.device_transfer import placed
+from palm.train.loop import placed
 
 
 class SharedPass(Backbone):

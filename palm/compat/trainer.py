@@ -20,10 +20,10 @@ from palm.compat.fitting import task_of
 from palm.compat.head.results import Results, own_results
 from palm.compat.predicting import logged_steps, predicted, prediction_batches, results_of
 from palm.compat.reader.loading import LoadingReader, loading
-from palm.core.checks import number_problems, path_problems, raise_any, type_problems
-from palm.core.directories import is_sealed, verify
+from palm.core.component import number_problems, path_problems, raise_any, type_problems
+from palm.core.device import device_of
+from palm.core.io import is_sealed, verify
 from palm.core.logging import logger
-from palm.core.numerics.device import device_of
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm import Head
 from palm.parallel.group import broadcast, exhaust, is_main_process

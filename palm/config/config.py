@@ -9,13 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from palm.config.conversion import Mismatch, convert_value, describe_mismatch
+from palm.config.conversion import REQUIRED, Consumer, Mismatch, convert_value, describe_mismatch, settings_of
+from palm.config.files import Setting, guessed, shown
 from palm.config.foreign import FOREIGN, REMOVED
-from palm.config.schema import REQUIRED, Consumer, settings_of
-from palm.config.values import Setting, guessed, shown
-from palm.core.checks import raise_any
+from palm.core.component import did_you_mean, raise_any
 from palm.core.errors import Problem
-from palm.core.registry import did_you_mean
 
 logger = logging.getLogger("palm")
 

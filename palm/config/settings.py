@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from palm.config.conversion import DataPath, ModelPath
-from palm.core.checks import count_problems, positive_problems, raise_any
+from palm.core import precision as precision
+from palm.core.component import count_problems, positive_problems, raise_any
+from palm.core.device import DeviceName
 from palm.core.errors import Problem, about
 from palm.core.logging import Progress
-from palm.core.numerics import precision
-from palm.core.numerics.device import DeviceName
 
 DEFAULT_TIMEOUT = 1800.0
 """Seconds after which a process stops waiting for another one."""

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import NoneType
+from types import NoneType, TracebackType
 from typing import Any
 
-from palm.config.printing import printed
-from palm.config.run import RunConfig, TaskConfig, config_of, with_given
+from palm.config import read_config
+from palm.config.reading import HelpRequested
+from palm.config.run import ComponentConfig, RunConfig, TaskConfig, config_of, help_text, printed, with_given
+from palm.config.settings import RunSettings
+from palm.controller.effort import choose_by_effort
+from palm.controller.resolve import HELP, NO_SETTINGS, ineffective_settings, resolve
 from palm.controller.rows import choose_rows
-from palm.controller.saved_model import saved_model
 from palm.controller.stages import stages_of, steps_of, train_stages
-from palm.controller.startup import read_run, start_processes
-from palm.controller.unused_settings import ineffective_settings
-from palm.core.checks import path_problems, raise_any, type_problems
-from palm.core.errors import ConfigError, PalmError
-from palm.core.io import check_not_read
-from palm.core.logging import logger, set_verbosity, show_on_console
-from palm.core.numerics.device import device_of
-from palm.core.numerics.precision import tf32
-from palm.core.shown import shown_score
+from palm.core.component import path_problems, raise_any, type_problems
+from palm.core.device import device_of
+from palm.core.errors import ConfigError, ExitCode, PalmError, StorageError
+from palm.core.io import check_not_read, is_sealed, read_object, wrap_read_errors
+from palm.core.logging import logger, set_verbosity, show_on_console, shown_score
+from palm.core.precision import tf32
 from palm.paradigm import HEADS
+from palm.parallel.group import join, record_failure
+from palm.parallel.launch import launch
 from palm.predict.inference import InferenceModel
+from palm.predict.loading import best_note, load_model
 from palm.pretrained import find_vocabulary, load_pretrain, pretrained_directory, vocabulary_differences
+from palm.pretrained.hub import settings_of_model
 from palm.reader import READERS, Predictions
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import sources_of
@@ -34,10 +40,147 @@ from palm.train.folder import RunFolder
 from palm.train.loggers import logger_problems
 from palm.train.loop import Components, Training
 from palm.train.model_card import label_names
+from palm.train.model_paths import BEST, DESCRIPTION, LAST, chosen_model, describe_missing_model
 from palm.train.result import TrainingResult
 from palm.train.run import train
 from palm.train.task import Task
 from palm.train.warm_start import start_from
+
+
+def read_run(
+    config: str | Path | Mapping[str, Any],
+    task_dir: str | Path,
+    argv: Sequence[str] | None,
+    for_train: bool,
+    needs_tasks: bool,
+) -> RunConfig:
+    """Read and resolve a configuration with the arguments of `Controller`.
+
+    `--help` prints all settings and exits. If `argv` is None, the program's own arguments are used, and a
+    PalmError ends the program with exit code 2.
+    """
+    raise_any(_argument_problems(config, task_dir, argv))
+    if argv is None:
+        report_plainly()
+    try:
+        found = read_config(config, task_dir, argv, needs_tasks, settings_of_model, resolves_auto=for_train)
+    except HelpRequested:
+        print(help_text(HELP, NO_SETTINGS))  # noqa: T201
+        raise SystemExit(0) from None
+    if for_train:
+        choose_by_effort(found)
+    return resolve(found, for_train)
+
+
+def _argument_problems(config: object, task_dir: object, argv: object) -> Iterator[str]:
+    yield from type_problems((str, os.PathLike, Mapping), "a YAML file or a mapping", config=config)
+    yield from type_problems((str, os.PathLike), "a folder", task_dir=task_dir)
+    if argv is not None and (isinstance(argv, str) or not isinstance(argv, Sequence)):
+        yield f"argv should be a list of words such as ['--batch_size', '8'], not {argv!r}"
+    elif argv and (strange := [word for word in argv if not isinstance(word, str)]):
+        yield f"argv should contain strings, not {strange[0]!r}; write {str(strange[0])!r}"
+
+
+def start_processes(settings: RunSettings) -> None:
+    """Start one process per device as configured, and join the others in this one."""
+    device = device_of(settings.use_gpu, settings.device)
+    launch(device, settings.num_devices)
+    join(device, settings.process_group_timeout)
+
+
+def report_plainly() -> None:
+    """Replace `sys.excepthook`, so that a PalmError ends the program with its message and exit code 2."""
+    before = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        record_failure(error)
+        if not isinstance(error, PalmError):
+            before(kind, error, trace)
+            return
+        sys.stdout.flush()
+        # torch.distributed wraps this hook and captures what it writes to sys.stderr.
+        stream = sys.__stderr__ or sys.stderr
+        stream.write(f"error: {error}\n")
+        sys.exit(ExitCode.REFUSED)
+
+    sys.excepthook = report
+
+
+def saved_model(run: RunConfig, task: TaskConfig, given: Path | None) -> InferenceModel:
+    """Load a task's model with the current settings, by default from its own folder.
+
+    Raises:
+        ConfigError: there is neither a folder nor a `save_path`.
+        StorageError: there is no complete model, or it is from a task of another kind.
+    """
+    folder = _own_folder(run, task) if given is None else _check_kind(task, given)
+    # All settings except files replace those of the saved model, which contains its files.
+    reader, head = (
+        {name: value for name, value in arguments.items() if not isinstance(value, Path)}
+        for arguments in (_given(run, task, task.reader), _given(run, task, task.head))
+    )
+    model = load_model(folder, precision=run.settings.precision, reader=reader, head=head)
+    logger.info("%s: inference model loaded from %s%s", task.name, folder, best_note(model.trained))
+    if model.task != task.name:
+        remedy = "leave inference_model_dir out if this is not intended"
+        logger.warning("%s: the model at %s is from task %r; %s", task.name, folder, model.task, remedy)
+    model.batch_size = task.settings.pred_batch_size or task.settings.batch_size or model.batch_size
+    return model
+
+
+def _given(run: RunConfig, task: TaskConfig, part: ComponentConfig) -> dict[str, Any]:
+    """Return the settings of a component that the configuration gives."""
+    return {name: value for name, value in part.settings.items() if (task.name, name) in run.origins}
+
+
+def with_data(run: RunConfig, setting: str) -> list[str]:
+    """Return the targets that have this file, and log the tasks that are left out.
+
+    Raises:
+        ConfigError: no target has it.
+    """
+    targets = [task for task in run.tasks if task.settings.is_target]
+    found = [task.name for task in targets if getattr(task.settings, setting) is not None]
+    if not found:
+        raise ConfigError(
+            f"no target has a {setting}; name the data in a task's file, or with --TASK.{setting} FILE"
+        )
+    for task in run.tasks:
+        if task not in targets:
+            logger.info("%s: left out: it is auxiliary, and models are saved only for targets", task.name)
+        elif task.name not in found:
+            logger.info("%s: left out: it has no %s", task.name, setting)
+    return found
+
+
+def _own_folder(run: RunConfig, task: TaskConfig) -> Path:
+    folder = run.folder / task.name
+    # Without dev data, an existing best model is from another run.
+    if task.settings.dev_file is not None and is_sealed(folder / BEST):
+        return folder / BEST
+    if not is_sealed(folder / LAST):
+        raise StorageError(describe_missing_model(task.name, folder / LAST, task.settings.is_target))
+    return folder / LAST
+
+
+def _check_kind(task: TaskConfig, given: Path) -> Path:
+    """Return the given folder after checking that its model is from a task of the same kind."""
+    # The documentation of 0.2.1 has `infermodel` in its example and `infer_model` in its log.
+    documented = given.with_name("infer_model")
+    folder = documented if given.name == "infermodel" and not given.exists() else given
+    saved = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
+    ours = {"reader": task.reader.name, "paradigm": task.head.name}
+    with wrap_read_errors(chosen / DESCRIPTION):
+        theirs = {name: saved[name]["name"] for name in ours}
+        if ours != theirs:
+            components = [
+                " and ".join(f"{kind} {name}" for kind, name in each.items()) for each in (theirs, ours)
+            ]
+            raise StorageError(
+                f"the model at {chosen} is from task {saved['task']!r}, with {components[0]}; "
+                f"task {task.name!r} has {components[1]}; give a model of this task"
+            )
+    return folder
 
 
 class Controller:
@@ -124,7 +267,7 @@ class Controller:
         the current step, with a checkpoint.
 
         Args:
-            callbacks: called with every event of the run (see `palm.train.events`), in order, after
+            callbacks: called with every event of the run (see `palm.train.callbacks`), in order, after
                 those of the setting `callbacks`; in every process.
 
         Returns:

@@ -16,14 +16,13 @@ import numpy as np
 from palm.config.run import Key, RunConfig, TaskConfig
 from palm.config.settings import TaskSettings
 from palm.core.cache import Cache
+from palm.core.component import did_you_mean
 from palm.core.errors import DataError
 from palm.core.io import write_text
 from palm.core.logging import logger
-from palm.core.registry import did_you_mean
 from palm.reader import READERS
-from palm.reader.tables.columns import TARGETS, Columns
+from palm.reader.tables.columns import TARGETS, Columns, cell_text
 from palm.reader.tables.reading import ignore, raw_rows
-from palm.reader.tables.record import cell_text
 from palm.reader.tables.selection import SUFFIX, Numbers, RowKeys, Selection, data_checksum, sample, split
 
 FILES = {"train": "train_file", "dev": "dev_file", "test": "pred_file"}

@@ -13,17 +13,21 @@ from palm.config import yaml_text
 from palm.config.run import RunConfig, with_tasks
 from palm.config.settings import OF_WHOLE_RUN, marked
 from palm.controller.resolve import edited
-from palm.core.checks import raise_any
+from palm.core.component import did_you_mean, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import write_text
 from palm.core.logging import logger
-from palm.core.registry import did_you_mean
-from palm.parallel.failures import report_missing_ranks
-from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
+from palm.parallel.group import (
+    barrier,
+    broadcast,
+    is_main_process,
+    launch_id,
+    lost_a_process,
+    report_missing_ranks,
+)
 from palm.train.build import build, open_data
-from palm.train.callbacks import Callback
+from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Started
 from palm.train.checkpoint import save_checkpoint
-from palm.train.events import Completed, Ended, Evaluated, Event, Started
 from palm.train.folder import RunFolder
 from palm.train.loop import Training
 from palm.train.model_paths import CONFIGURATION, STAGE_WEIGHTS, STAGES

@@ -14,13 +14,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from palm.core.component import Component, path_settings
-from palm.core.differences import shortened
-from palm.core.errors import ConfigError, StorageError
+from palm.core.component import Component, Registry, path_settings
+from palm.core.device import within_weights
+from palm.core.errors import ConfigError, StorageError, shortened
 from palm.core.io import checksum, make_folder, resolve_inside, wrap_read_errors, wrap_write_errors
-from palm.core.numerics.allocation_limit import within_weights
-from palm.core.numerics.skip_init import skip_init
-from palm.core.registry import Registry
+from palm.core.layers import skip_init
 
 T = TypeVar("T")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from palm.core.checks import path_problems, raise_any
-from palm.core.directories import check_target, new_directory
+from palm.core.component import path_problems, raise_any
+from palm.core.io import check_target, new_directory
 from palm.core.logging import logger
-from palm.export.tokenizer_files import save_tokenizer
+from palm.export.sources import save_tokenizer
 from palm.pretrained import Report, pretrained_directory, read_directory
 from palm.pretrained.families import write_hugging_face
 from palm.pretrained.loading import fill_backbone
-from palm.reader.text.tokenizer import load_tokenizer
+from palm.reader.tokenizer import load_tokenizer
 
 
 def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> Report:

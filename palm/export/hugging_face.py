@@ -1,4 +1,4 @@
-"""Export of a trained task to `transformers`: weights, `config.json` with the labels, tokenizer."""
+"""Write a model as a directory of transformers or sentence-transformers."""
 
 from __future__ import annotations
 
@@ -10,25 +10,146 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palm.backbone.transformers import Transformers
-from palm.backbone.transformers_tasks import head_layers, task_model
-from palm.core.directories import check_target, new_directory
+from palm.backbone.base import TokenEncoder
+from palm.backbone.encoder import Encoder
+from palm.backbone.transformers import Transformers, head_layers, task_model
 from palm.core.errors import PalmError
-from palm.core.io import read_object, wrap_read_errors, write_json, write_text
+from palm.core.io import (
+    check_target,
+    make_folder,
+    new_directory,
+    read_object,
+    wrap_read_errors,
+    write_json,
+    write_text,
+)
+from palm.core.layers import ACTIVATIONS
 from palm.core.logging import logger
 from palm.core.saved import save_tensors
-from palm.export.description import describe_export, label_settings
-from palm.export.sentence_encoder import save_sentence_encoder
-from palm.export.sources import saved_model
-from palm.export.tokenizer_files import load_tokenizer, save_reader
-from palm.paradigm import Embedding
+from palm.core.version import __version__
+from palm.export.sources import load_tokenizer, parts_of, save_reader, saved_model
+from palm.paradigm import HEADS, Embedding, SequenceLabel
 from palm.predict.inference import InferenceModel
 from palm.pretrained import from_ours
-from palm.pretrained.families import Family, config_of, family_of
-from palm.pretrained.heads import HeadLayout, layout_of_head, renamed
+from palm.pretrained.directory import POOLING_FILE, POOLING_MODES
+from palm.pretrained.families import Family, config_of, family_of, write_hugging_face
 from palm.pretrained.library import ABOVE, save_library_model
+from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
 from palm.train.model_card import CARD, label_names, model_card
-from palm.train.model_paths import DESCRIPTION
+from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT
+
+VERSION = 1
+
+
+def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **more: Any) -> None:
+    """Write `palm_export.json`.
+
+    Args:
+        folder: an existing folder.
+        to: 'hf' or 'onnx'.
+        models: one per task.
+        more: further facts, JSON-ready.
+    """
+    tasks: dict[str, dict[str, Any]] = {}
+    for model in models:
+        parts = parts_of(model)
+        for part in parts.values():  # files are not exported
+            part["settings"] = {
+                n: value for n, value in part["settings"].items() if not isinstance(value, Path)
+            }
+        task: dict[str, Any] = {"reader": parts["reader"], "paradigm": parts["paradigm"]}
+        tasks[model.task] = task
+        if labels := label_names(model.reader, model.head):
+            task["labels"] = labels
+        if fitted := {name: values.tolist() for name, values in model.head.named_buffers()}:
+            task["fitted"] = fitted
+        if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
+            # Scores of a text's first label, of its last, and of each label (row) followed by another.
+            first, last, *following = model.head.crf.weight.tolist()
+            task["crf"] = {"first": first, "last": last, "following": following}
+    about = {"format": EXPORT_FORMAT, "version": VERSION, "palm_version": __version__, "to": to}
+    write_json(folder / EXPORT, {**about, **more, "tasks": tasks})
+
+
+def label_settings(model: InferenceModel) -> dict[str, Any]:
+    """Return the settings of Hugging Face's `config.json` that follow from a task's labels and kind."""
+    settings: dict[str, Any] = {}
+    if labels := label_names(model.reader, model.head):
+        settings["id2label"] = dict(enumerate(labels))
+        settings["label2id"] = {label: number for number, label in enumerate(labels)}
+    if problem := PROBLEM_TYPES.get(HEADS.name_of(type(model.head))):
+        settings["problem_type"] = problem
+    return settings
+
+
+MODULES = "sentence_transformers.models"
+
+MODULE_NAMES = {"tanh": "Tanh", "relu": "ReLU", "gelu": "GELU"}
+"""A pooler's activation -> its class in torch."""
+
+
+def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
+    """Write everything except the tokenizer to a new directory.
+
+    Raises:
+        PalmError: the library would compute different sentence embeddings.
+    """
+    backbone = model.backbone
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    if isinstance(backbone, Transformers):
+        has_layers = backbone.sentence is not None or getattr(backbone.model, "pooler", None) is not None
+        if backbone.pooling == "cls" and has_layers:
+            raise PalmError(
+                f"{model.task} passes the first token through further layers, and sentence-transformers does "
+                "not; train with pooling: mean or max"
+            )
+        left_out: tuple[str, ...] = ()
+    else:
+        assert isinstance(backbone, Encoder)
+        # Some families have the pooler only in their classifiers.
+        left_out = (
+            () if family_of(backbone).pooler.endswith("pooler.dense") else ("pooler.weight", "pooler.bias")
+        )
+        if backbone.pooler is not None:
+            modules.append(("2_Dense", "Dense"))
+            _save_pooler(backbone, part / "2_Dense")
+    weights = {name: value for name, value in backbone.state_dict().items() if name not in left_out}
+    pad_id = load_tokenizer(model.reader).pad_id
+    write_hugging_face(weights, backbone, part, pad_token_id=pad_id, dtype="float32")
+    modules.append((f"{len(modules)}_Normalize", "Normalize"))
+    _save_pooling(backbone, part)
+    listed = [
+        {"idx": k, "name": str(k), "path": place, "type": f"{MODULES}.{kind}"}
+        for k, (place, kind) in enumerate(modules)
+    ]
+    make_folder(part / modules[-1][0])
+    write_json(part / "modules.json", listed)
+    longest = model.reader.settings["max_seq_len"]
+    write_json(part / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+    write_json(part / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", "prompts": {}})
+
+
+def _save_pooler(backbone: Encoder, folder: Path) -> None:
+    pooler = backbone.pooler
+    assert pooler is not None
+    make_folder(folder)
+    activation = next(MODULE_NAMES[n] for n in MODULE_NAMES if ACTIVATIONS[n] is backbone.pooler_activation)
+    config = {
+        "in_features": pooler.in_features,
+        "out_features": pooler.out_features,
+        "bias": True,
+        "activation_function": f"torch.nn.modules.activation.{activation}",
+    }
+    write_json(folder / "config.json", config)
+    weights = {f"linear.{name}": value.detach() for name, value in pooler.named_parameters()}
+    save_tensors(folder / "model.safetensors", weights)
+
+
+def _save_pooling(backbone: TokenEncoder, part: Path) -> None:
+    width = backbone.outputs_attr["sentence_embedding"].shape[-1]
+    modes = {name: backbone.pooling == mode for name, mode in POOLING_MODES.items()}
+    make_folder(part / "1_Pooling")
+    write_json(part / POOLING_FILE, {"word_embedding_dimension": width, **modes})
 
 
 def to_hugging_face(

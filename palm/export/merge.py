@@ -11,11 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palm.core.checks import path_problems, raise_any, type_problems
-from palm.core.differences import changes, shortened
-from palm.core.directories import MANIFEST, check_target
-from palm.core.errors import ConfigError, StorageError
-from palm.core.io import checksum
+from palm.core.component import path_problems, raise_any, type_problems
+from palm.core.errors import ConfigError, StorageError, changes, shortened
+from palm.core.io import MANIFEST, check_target, checksum
 from palm.core.logging import logger, show_on_console
 from palm.core.saved import load_into, weights_under
 from palm.export.sources import parts_of, tasks_of_run

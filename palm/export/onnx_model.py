@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palm.core.directories import check_target, new_directory
 from palm.core.errors import PalmError
+from palm.core.io import check_target, new_directory
 from palm.core.logging import logger
-from palm.export.description import describe_export
-from palm.export.sources import saved_model, tasks_of_run
-from palm.export.tokenizer_files import save_reader
+from palm.export.hugging_face import describe_export
+from palm.export.sources import save_reader, saved_model, tasks_of_run
 from palm.predict.inference import InferenceModel
-from palm.predict.onnx.graph import Graph, batch_specs, random_batch
-from palm.predict.onnx.writing import require_onnx, write_graph
+from palm.predict.onnx import Graph, batch_specs, random_batch, require_onnx, write_graph
 
 FILE = "model.onnx"
 

@@ -2,20 +2,15 @@
 
 from palm.metrics import (  # noqa: F401 - they register their metrics, in this order
     answers,
-    calibration,
     classification,
-    mlm,
-    multi_label,
-    pairs,
     ranking,
     regression,
     spans,
-    tagging,
 )
+from palm.metrics.answers import Question, cmrc_scores, squad2_scores, squad_questions, squad_scores
 from palm.metrics.base import METRICS, Metric, metric_problems, metrics_of, scores_of
-from palm.metrics.calibration import calibration_error
-from palm.metrics.files import Question, cmrc_scores, squad2_scores, squad_questions, squad_scores
-from palm.metrics.tagging import Entity, entities, entity_scores
+from palm.metrics.classification import calibration_error
+from palm.metrics.spans import Entity, entities, entity_scores
 
 __all__ = [
     "METRICS",

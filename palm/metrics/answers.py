@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from palm.metrics.base import METRICS, Metric, Prediction, Truth
+from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth
 
 PUNCTUATION = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 """Characters that are ignored in the comparison of answers."""
@@ -221,3 +223,93 @@ def longest_common_substring(ours: Sequence[str], theirs: Sequence[str]) -> int:
         longest = max(longest, *here)
         before = here
     return longest
+
+
+@METRICS.register("perplexity")
+class Perplexity(Mean):
+    """The exponential of the mean negative log-likelihood of the masked words; 1 is perfect."""
+
+    needs = ("words",)
+    main = "perplexity"
+    higher_is_better = False
+
+    def terms(self, prediction: Prediction, truth: Truth) -> list[float]:  # noqa: ARG002 - the record has the words
+        return [-word["log_prob"] for word in prediction["words"]]
+
+    def compute(self) -> dict[str, float]:
+        return {self.main: math.exp(super().compute()[self.main])}
+
+
+@METRICS.register("word_accuracy")
+class WordAccuracy(Mean):
+    """The fraction of masked words that are predicted correctly."""
+
+    needs = ("words",)
+    main = "word_accuracy"
+
+    def terms(self, prediction: Prediction, truth: Truth) -> list[bool]:  # noqa: ARG002 - the record has the words
+        return [word["word"] == word["predicted"] for word in prediction["words"]]
+
+
+class Question(NamedTuple):
+    """A question of a SQuAD file and its true answers."""
+
+    text: str
+    answers: list[str]
+
+
+def squad_questions(path: str | Path) -> dict[str, Question]:
+    """Question id -> question of a SQuAD JSON file with answers."""
+    data = json.loads(Path(path).read_text(encoding="utf-8"))["data"]
+    return {
+        str(question["id"]): Question(
+            question["question"], [answer["text"] for answer in question["answers"]]
+        )
+        for article in data
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    }
+
+
+def squad_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, float]:
+    """Exact match and F1 of answers to the questions of a SQuAD file, in percent.
+
+    Args:
+        predictions: question id -> answer; a question without one counts as wrong.
+        path: the SQuAD JSON with the true answers; a question may have several.
+
+    Returns:
+        `{"exact_match": …, "f1": …, "total": number of questions}`; see `Squad`.
+    """
+    return _scored(Squad(), predictions, path)
+
+
+def squad2_scores(
+    predictions: Mapping[str, str], path: str | Path, null_odds: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Scores of answers to questions that may have no answer; see `Squad2`.
+
+    Args:
+        predictions: question id -> answer, empty for no answer.
+        path: the SQuAD JSON with the true answers.
+        null_odds: question id -> odds that there is no answer, as in `null_odds.json`.
+    """
+    return _scored(Squad2(), predictions, path, null_odds)
+
+
+def cmrc_scores(predictions: Mapping[str, str], path: str | Path) -> dict[str, float]:
+    """Scores of Chinese answers, see `Cmrc`; arguments as in `squad_scores`."""
+    return _scored(Cmrc(), predictions, path)
+
+
+def _scored(
+    metric: Metric,
+    predictions: Mapping[str, str],
+    path: str | Path,
+    null_odds: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    questions = squad_questions(path)
+    for key, question in questions.items():
+        answer = {"text": predictions.get(key, ""), "null_odds": (null_odds or {}).get(key)}
+        metric.update(answer, {"answers": question.answers})
+    return metric.compute() | {"total": len(questions)}

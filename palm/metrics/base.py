@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from palm.core.component import Registry
 from palm.core.errors import ConfigError, PalmError
-from palm.core.registry import Registry
 from palm.parallel.group import exhaust
 
 Prediction = Mapping[str, Any]

@@ -1,13 +1,113 @@
-"""Classification metrics: accuracy, micro and macro F1, Matthews' correlation, weighted kappa."""
+"""Metrics of labels and of their probabilities."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
-from palm.metrics.base import METRICS, Metric, Prediction, Truth
+import numpy as np
+import numpy.typing as npt
+
+from palm.core.errors import ConfigError
+from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth
+
+BINS = 15
+"""Number of probability ranges, all of the same width."""
+
+
+def calibration_error(probs: Sequence[float], right: Sequence[bool]) -> float:
+    """The mean difference between probability and frequency in `BINS` ranges, weighted by number of cases.
+
+    Args:
+        probs: the predicted probability of each case.
+        right: whether each prediction was right.
+
+    Source: Guo et al., 2017, "On calibration of modern neural networks".
+    """
+    excess = np.bincount(_ranges(probs), np.asarray(probs) - np.asarray(right, dtype=np.float64))
+    return float(np.abs(excess).sum() / max(1, len(probs)))
+
+
+def reliability(probs: Sequence[float], right: Sequence[bool]) -> list[tuple[float, float]]:
+    """The mean probability and the fraction of right predictions in each range of `calibration_error`."""
+    ranges = _ranges(probs)
+    counts = np.bincount(ranges)
+    sums = np.stack([np.bincount(ranges, np.asarray(each, dtype=np.float64)) for each in (probs, right)])
+    means = (sums / counts.clip(1)).T[counts > 0]
+    return [(float(prob), float(share)) for prob, share in means]
+
+
+def _ranges(probs: Sequence[float]) -> npt.NDArray[np.int64]:
+    return np.ceil(np.asarray(probs, dtype=np.float64) * BINS).clip(1, BINS).astype(np.int64)
+
+
+def highest_probs(logits: npt.ArrayLike) -> list[float]:
+    """The highest softmax probability in each row of logits, [rows, labels]."""
+    logits = np.asarray(logits)
+    probs: list[float] = (1 / np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)).tolist()
+    return probs
+
+
+@METRICS.register("ece")
+class CalibrationError(Metric):
+    """Expected calibration error of the predicted label, with and without temperature (`ece_before`)."""
+
+    needs = ("label",)
+    main: ClassVar[str] = "ece"
+    higher_is_better = False
+
+    def __init__(self) -> None:
+        self._probs: list[float] = []
+        self._before: list[float] = []
+        self._right: list[bool] = []
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        self._probs.append(max(prediction["probs"]))
+        self._before += highest_probs([prediction["logits"]])
+        self._right.append(prediction["label"] == truth["label"])
+
+    def compute(self) -> dict[str, float]:
+        found = (calibration_error(probs, self._right) for probs in (self._probs, self._before))
+        return dict(zip((self.main, f"{self.main}_before"), found, strict=True))
+
+    def curves(self) -> list[tuple[str, list[tuple[float, float]]]]:
+        """The reliability of the probabilities, and of those without temperature if they differ."""
+        found = [("predictions", reliability(self._probs, self._right))]
+        if not np.allclose(self._probs, self._before, atol=1e-5):
+            found.append(("without temperature", reliability(self._before, self._right)))
+        return found
+
+
+@METRICS.register("label_ece")
+class LabelCalibrationError(CalibrationError):
+    """Expected calibration error of all labels of all texts, with and without temperatures."""
+
+    needs = ("label_set",)
+    main = "label_ece"
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        self._probs += prediction["probs"]
+        self._before += (1 / (1 + np.exp(-np.asarray(prediction["logits"])))).tolist()
+        self._right += np.isin(np.arange(len(prediction["probs"])), truth["label_set"]).tolist()
+
+
+@METRICS.register("word_ece")
+class WordCalibrationError(CalibrationError):
+    """Expected calibration error of the labels of all words, with and without temperature."""
+
+    needs = ("labels",)
+    main = "word_ece"
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        if "logits" not in prediction:
+            raise ConfigError("metrics: word_ece needs the probabilities of words; set calibrate: true")
+        self._probs += prediction["probs"]
+        self._before += highest_probs(prediction["logits"])
+        self._right += [
+            ours == true for ours, true in zip(prediction["labels"], truth["labels"], strict=True)
+        ]
 
 
 class LabelTally:
@@ -138,3 +238,53 @@ class QuadraticKappa(LabelCounts):
             for other, theirs in self.true.items()
         )
         return {"qwk": 1 - self.total * self._squares / by_chance if by_chance else 1.0}
+
+
+@METRICS.register("label_f1")
+class LabelF1(LabelCounts):
+    """F1 of all labels counted together (micro), and the mean of the labels' F1 (macro).
+
+    The mean includes the labels that are predicted or true at least once.
+    """
+
+    needs = ("label_set",)
+    main = "micro_f1"
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        predicted = {*prediction["labels"]}
+        true = {*truth["label_set"]}
+        self.count(predicted, true, predicted & true)
+
+    def compute(self) -> dict[str, float]:
+        return {"micro_f1": self.scores()[2], "macro_f1": self.mean_f1()}
+
+
+@METRICS.register("exact_match")
+class ExactMatch(Mean):
+    """The fraction of texts whose predicted labels are exactly the true ones."""
+
+    needs = ("label_set",)
+    main = "exact_match"
+
+    def terms(self, prediction: Prediction, truth: Truth) -> list[bool]:
+        return [{*prediction["labels"]} == {*truth["label_set"]}]
+
+
+@METRICS.register("lrap")
+class RankingPrecision(Mean):
+    """Label ranking average precision: the fraction of labels ranked above a true label that are true too.
+
+    Equal probabilities share the lowest rank; a text with no labels, or with all of them, counts as 1.
+
+    Source: Tsoumakas et al., 2010, "Mining multi-label data", as scikit-learn computes it.
+    """
+
+    needs = ("label_set",)
+    main = "lrap"
+
+    def terms(self, prediction: Prediction, truth: Truth) -> list[float]:
+        probs = np.asarray(prediction["probs"])
+        true = np.asarray(truth["label_set"], dtype=np.int64)
+        above = probs >= probs[true, None]  # [true labels, labels]
+        precisions = above[:, true].sum(1) / above.sum(1)
+        return [float(precisions.mean()) if len(true) else 1.0]

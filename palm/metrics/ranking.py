@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from palm.metrics.base import METRICS, Metric, Prediction, Truth
+from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth
 from palm.metrics.regression import Floats
 
 DEPTH = 10
@@ -105,3 +105,23 @@ class RetrievalScores(Metric):
                 relevance[[places[text] for text in self._pairs[query]]] = 1
                 counting.update({"scores": scores}, {"relevance": relevance})
         return counting.compute()
+
+
+@METRICS.register("pair_accuracy")
+class PairAccuracy(Mean):
+    """The fraction of pairs in which the right text has the higher score; a tie is wrong.
+
+    Every right text is followed by its wrong one, in the order of the pairwise reader.
+    """
+
+    needs = ("is_right",)
+    main = "pair_accuracy"
+    examples_per_unit = 2
+
+    _score = 0.0
+
+    def terms(self, prediction: Prediction, truth: Truth) -> list[bool]:
+        if not truth["is_right"]:
+            return [self._score > prediction["probs"]]
+        self._score = prediction["probs"]
+        return []

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from palm.core.checks import number_problems, raise_any, share_problems
+from palm.core.component import did_you_mean, number_problems, raise_any, share_problems
 from palm.core.errors import ConfigError, about
-from palm.core.registry import did_you_mean
 from palm.mixing.base import (
     MIXINGS,
     Draws,
@@ -16,8 +15,8 @@ from palm.mixing.base import (
     TaskProgress,
     first_target,
     keep_target_for_last,
+    plan_steps,
 )
-from palm.mixing.draws import plan_steps
 
 
 @MIXINGS.register("mix_ratio")

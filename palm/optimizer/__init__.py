@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from palm.optimizer.adamw import AdamW
-from palm.optimizer.adamwdl import AdamWDL, layerwise_lr_decay
-from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, clip
-from palm.optimizer.groups import ParameterGroups
-from palm.optimizer.lamb import Lamb, trust_ratios
+from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, ParameterGroups, clip
+from palm.optimizer.optimizers import AdamW, AdamWDL, Lamb, layerwise_lr_decay, trust_ratios
 
 __all__ = [
     "OPTIMIZERS",

@@ -3,16 +3,138 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from palm.core.component import Component
-from palm.core.registry import Registry
-from palm.parallel.shards import full_tensor
+from palm.core.component import Component, Registry, did_you_mean, positive_problems, raise_any
+from palm.core.errors import ConfigError, about
+from palm.parallel.group import full_tensor
+
+BACKBONE = "backbone."
+"""Prefix of the names of the encoder's parameters."""
+
+
+class ParameterGroups(Component):
+    """Learning rates for parts of the model, and frozen parts; the schedule multiplies all rates.
+
+    Args:
+        backbone_learning_rate: learning rate of the encoder; `learning_rate` by default.
+        parameter_learning_rates: pattern -> learning rate of the parameters whose name matches it
+            (`backbone.layers.*.norm.*`); the first matching pattern wins, and patterns override other rates.
+        freeze: part of the encoder that is not trained: embeddings, backbone (all of it), or a number n for
+            the embeddings and the lowest n layers.
+
+    Raises:
+        ConfigError: if values are out of range.
+    """
+
+    def __init__(
+        self,
+        backbone_learning_rate: float | None = None,
+        parameter_learning_rates: Mapping[str, float] | None = None,
+        freeze: Literal["embeddings", "backbone"] | int | None = None,
+    ) -> None:
+        self.backbone_learning_rate = backbone_learning_rate
+        self.patterns = dict(parameter_learning_rates or {})
+        self.freeze = freeze
+        rates = {"backbone_learning_rate": backbone_learning_rate}
+        rates |= {f"parameter_learning_rates: {pattern!r}": rate for pattern, rate in self.patterns.items()}
+        given = {name: rate for name, rate in rates.items() if rate is not None}
+        problems = positive_problems("above 0; use freeze for parameters that should not be trained", **given)
+        if isinstance(freeze, int) and not freeze >= 1:
+            problems.append(
+                about("freeze", f" should be embeddings, backbone or a number of layers, not {freeze!r}")
+            )
+        raise_any(problems)
+
+    def frozen(self, names: Iterable[str], layers: Callable[[], LayerNames]) -> set[str]:
+        """Return the names of the frozen parameters.
+
+        Args:
+            names: names of all parameters; the encoder's begin with `backbone.`.
+            layers: function that returns the names by layer; called only if `freeze` needs them.
+
+        Raises:
+            ConfigError: if `freeze` is above the number of layers.
+        """
+        if self.freeze is None:
+            return set()
+        if self.freeze == "backbone":
+            return {name for name in names if name.startswith(BACKBONE)}
+        # Called only here, because a user's own encoder may not define its layers.
+        stages = layers()
+        count = 0 if self.freeze == "embeddings" else self.freeze
+        assert isinstance(count, int)
+        if count >= len(stages):
+            raise ConfigError(about("freeze", f": there are {len(stages) - 1} layers, not {count}"))
+        return {name for stage in stages[: count + 1] for name in stage}
+
+    def apply(
+        self,
+        optimizer: torch.optim.Optimizer,
+        trainable: Sequence[tuple[str, nn.Parameter]],
+        learning_rate: float,
+        head_rates: Mapping[str, float],
+        factors: Mapping[str, float],
+    ) -> None:
+        """Split an optimizer's groups so that every parameter has its rate.
+
+        A parameter to which the optimizer assigned a fraction of `learning_rate`, as `adamwdl` does in lower
+        layers, gets the same fraction of its own rate; the rate of a pattern is used unchanged.
+
+        Args:
+            optimizer: optimizer of the parameters, before its first step.
+            trainable: the parameters with their names; the encoder's begin with `backbone.`.
+            learning_rate: the rate that the optimizer was built with.
+            head_rates: name prefix of a head's parameters -> the head's rate.
+            factors: parameter name -> factor of its rate; patterns take precedence.
+
+        Raises:
+            ConfigError: if a pattern matches no parameter.
+        """
+        names = {parameter: name for name, parameter in trainable}
+        self._check_patterns(list(names.values()))
+        # Split instead of rebuilt, because groups hold settings that only their optimizer knows.
+        groups = list(optimizer.param_groups)
+        optimizer.param_groups.clear()
+        for group in groups:
+            by_rate: dict[float, list[int]] = {}
+            for index, parameter in enumerate(group["params"]):
+                name = names[parameter]
+                # The optimizer's factor for a layer also applies to rates other than the base rate.
+                factor = group["lr"] / learning_rate * factors.get(name, 1.0)
+                by_rate.setdefault(self._rate(name, factor, learning_rate, head_rates), []).append(index)
+            lists = {name: group[name] for name in ("params", "param_names") if name in group}
+            optimizer.param_groups += [
+                {**group, **{name: [values[k] for k in chosen] for name, values in lists.items()}, "lr": rate}
+                for rate, chosen in by_rate.items()
+            ]
+
+    def _check_patterns(self, names: Sequence[str]) -> None:
+        """Refuse patterns that match no trainable parameter."""
+        raise_any(
+            about(
+                "parameter_learning_rates",
+                f": {pattern!r} matches no trainable parameter"
+                f"{did_you_mean(pattern, names) or f'; an example of a name is {names[-1]!r}'}",
+            )
+            for pattern in self.patterns
+            if not any(fnmatchcase(name, pattern) for name in names)
+        )
+
+    def _rate(self, name: str, factor: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:
+        for pattern, rate in self.patterns.items():
+            if fnmatchcase(name, pattern):
+                return rate
+        # Other parameters, such as a task's own layers, have `learning_rate`.
+        own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
+        return factor * next((rate for prefix, rate in own.items() if name.startswith(prefix)), learning_rate)
+
 
 GradClipType = Literal["global_norm", "norm", "value"]
 

@@ -11,9 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from palm.core.checks import count_problems, dropout_problems, positive_problems
-from palm.core.component import Component
-from palm.core.registry import Registry
+from palm.core.component import Component, Registry, count_problems, dropout_problems, positive_problems
 from palm.core.tensor_specs import Specs, Tensors
 
 Judged = tuple[dict[str, Any], Mapping[str, Any]]

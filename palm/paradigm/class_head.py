@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from palm.core.checks import count_problems, dropout_problems, raise_any
-from palm.core.numerics.layers import init_weights
+from palm.core.component import count_problems, dropout_problems, raise_any
+from palm.core.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import Head, Judged, head_problems
 from palm.paradigm.calibration import best_temperature, lowest_threshold

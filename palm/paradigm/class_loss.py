@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.checks import dropout_problems, number_problems, raise_any
+from palm.core.component import dropout_problems, number_problems, raise_any
 from palm.core.errors import WiringError, about
 from palm.core.tensor_specs import NO_LABEL
 

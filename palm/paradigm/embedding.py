@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.core.checks import choice_problems, positive_problems, raise_any
+from palm.core.component import choice_problems, positive_problems, raise_any
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
 from palm.paradigm.groups import GROUPS, gather_groups

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.checks import count_problems, raise_any
-from palm.core.numerics.layers import init_weights
+from palm.core.component import count_problems, raise_any
+from palm.core.layers import init_weights
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, TokenHead, head_problems
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.core.checks import choice_problems, raise_any
+from palm.core.component import choice_problems, raise_any
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
 from palm.paradigm.calibration import best_temperature, best_thresholds

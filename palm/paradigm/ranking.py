@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.core.checks import choice_problems, raise_any
+from palm.core.component import choice_problems, raise_any
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS
 from palm.paradigm.groups import GROUPS, PER_TEXT, group_scores, unpadded

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from palm.core.checks import choice_problems, raise_any
+from palm.core.component import choice_problems, raise_any
 from palm.core.errors import ConfigError, about
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS

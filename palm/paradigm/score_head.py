@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from palm.core.checks import raise_any
-from palm.core.numerics.layers import init_weights
+from palm.core.component import raise_any
+from palm.core.layers import init_weights
 from palm.core.tensor_specs import TensorSpec
 from palm.paradigm.base import Head, head_problems
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from palm.core.checks import positive_problems, raise_any
+from palm.core.component import positive_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Judged, TokenHead, values_by_row

@@ -1,28 +1,86 @@
-"""The group of processes that train together: joining it, ranks, and collective operations.
-
-Each process uses one device. Without a launcher there is one process, and these functions do nothing.
-"""
+"""The processes of a run, and what they exchange."""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import os
+import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional as F
 
 from palm.core.errors import ConfigError, PalmError, TrainingError
 from palm.core.logging import logger
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+    from typing_extensions import TypeIs
+
+
+SIGNS = ("gloo", "Timed out", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
+"""Parts of the backends' messages about other ranks; gloo has no exception class of its own."""
+
+ROLL_CALL = timedelta(seconds=5)
+"""Time that the remaining ranks wait for each other to find out which ranks are missing."""
+
+
+@contextmanager
+def report_missing_ranks(place: str) -> Iterator[None]:
+    """Name the missing ranks if this rank times out within the context.
+
+    Args:
+        place: the position in the run, such as "at global step 7".
+
+    Raises:
+        TrainingError: replaces the backend's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if world_size() == 1 or not any(sign in str(error) for sign in SIGNS):
+            raise
+        # Rank 0 gives up first, so its message is the first failure, which the launcher shows.
+        patience = ROLL_CALL if is_main_process() else 2 * ROLL_CALL
+        missing = "all ranks respond now"
+        try:
+            dist.monitored_barrier(roll_call_group(), timeout=patience, wait_all_ranks=True)
+        except RuntimeError as unanswered:  # rank 0's names the ranks
+            missing = _message(unanswered)
+        raise TrainingError(
+            f"rank {rank()} of {world_size()} timed out waiting for another rank {place} "
+            f"({_message(error)}): {missing}. Check the messages of the missing ranks; if they are only "
+            "slow, increase process_group_timeout"
+        ) from None
+
+
+def _message(error: RuntimeError) -> str:
+    """Return the first sentence of the backend's message, without its source location."""
+    return re.sub(r"^\[/[^]]*\]\s*", "", str(error).strip()).splitlines()[0].split(". ")[0]
+
+
+def record_failure(error: BaseException) -> None:
+    """Record an error for the launcher, which reports the rank that failed first and its error."""
+    if is_launched():
+        # The other ranks may be waiting for this one and would not take part in `leave`; wait as it does.
+        atexit.unregister(leave)
+        atexit.register(time.sleep, LEAVE_DELAY)
+        try:
+            raise error  # the handler records the exception that is being handled
+        except BaseException:
+            get_error_handler().record_exception(error)
+
 
 T = TypeVar("T")
 
@@ -232,3 +290,143 @@ def split_among_ranks(items: Sequence[T]) -> list[T]:
     rounds = -(-len(items) // world_size())
     mine = (turn * world_size() + rank() for turn in range(rounds))
     return [items[min(number, len(items) - 1)] for number in mine]
+
+
+BUCKET_BYTES = 25 * 2**20
+"""Size of a bucket of gradients, as in torch's `DistributedDataParallel`."""
+
+MAX_TASK_SETS = 1000
+"""Maximum number of sets of tasks whose used parameters are remembered."""
+
+Bucket = list[nn.Parameter]
+
+
+class GradientExchange:
+    """Averages gradients over all ranks; a parameter that no rank used gets no gradient.
+
+    The parameters that a step uses depend on its tasks. Buckets hold the parameters that the last step of the
+    same tasks used, and each is sent as soon as it is full. After the backward pass the ranks exchange on the
+    host which parameters were used; torch's own class reads that from the device, and waits for it, whenever
+    a head is not used.
+
+    Args:
+        model: the model at the first step, when it is final which parameters are frozen; all ranks start with
+            the weights of rank 0.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._buffers = list(model.buffers())
+        # The backward pass reaches the last parameters first.
+        self._parameters = [each for each in model.parameters() if each.requires_grad][::-1]
+        _broadcast([*(each.detach() for each in model.parameters()), *self._buffers])
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+        self._used: dict[tuple[str, ...], list[bool]] = {}
+        self._unsent: deque[Bucket] = deque()
+        self._missing: set[Tensor] = set()
+        self._sent: list[dist.Work] = []
+
+    @contextmanager
+    def during(self, tasks: tuple[str, ...]) -> Iterator[None]:
+        """Average the gradients of the context, which contains a step's last forward and backward pass."""
+        _broadcast(self._buffers)  # such as running means in a user's encoder
+        expected = self._used.get(tasks, [False] * len(self._parameters))
+        self._unsent = deque(self._buckets(expected))
+        self._missing = {parameter for bucket in self._unsent for parameter in bucket}
+        yield
+        # Now the used parameters are known. Those that the last step of these tasks did not use are in no
+        # bucket, and are sent after the others.
+        here = torch.tensor([parameter.grad is not None for parameter in self._parameters]).int()
+        self._missing.clear()
+        self._send_full()
+        used = all_reduce_sum(here).bool().tolist()
+        late = [now and not before for now, before in zip(used, expected, strict=True)]
+        self._unsent = deque(self._buckets(late))
+        self._send_full()
+        while self._sent:
+            self._sent.pop().wait()
+        for parameter, anywhere in zip(self._parameters, used, strict=True):
+            if not anywhere:
+                parameter.grad = None
+        if len(self._used) >= MAX_TASK_SETS:
+            self._used.clear()
+        self._used[tasks] = used
+
+    def _buckets(self, chosen: Sequence[bool]) -> list[Bucket]:
+        """Divide the chosen parameters into buckets of one dtype each, the same on every rank."""
+        buckets: list[Bucket] = []
+        room = 0
+        for parameter, is_chosen in zip(self._parameters, chosen, strict=True):
+            if not is_chosen:
+                continue
+            if not buckets or room < parameter.nbytes or buckets[-1][0].dtype != parameter.dtype:
+                buckets.append([])
+                room = BUCKET_BYTES
+            buckets[-1].append(parameter)
+            room -= parameter.nbytes
+        return buckets
+
+    def _on_gradient(self, parameter: Tensor) -> None:
+        if parameter in self._missing:
+            self._missing.remove(parameter)
+            self._send_full()
+
+    def _send_full(self) -> None:
+        """Send the next full buckets, in order, because every rank must send the same sequence."""
+        while self._unsent and self._missing.isdisjoint(self._unsent[0]):
+            bucket = self._unsent.popleft()
+            # Zeros for parameters that this rank did not use: another rank may have used them, and all ranks
+            # must send the same shapes.
+            parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+            flat = torch.cat([part.flatten() for part in parts]).mul_(1 / world_size())
+            self._sent.append(dist.all_reduce(flat, async_op=True))
+            averages = torch.split(flat, [each.numel() for each in bucket])
+            for each, average in zip(bucket, averages, strict=True):
+                each.grad = average.view_as(each)
+
+
+def _broadcast(tensors: list[Tensor]) -> None:
+    """Copy the tensors of rank 0 to all ranks, in as few messages as `DistributedDataParallel`."""
+    if tensors:
+        dist._broadcast_coalesced(dist.group.WORLD, tensors, BUCKET_BYTES, 0)  # type: ignore[attr-defined,arg-type]
+
+
+def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gather sharded tensors from all ranks, which must all call this; other tensors are returned unchanged.
+
+    Tensors are gathered one at a time, and only rank 0 keeps them, in host memory, so a device never holds
+    more than one full tensor. On other ranks the result lacks sharded tensors.
+    """
+    whole = {}
+    for name, tensor in tensors.items():
+        full = full_tensor(tensor)
+        if full is tensor:
+            whole[name] = tensor
+        elif is_main_process():
+            # Moved to the host immediately, to free memory on the device for the next tensor.
+            whole[name] = full.cpu()
+    return whole
+
+
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gather a sharded tensor from all ranks, which must all call this; return another one as it is."""
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return this rank's part of a tensor, without a copy."""
+    return tensor.to_local() if _is_sharded(tensor) else tensor
+
+
+def shard_like(pattern: Tensor, tensor: Tensor) -> Tensor:
+    """Move a full tensor to the device of `pattern`, and shard it in the same way."""
+    if not _is_sharded(pattern):
+        return tensor.to(pattern.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(pattern.device), pattern.device_mesh, pattern.placements)
+
+
+def _is_sharded(tensor: Tensor) -> TypeIs[DTensor]:
+    # Not `isinstance`, because importing DTensor takes a second.
+    return hasattr(tensor, "full_tensor")

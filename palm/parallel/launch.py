@@ -15,8 +15,8 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from palm.core.errors import ConfigError
-from palm.core.invocation import is_program, program
 from palm.core.logging import logger
+from palm.core.process import is_program, program
 from palm.parallel.group import is_launched
 
 LAUNCHER = "PALM_LAUNCHER"

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from palm.config.settings import Parallel
-from palm.core.numerics.layers import casts_norms
+from palm.core.layers import casts_norms
 from palm.core.tensor_specs import Tensors
-from palm.parallel.exchange import GradientExchange
-from palm.parallel.group import all_reduce_sum, world_size
+from palm.parallel.group import GradientExchange, all_reduce_sum, world_size
 
 Context = Callable[[], AbstractContextManager[None]]
 

@@ -8,17 +8,16 @@ from types import MappingProxyType
 from typing import Any
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.checks import choice_problems, count_problems, path_problems, raise_any
-from palm.core.directories import check_version, verify
+from palm.core.cache import explain_limits
+from palm.core.component import choice_problems, count_problems, path_problems, raise_any
 from palm.core.errors import ConfigError, StorageError
-from palm.core.io import read_object, wrap_read_errors
-from palm.core.limits import explain_limits
+from palm.core.io import check_version, read_object, verify, wrap_read_errors
 from palm.core.logging import logger
 from palm.core.saved import load_into, load_tensors, rebuild, tensor_digests, weights_under
 from palm.core.tensor_specs import Tensors
 from palm.paradigm import HEADS, Head
 from palm.predict.inference import InferenceModel
-from palm.predict.onnx.computing import OnnxEngine
+from palm.predict.onnx import OnnxEngine
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.pretrained.peft import read_adapters
 from palm.reader import READERS

@@ -1,7 +1,12 @@
 """Pretrained weights of Hugging Face, Paddle and palm models."""
 
-from palm.pretrained.directory import ModelDirectory, find_vocabulary, read_directory, vocabulary_differences
-from palm.pretrained.files import read_weights
+from palm.pretrained.directory import (
+    ModelDirectory,
+    find_vocabulary,
+    read_directory,
+    read_weights,
+    vocabulary_differences,
+)
 from palm.pretrained.hub import load_backbone, pretrained_directory
 from palm.pretrained.loading import Report, load_pretrain
 from palm.pretrained.names import from_ours, to_ours

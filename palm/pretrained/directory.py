@@ -1,31 +1,301 @@
-"""A directory of pretrained weights: its encoder, sizes, weights, vocabulary, letter case and pooling.
-
-Whoever wants to know what a directory of transformers, sentence-transformers, Paddle or palm is asks here.
-"""
+"""What a directory of weights is, and its files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+import re
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from safetensors.torch import _TYPES
+from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
-from palm.backbone.transformers import Transformers
-from palm.core.differences import shortened
-from palm.core.errors import StorageError
-from palm.core.io import read_bytes, read_json, read_object, wrap_read_errors
-from palm.core.numerics.allocation_limit import within_weights
-from palm.core.numerics.skip_init import skip_init
-from palm.core.saved import file_settings
-from palm.pretrained.configs import CONFIG_FILES, described, find_config, prefix_errors, read_config
-from palm.pretrained.files import read_weights
+from palm.backbone.encoder import Encoder
+from palm.backbone.transformers import RUN, Transformers, unknown
+from palm.config import settings_of
+from palm.core.device import within_weights
+from palm.core.errors import ConfigError, StorageError, shortened
+from palm.core.io import read_bytes, read_json, read_object, resolve_inside, wrap_read_errors
+from palm.core.layers import skip_init
+from palm.core.saved import file_settings, headers_in, load_tensors
+from palm.pretrained.families import FAMILIES
 from palm.pretrained.names import Renamed, to_ours
-from palm.reader.text.tokenizer import load_tokenizer
-from palm.reader.text.vocabulary import ADDED, MAX_VOCABULARY, MERGES, SETTINGS
+from palm.reader.tokenizer import ADDED, MAX_VOCABULARY, MERGES, SETTINGS, load_tokenizer
+
+CONFIG_FILES = (
+    *("config.json", "bert_config.json", "ernie_config.json", "model_config.json"),
+    *("electra_config.json", "roberta_config.json", "xlnet_config.json"),
+)
+"""Files with an encoder's sizes; the first one that exists is used."""
+
+BACKBONE_OF = {family.model_type: name for name, family in FAMILIES.items()} | {
+    "xlm-roberta": "roberta",
+    "camembert": "roberta",
+}
+"""`model_type` of Hugging Face -> our name of the encoder."""
+
+COMPUTED_AS: dict[str, Any] = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+    "normalize_before": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+}
+"""Setting of other frameworks that changes the computation -> the only value that palm supports."""
+
+ROWS_OF = {
+    "intermediate_size": "layers.0.ffn.inner.weight",
+    "type_vocab_size": "embeddings.segment.weight",
+    "task_type_vocab_size": "embeddings.task.weight",
+}
+"""Setting that files lack or have wrong -> the parameter with this number of rows."""
+
+_CLASS = re.compile(r"([A-Za-z]+?)(?:Model|For[A-Z]\w*)$")
+
+
+def find_config(path: Path) -> Path | None:
+    """Find the JSON file in a directory or, as with PaddlePALM's `params`, one level up; None if missing."""
+    folder = path if path.is_dir() else path.parent
+    places = (place / name for place in (folder, folder.parent) for name in CONFIG_FILES)
+    return next((place for place in places if place.is_file()), None)
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Read the file; PaddleNLP's nested `init_args` are flattened.
+
+    Raises:
+        StorageError: if it is not a JSON object.
+    """
+    config = read_object(file)
+    inner = next((value for value in config.pop("init_args", ()) if isinstance(value, dict)), {})
+    return {**inner, **config}
+
+
+def described(file: Path, given: Renamed) -> tuple[str, dict[str, Any]]:
+    """Determine an encoder's name in a configuration and its constructor's arguments from a JSON file.
+
+    Args:
+        file: a file of `CONFIG_FILES`, possibly of a model saved by palm.
+        given: the weights beside it, from which missing settings are inferred.
+
+    Raises:
+        StorageError: if it describes a model that palm does not support.
+        ConfigError: if sizes are missing.
+    """
+    config = read_config(file)
+    with wrap_read_errors(file), prefix_errors(file):
+        if isinstance(config.get("backbone"), dict):
+            return _saved_by_palm(config["backbone"], file)
+        if config.get("model_type") in RUN - BACKBONE_OF.keys():
+            return "transformers", {"encoder_config_path": file}
+        check_computation(config, file)
+        name = _name(config, file, given)
+        encoder = BACKBONES[name]
+        assert issubclass(encoder, Encoder)
+        return name, encoder.settings_in({**config, **_inferred_settings(given, config)})
+
+
+@contextmanager
+def prefix_errors(file: Path) -> Iterator[None]:
+    """Prefix every problem of a `ConfigError` with the file."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {problem}" for problem in error.problems) from None
+
+
+def check_computation(config: Mapping[str, Any], file: Path) -> None:
+    """Refuse settings of other frameworks with which the weights compute something unsupported.
+
+    Raises:
+        StorageError: if there are any; lists all of them.
+    """
+    if wrong := computation_problems(config):
+        raise StorageError("\n".join(f"{file}: {line}" for line in wrong.values()))
+
+
+def computation_problems(config: Mapping[str, Any]) -> dict[str, str]:
+    """Map each setting that differs from `COMPUTED_AS` to a message."""
+    return {
+        name: f"{name} is {config[name]!r}; palm's encoders support only {usual!r} and would compute other "
+        "results; use other weights, or backbone: transformers"
+        for name, usual in COMPUTED_AS.items()
+        if config.get(name) is not None and config[name] != usual
+    }
+
+
+def _saved_by_palm(saved: Mapping[str, Any], file: Path) -> tuple[str, dict[str, Any]]:
+    """Check that the encoder is one of palm's own, because a directory of weights must not run code."""
+    name = saved["name"]
+    settings = file_settings(saved["settings"], file.parent)
+    if name not in set(BACKBONES):
+        raise StorageError(
+            f"{file} describes the backbone {name!r}; only palm's own ({', '.join(BACKBONES)}) are built "
+            "from a directory of weights; name it in the configuration to start from these weights"
+        )
+    if extra := settings.keys() - settings_of(BACKBONES[name]).keys():  # type: ignore[arg-type]
+        raise StorageError(f"{file}: {name} has no settings {', '.join(map(repr, sorted(extra)))}")
+    return name, settings
+
+
+def _name(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
+    kind = _declared_kind(config) or _inferred_kind(config, file, given)
+    if kind not in BACKBONE_OF:
+        raise StorageError(f"{file}: {unknown(kind)}")
+    # PaddleNLP calls BERTs with RoBERTa's training "roberta", too; only byte-level ones have a pad id of 1.
+    is_bert = kind == "roberta" and given.layout == "paddlenlp" and not config.get("pad_token_id")
+    return "bert" if is_bert else BACKBONE_OF[kind]
+
+
+def _declared_kind(config: Mapping[str, Any]) -> str | None:
+    """Return Hugging Face's `model_type`, or the prefix of a class name of PaddleNLP."""
+    if "model_type" in config:
+        return str(config["model_type"])
+    classes = [config.get("init_class"), *(config.get("architectures") or ())]
+    matches = (_CLASS.match(name) for name in classes if name)
+    return next((match[1].lower() for match in matches if match), None)
+
+
+def _inferred_kind(config: Mapping[str, Any], file: Path, given: Renamed) -> str:
+    kind = file.name.removesuffix("_config.json")
+    if kind in ("ernie", "electra", "roberta", "xlnet"):
+        return kind
+    if "task_type_vocab_size" in config or "embeddings.task.weight" in given.weights:
+        return "ernie"
+    if given.layout == "distilbert":
+        return "distilbert"
+    return "electra" if "embeddings.projection.weight" in given.weights else "bert"
+
+
+def _inferred_settings(given: Renamed, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Infer missing or wrong settings: PaddlePALM's files may contain an inner width that was not used."""
+    rows = {name: len(given.weights[ours]) for name, ours in ROWS_OF.items() if ours in given.weights}
+    wrong = {"intermediate_size"} & rows.keys()
+    lacking = set() if "sent_type_vocab_size" in config else rows.keys() - config.keys()
+    found: dict[str, Any] = {name: rows[name] for name in wrong | lacking}
+    if not {"use_task_id", "use_task_emb"} & config.keys():
+        found["use_task_id"] = "embeddings.task.weight" in given.weights
+    return found
+
+
+Weights = dict[str, Tensor]
+
+Read = Callable[[Path, bool], Weights]
+"""Reader of one format: file, `headers` -> tensors, on the device "meta" if only headers are wanted."""
+
+_HERE = "palm.pretrained.directory"
+_PADDLE = "palm.compat.paddle_files"
+
+# A table of plugins: a reader is a dotted path, imported when a directory has such files. `palm.compat` is
+# above this package and reads the files of Paddle, so it cannot be imported here.
+WEIGHT_READERS = {
+    "model.safetensors": f"{_HERE}.read_safetensors",
+    "model.safetensors.index.json": f"{_HERE}.read_shards",
+    "pytorch_model.bin": f"{_HERE}.read_torch",
+    "pytorch_model.bin.index.json": f"{_HERE}.read_shards",
+    "model_state.pdparams": f"{_PADDLE}.read_pdparams",
+    "model_state.pdparams.index.json": f"{_HERE}.read_shards",
+    "__palmmodel__": f"{_PADDLE}.read_archive",
+    "word_embedding": f"{_PADDLE}.read_variables",
+    "__paddlepalm_word_embedding": f"{_PADDLE}.read_variables",
+}
+"""File name -> its reader; the first file that exists in a folder, or in its `params`, is read."""
+
+BY_SUFFIX = {
+    ".safetensors": f"{_HERE}.read_safetensors",
+    ".bin": f"{_HERE}.read_torch",
+    ".pdparams": f"{_PADDLE}.read_pdparams",
+}
+"""Suffix of a file name -> its reader, for files that are given directly or have no fixed name."""
+
+
+def read_weights(path: str | Path, headers: bool = False) -> Weights:
+    """Read all tensors of a model directory, or of one of its files, under their names in the file.
+
+    Args:
+        path: a directory (PaddlePALM's `params` too) or a file in one.
+        headers: do not read the values if the format allows it; the tensors are on the device "meta".
+
+    Raises:
+        StorageError: if no weights are found, if several files could be the weights, or if a file is damaged.
+    """
+    path = Path(path)
+    path = path if path.name else path.absolute()
+    places = (folder / name for folder in (path, path / "params") for name in WEIGHT_READERS)
+    if path.is_file() and (path.name in WEIGHT_READERS or path.suffix in BY_SUFFIX):
+        file = path
+    else:
+        file = next((place for place in places if place.is_file()), None) or _only_file(path)
+    return _reader_of(file)(file, headers)
+
+
+def _reader_of(file: Path) -> Read:
+    module, _, function = (WEIGHT_READERS.get(file.name) or BY_SUFFIX[file.suffix]).rpartition(".")
+    return cast("Read", getattr(import_module(module), function))
+
+
+def _only_file(path: Path) -> Path:
+    """Find the only file of Paddle's without a fixed name in a folder."""
+    names = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
+    found = [name for name in names if name.endswith(".pdparams")]
+    if len(found) == 1:
+        return path / found[0]
+    if found:
+        raise StorageError(
+            f"several files in {path} could be the weights: {', '.join(found)}; give the path of one of them"
+        )
+    reason = "unknown kind of file" if path.exists() else "it does not exist"
+    if path.is_dir():
+        reason = f"it contains {', '.join(shortened(names, 8))}" if names else "it is empty"
+    expected = ", ".join([*list(WEIGHT_READERS)[:-2], "one .pdparams", "PaddlePALM's params"])
+    raise StorageError(f"no weights at {path}: {reason}; expected one of {expected}")
+
+
+def read_safetensors(file: Path, headers: bool) -> Weights:
+    """Read a file of safetensors; the arguments of every reader are those of `Read`."""
+    if not headers:
+        return load_tensors(file)
+    with wrap_read_errors(file):
+        found = headers_in(file)
+        return {
+            name: torch.empty(shape, dtype=_TYPES.get(kind, torch.int64), device="meta")
+            for name, (kind, shape) in found.items()
+        }
+
+
+def read_torch(file: Path, headers: bool) -> Weights:
+    """Read a file written by `torch.save(model.state_dict(), file)` without running its code.
+
+    Raises:
+        StorageError: if it is damaged, or contains anything besides a dictionary of tensors.
+    """
+    with wrap_read_errors(file, " as a dictionary of tensors"):
+        if is_zip := zipfile.is_zipfile(file):  # since torch 1.6
+            with zipfile.ZipFile(file) as archive:
+                if sum(entry.file_size for entry in archive.infolist()) > file.stat().st_size:
+                    raise ValueError("its entries are compressed, which torch never does")
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
+        if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+            raise ValueError("it is not a plain dictionary of tensors, as returned by `state_dict()`")
+        return {str(name): value.to("meta") if headers else value for name, value in content.items()}
+
+
+def read_shards(index: Path, headers: bool) -> Weights:
+    """Read the files that an index names; they must be in its folder."""
+    with wrap_read_errors(index):
+        weights: Weights = {}
+        for shard in sorted(set(read_json(index)["weight_map"].values())):
+            file = resolve_inside(index.parent, shard)
+            weights |= _reader_of(file)(file, headers)
+        return weights
+
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 """Possible files of a vocabulary; the first one that exists is used. `vocab.json` needs `merges.txt`."""

@@ -16,9 +16,8 @@ from palm.backbone.transformers import Transformers
 from palm.core.errors import StorageError
 from palm.core.io import write_json
 from palm.core.saved import save_tensors
-from palm.pretrained.layouts import LayoutName
 from palm.pretrained.library import write_library_encoder
-from palm.pretrained.names import from_ours
+from palm.pretrained.names import LayoutName, from_ours
 
 
 @dataclass(frozen=True)

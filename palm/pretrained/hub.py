@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import huggingface_hub  # its contents, including the HTTP library, are loaded on first use
 
 from palm.backbone import Backbone
-from palm.config.model_names import names_model
-from palm.core.checks import path_problems, raise_any
-from palm.core.directories import is_sealed, verify
+from palm.config.files import names_model
+from palm.core.cache import explain_limits
+from palm.core.component import path_problems, raise_any
 from palm.core.errors import StorageError
-from palm.core.limits import explain_limits
+from palm.core.io import is_sealed, verify
 from palm.core.version import __version__
-from palm.pretrained.configs import find_config
-from palm.pretrained.directory import FILES, read_directory, settings_of_directory
+from palm.pretrained.directory import FILES, find_config, read_directory, settings_of_directory
 from palm.pretrained.loading import fill_backbone
 
 if TYPE_CHECKING:

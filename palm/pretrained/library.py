@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from palm.backbone.transformers import Transformers
-from palm.backbone.transformers_config import library, read_encoder_config
+from palm.backbone.transformers import Transformers, library, read_encoder_config
 from palm.core.errors import StorageError
 from palm.pretrained.names import Renamed
 

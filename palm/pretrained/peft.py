@@ -12,9 +12,8 @@ from torch import Tensor
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.low_rank import LowRank, linear_layers
 from palm.backbone.transformers import Transformers
-from palm.config.model_names import ADAPTER_CONFIG
-from palm.core.differences import shortened
-from palm.core.errors import StorageError
+from palm.config.files import ADAPTER_CONFIG
+from palm.core.errors import StorageError, shortened
 from palm.core.io import read_object, wrap_read_errors, write_json
 from palm.core.logging import logger
 from palm.core.saved import load_tensors, save_tensors

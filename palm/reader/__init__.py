@@ -11,7 +11,7 @@ from palm.reader.multiple_choice import MultipleChoiceReader
 from palm.reader.predictions import Predictions, Record
 from palm.reader.ranking import RankingReader
 from palm.reader.relation import RelationReader
-from palm.reader.rows.rows import Column, Rows
+from palm.reader.rows import Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
 from palm.reader.span import SpanReader
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from palm.reader.predictions import Record
-from palm.reader.rows.rows import Ints
+from palm.reader.rows import Ints
 
 Span = tuple[int, int, float, float]
 """First character, end character (exclusive), start logit and end logit."""

@@ -9,16 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from palm.core.component import Component
+from palm.core.component import Component, Registry
 from palm.core.errors import PalmError
 from palm.core.logging import logger
-from palm.core.registry import Registry
 from palm.core.tensor_specs import Specs, Tensors
+from palm.reader.bad_rows import BadRows
 from palm.reader.predictions import Predictions, Record, write_records
-from palm.reader.rows.facts import TextFacts
-from palm.reader.rows.rows import Ints, Rows
+from palm.reader.rows import Ints, Rows, TextFacts
 from palm.reader.tables.files import TableFormat
-from palm.reader.text.bad_rows import BadRows
 
 Draw = Callable[[int], np.random.Generator]
 """Returns the random generator of the k-th row of a batch; only called by readers that sample."""
@@ -44,7 +42,7 @@ class Reader(Component, ABC):
         known_columns: all columns that a table of this reader may have.
         split_by: the columns whose texts must not occur in two parts of a split table.
         facts: counts over a file that `encode` adds to; None if they are not needed.
-        on_bad_row: the handling of unusable rows with targets, see `palm.reader.text.bad_rows`.
+        on_bad_row: the handling of unusable rows with targets, see `palm.reader.bad_rows`.
         bad_rows: collects these rows while a whole file is encoded; None at other times.
     """
 

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from palm.config import FilePath
-from palm.core.checks import choice_problems, raise_any
+from palm.core.component import choice_problems, raise_any
 from palm.core.errors import DataError
+from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
+from palm.reader.labels import Label, Labels, RealLabels
 from palm.reader.predictions import Record
 from palm.reader.table import TextExample
+from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import TableRow
-from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.labels import Label, Labels, RealLabels
 
 
 @READERS.register("embedding")

@@ -11,11 +11,10 @@ import torch
 
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.reader.base import Draw
-from palm.reader.rows.collate import SEQUENCE_ATTR, padded, padded_batch
-from palm.reader.rows.rows import Column, Rows, offsets_of
+from palm.reader.labels import Label, list_in
+from palm.reader.rows import SEQUENCE_ATTR, Column, Rows, offsets_of, padded, padded_batch
 from palm.reader.table import TextExample, TextReader
-from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.labels import Label, list_in
+from palm.reader.tables.columns import TableRow, is_missing
 
 GROUP_ROWS = TensorSpec(("examples", "texts"), torch.long)
 """The rows of a batch that belong to each example, padded with -1."""

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from palm.core.errors import PalmError
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Reader
+from palm.reader.labels import Labels
 from palm.reader.match import RankedExample
-from palm.reader.rows.rows import Rows
+from palm.reader.rows import Rows
 from palm.reader.span import SpanReader
-from palm.reader.tables.record import cut
-from palm.reader.text.labels import Labels
-from palm.reader.text.squad import SquadQuestion
-from palm.reader.text.tokenizer import Tokenizer
+from palm.reader.squad import SquadQuestion
+from palm.reader.tables.columns import cut
+from palm.reader.tokenizer import Tokenizer
 
 Role = Literal["train", "dev", "pred"]
 

@@ -12,13 +12,13 @@ import torch
 from palm.config import FilePath
 from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS, Draw
+from palm.reader.masking import Ids, masked_rows
 from palm.reader.predictions import Record
-from palm.reader.rows.rows import Rows
+from palm.reader.rows import Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.files import TableFormat
-from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.masking import Ids, masked_rows
 
 _ONE_PER_MASK = TensorSpec(("masks",), torch.long)
 

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from palm.config import FilePath
-from palm.core.checks import choice_problems, raise_any
+from palm.core.component import choice_problems, raise_any
 from palm.core.errors import ConfigError, about
 from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS, Draw
-from palm.reader.rows.rows import Ints, Rows
+from palm.reader.labels import labels_of
+from palm.reader.rows import Ints, Rows
 from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import TableRow
-from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.labels import labels_of
 
 PAIR_COLUMNS = ("token_ids", "first_segment")
 

@@ -11,29 +11,26 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.checks import count_problems, raise_any
+from palm.core.component import count_problems, raise_any
 from palm.core.errors import DataError
 from palm.core.tensor_specs import Tensors
 from palm.reader.answers import ContextWindow, best_answers, null_odds
+from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
-from palm.reader.rows.collate import ONE_PER_ROW, SEQUENCE_ATTR
-from palm.reader.rows.facts import TextFacts
-from palm.reader.rows.rows import Column, Rows
-from palm.reader.tables.files import TableFormat, files_of, format_of
-from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.tables.selection import table_of
-from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.squad import (
+from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, Column, Rows, TextFacts
+from palm.reader.squad import (
     SHOWN_IDS,
     SquadFile,
     SquadQuestion,
     answerable,
     parsed_questions,
 )
-from palm.reader.text.tokenizer import Tokens
-from palm.reader.text.windows import best_context, windows_of
-from palm.reader.tokenizing import TokenizingReader
+from palm.reader.tables.columns import TableRow, is_missing
+from palm.reader.tables.files import TableFormat, files_of, format_of
+from palm.reader.tables.selection import table_of
+from palm.reader.tokenizer import Tokens
+from palm.reader.tokenizing import TokenizingReader, best_context, windows_of
 
 FIRST_UNIQUE_ID = 1000000000
 

@@ -12,14 +12,14 @@ import torch
 from palm.config import FilePath
 from palm.core.errors import ConfigError, DataError, about
 from palm.core.tensor_specs import NO_LABEL
+from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS
+from palm.reader.labels import Labels, RealLabels, is_list, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows.rows import Column, Rows
+from palm.reader.rows import Column, Rows
 from palm.reader.table import TextExample, TextReader
+from palm.reader.tables.columns import TableRow, cell_text, cut
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import TableRow, cell_text, cut
-from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.labels import Labels, RealLabels, is_list, list_in
 
 
 class LabelSets(Labels):

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from palm.core.errors import StorageError
 from palm.core.io import make_folder, write_atomically
 from palm.reader.base import Reader
-from palm.reader.chunks import chunks_of
+from palm.reader.cache import chunks_of
 from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 

@@ -10,14 +10,13 @@ import torch
 from palm.config import FilePath
 from palm.core.errors import DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors
+from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
-from palm.reader.rows.collate import padded
-from palm.reader.rows.rows import Rows
+from palm.reader.labels import Label, Labels, RealLabels, list_in
+from palm.reader.rows import Rows, padded
+from palm.reader.tables.columns import TableRow, is_missing
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.labels import Label, Labels, RealLabels, list_in
 
 
 class Relevance(RealLabels):

@@ -11,17 +11,15 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.differences import shortened
-from palm.core.errors import ConfigError, DataError, about
+from palm.core.errors import ConfigError, DataError, about, shortened
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS, Draw
+from palm.reader.labels import Labels, check_labelled
 from palm.reader.predictions import Record
-from palm.reader.rows.collate import SEQUENCE_ATTR
-from palm.reader.rows.rows import Rows
+from palm.reader.rows import SEQUENCE_ATTR, Rows
+from palm.reader.tables.columns import TableRow, is_missing
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.labels import Labels, check_labelled
 from palm.reader.words import WordReader, split_words, words_of
 
 

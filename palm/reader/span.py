@@ -13,17 +13,16 @@ import numpy as np
 import torch
 
 from palm.config import FilePath
-from palm.core.checks import choice_problems, raise_any
+from palm.core.component import choice_problems, raise_any
 from palm.core.errors import DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS, Draw
+from palm.reader.labels import Labels, check_labelled, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows.collate import SEQUENCE_ATTR, padded
-from palm.reader.rows.rows import Rows
+from palm.reader.rows import SEQUENCE_ATTR, Rows, padded
+from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.record import TableRow
-from palm.reader.text.bad_rows import OnBadRow
-from palm.reader.text.labels import Labels, check_labelled, list_in
 from palm.reader.words import WordReader, words_of
 
 _CJK = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese and Japanese, written without spaces

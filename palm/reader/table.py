@@ -10,11 +10,10 @@ import numpy as np
 
 from palm.core.errors import DataError
 from palm.core.tensor_specs import TensorSpec
+from palm.reader.labels import Label, Labels, RealLabels, SoftLabels, check_labelled
 from palm.reader.predictions import Record
-from palm.reader.rows.facts import TextFacts
-from palm.reader.rows.rows import Column, Rows
-from palm.reader.tables.record import TableRow, is_missing
-from palm.reader.text.labels import Label, Labels, RealLabels, SoftLabels, check_labelled
+from palm.reader.rows import Column, Rows, TextFacts
+from palm.reader.tables.columns import TableRow, is_missing
 from palm.reader.tokenizing import TokenizingReader
 
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from palm.core.errors import DataError
 from palm.core.io import parse_json
-from palm.reader.rows.rows import Column, Rows
-from palm.reader.tables.record import TableRow
-from palm.reader.text.windows import word_windows
-from palm.reader.tokenizing import TokenizingReader
+from palm.reader.rows import Column, Rows
+from palm.reader.tables.columns import TableRow
+from palm.reader.tokenizing import TokenizingReader, word_windows
 
 WORD_SEPARATOR = "\x02"
 """The separator of words in PaddlePALM 2.x; a text that contains it is not split at spaces."""

@@ -11,19 +11,18 @@ from typing import Any
 
 import torch
 
-from palm.core.directories import verified_object
+from palm.core.device import device_of
 from palm.core.errors import PalmError
-from palm.core.io import wrap_read_errors
+from palm.core.io import verified_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.core.numerics.device import device_of
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model, models_in
 from palm.reader.inspection import FileStatistics, named_texts
+from palm.reader.squad import SquadQuestion
 from palm.reader.tables.files import files_of, is_data, missing_reason
 from palm.reader.tables.selection import SUFFIX, chosen_of, data_checksum, is_remote, is_selection, table_of
-from palm.reader.text.squad import SquadQuestion
 from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.run import Model, Run
 from palm.train.model_paths import DESCRIPTION, STATE

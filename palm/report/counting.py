@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 
 from palm.core.errors import PalmError
 from palm.metrics.answers import Squad, best, counted_words
-from palm.metrics.calibration import CalibrationError, LabelCalibrationError, WordCalibrationError
-from palm.metrics.classification import LabelTally
-from palm.metrics.tagging import entities
+from palm.metrics.classification import (
+    CalibrationError,
+    LabelCalibrationError,
+    LabelTally,
+    WordCalibrationError,
+)
+from palm.metrics.spans import entities
 from palm.reader import Reader, Record
 from palm.reader.inspection import label_names
 

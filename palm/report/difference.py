@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from palm.core.directories import verified_object
-from palm.core.shown import aligned, shown_score, shown_value
+from palm.core.io import verified_object
+from palm.core.logging import aligned, shown_score, shown_value
 from palm.report.run import Run, Value, read_run
 from palm.train.model_paths import DESCRIPTION
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from palm.core.errors import StorageError
 from palm.core.io import check_plain
-from palm.train.events import (
+from palm.train.callbacks import (
     Drawn,
     Ended,
     Evaluated,

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palm.config.model_names import ADAPTER_CONFIG
-from palm.core.checks import path_problems, raise_any
-from palm.core.directories import is_sealed, verify
+from palm.config.files import ADAPTER_CONFIG
+from palm.core.component import path_problems, raise_any
 from palm.core.errors import StorageError
-from palm.core.io import read_object, wrap_read_errors
+from palm.core.io import is_sealed, read_object, verify, wrap_read_errors
 from palm.report.run import read_run
 from palm.train import model_paths
 from palm.train.history import HISTORY_FILE
@@ -149,7 +148,7 @@ def _run(folder: Path) -> Facts | None:
 
 def _pretrained(folder: Path) -> Facts:
     from palm.pretrained import read_directory
-    from palm.pretrained.configs import read_config
+    from palm.pretrained.directory import read_config
 
     directory = read_directory(folder, headers=True)
     config = read_config(directory.config_file)
@@ -171,7 +170,7 @@ def _pretrained(folder: Path) -> Facts:
 def _task(parts: Mapping[str, Any], folder: Path) -> Facts:
     """Describe reader, head, labels and vocabulary of a task."""
     from palm.core.saved import file_settings
-    from palm.reader.text.labels import Labels
+    from palm.reader.labels import Labels
 
     settings = file_settings(parts["reader"]["settings"], folder)
     label_map = settings.get("label_map")
@@ -220,7 +219,7 @@ def _parameters(weights: Mapping[str, Tensor]) -> Facts:
 def _vocabulary(file: Path | None, do_lower_case: bool) -> Facts | None:
     if file is None:
         return None
-    from palm.reader.text.tokenizer import load_tokenizer
+    from palm.reader.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(file, do_lower_case)
     return {"file": file.name, "tokens": tokenizer.vocab_size, "lower case": tokenizer.is_lower_case}

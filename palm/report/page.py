@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from palm.core.checks import path_problems, raise_any, type_problems
-from palm.core.durations import duration
+from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.errors import PalmError, StorageError
 from palm.core.io import read_object, wrap_read_errors, write_text
-from palm.core.logging import logger
-from palm.core.shown import shown_score, shown_value
+from palm.core.logging import logger, shown_score, shown_value
+from palm.core.process import duration
 from palm.core.version import __version__
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from palm.core.checks import path_problems, raise_any
+from palm.core.component import path_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.io import write_text
-from palm.core.shown import printable
+from palm.core.logging import printable
 from palm.report.charts import Chart, labels
 from palm.report.groups import grouped_runs
 from palm.report.page import environment

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from palm.config.files import ORIGIN, Lines, read_yaml
-from palm.config.values import guessed
-from palm.core.directories import is_sealed, verified_object
+from palm.config.files import ORIGIN, Lines, guessed, read_yaml
+from palm.core.cache import explain_limits
 from palm.core.errors import StorageError
-from palm.core.io import check_plain, numbered, stays_inside, wrap_read_errors
-from palm.core.limits import explain_limits
+from palm.core.io import check_plain, is_sealed, numbered, stays_inside, verified_object, wrap_read_errors
 from palm.report.history import History, read_history
 from palm.train.model_paths import CONFIGURATION, DESCRIPTION, RECIPE, models_of, name_problem
 

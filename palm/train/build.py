@@ -14,13 +14,12 @@ from palm.backbone import BACKBONES
 from palm.config.config import located
 from palm.config.run import ComponentConfig, RunConfig, TaskConfig
 from palm.config.settings import RunSettings
-from palm.core.checks import raise_any
+from palm.core.component import Registry, raise_any
+from palm.core.device import keep_freed_memory
 from palm.core.errors import ConfigError, PalmError, Problem
 from palm.core.logging import logger
-from palm.core.numerics.malloc import keep_freed_memory
-from palm.core.numerics.precision import choice
-from palm.core.registry import Registry
-from palm.core.threads import waiting
+from palm.core.precision import choice
+from palm.core.process import waiting
 from palm.lr_sched import schedule_of_run
 from palm.mixing import MIXINGS
 from palm.mixing.balance import BALANCES
@@ -29,13 +28,12 @@ from palm.paradigm import HEADS, Head
 from palm.parallel.replica import Replica
 from palm.reader import READERS
 from palm.reader.cache import DataCache
-from palm.reader.text.labels import Labels, moved_labels
-from palm.train.ema import ExponentialMovingAverage
+from palm.reader.labels import Labels, moved_labels
 from palm.train.loop import Components, Training
 from palm.train.model import PRIVATE, MultiTaskModel
 from palm.train.planning import StepPlan, expect, step_problems
-from palm.train.shared_rows import share_rows, sharing_problems
-from palm.train.task import Task, TaskState, opened, wiring_problems
+from palm.train.task import Task, TaskState, opened, share_rows, sharing_problems, wiring_problems
+from palm.train.train_step import ExponentialMovingAverage
 
 
 def build(run: RunConfig, given: Mapping[str, Task] = MappingProxyType({})) -> Components:

@@ -1,10 +1,12 @@
-"""Checkpoints: the complete state of a run, from which an interrupted run resumes exactly."""
+"""Checkpoints: what they hold, and when one may be resumed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import platform
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,20 @@ import torch
 from torch import Tensor
 
 from palm.backbone import BACKBONES
-from palm.core.differences import changes, setting_name
-from palm.core.directories import check_version, keep_foreign, new_directory, verified_object, verify
-from palm.core.errors import StorageError
-from palm.core.io import numbered, read_object, wrap_read_errors, write_json
+from palm.backbone.low_rank import DEFAULTS, FROM
+from palm.config.run import described, plain
+from palm.core.errors import StorageError, changes, setting_name
+from palm.core.io import (
+    check_version,
+    keep_foreign,
+    new_directory,
+    numbered,
+    read_object,
+    verified_object,
+    verify,
+    wrap_read_errors,
+    write_json,
+)
 from palm.core.logging import logger
 from palm.core.saved import (
     describe,
@@ -24,17 +36,178 @@ from palm.core.saved import (
     save_tensors,
     weights_under,
 )
-from palm.lr_sched import HORIZON
-from palm.paradigm import HEADS
-from palm.parallel.group import is_main_process
-from palm.parallel.shards import full_tensors, shard_like
+from palm.core.version import __version__
+from palm.lr_sched import HORIZON, LR_SCHEDULES, Schedule
+from palm.mixing import MIXINGS
+from palm.mixing.balance import BALANCES
+from palm.optimizer import OPTIMIZERS
+from palm.paradigm import HEADS, Head
+from palm.parallel.group import full_tensors, is_main_process, shard_like
 from palm.reader import READERS
-from palm.train.comparison import compared
-from palm.train.finite import check_finite
+from palm.reader.tables.files import file_facts
+from palm.reader.tables.selection import data_checksum
+from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
 from palm.train.model import LORA, PRIVATE
 from palm.train.model_paths import CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
-from palm.train.training_metadata import data_of
+from palm.train.task import TaskState
+from palm.train.train_step import check_finite
+
+MAX_TASKS = 50
+"""Maximum number of tasks whose steps a model lists; without it, a run's folder would grow quadratically."""
+
+
+def training_facts(training: Training, task: TaskState, best: bool = False) -> dict[str, Any]:
+    """Return the metadata of a task's model in its current state, JSON-ready, with file names but no paths.
+
+    Warns if the task's data has changed during training.
+
+    Returns:
+        `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks`, the number of tasks that share the
+        encoder; `tasks`, the steps of the first ones and of this one; `data`, files with rows and SHA-256;
+        `evaluation`, the last one with its step; `best`, True if the model is saved as the best; `settings`
+        that the losses depend on, without other tasks; `versions`. Empty on ranks other than 0.
+    """
+    if not is_main_process():
+        return {}
+    task.warn_of_changed_files()
+    settings = compared(training)
+    del settings["task_instance"]
+    return {
+        "step": training.step,
+        "task_step": task.step,
+        "expected_steps": task.expected_steps,
+        "epochs": round(task.step / task.steps_per_epoch, 2),
+        "num_tasks": len(training.tasks),
+        "tasks": {each.name: each.step for each in (*training.tasks[:MAX_TASKS], task)},
+        "data": data_of(training, task),
+        "evaluation": _evaluation(training, task),
+        "best": best,
+        "settings": {**settings, "tasks": {task.name: settings["tasks"][task.name]}},
+        "versions": {"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+
+
+def data_of(training: Training, task: TaskState) -> dict[str, Any]:
+    """Describe a task's training data, and its dev data if the run evaluates it: name, rows and SHA-256."""
+    data: dict[str, Any] = {}
+    if task.task.train_file is not None:
+        data["train_file"] = {"rows": len(task.stream.rows), **_file(task.task.train_file)}
+    evaluator = _evaluator(training)
+    if task.task.dev_file is not None and evaluator is not None:
+        dev = evaluator.dev[task.name]
+        data["dev_file"] = {"rows": dev.num_examples, "name": task.task.dev_file.name, "sha256": dev.sha256}
+    return data
+
+
+def _evaluator(training: Training) -> Evaluator | None:
+    evaluator = training.attached("evaluator")
+    return evaluator if isinstance(evaluator, Evaluator) else None
+
+
+def _evaluation(training: Training, task: TaskState) -> dict[str, Any] | None:
+    evaluator = _evaluator(training)
+    if evaluator is None or not evaluator.evaluations:
+        return None
+    last = evaluator.evaluations[-1]
+    if task.name not in last.scores:
+        return None
+    return {"step": last.step, "scores": json_ready(last.scores[task.name])}
+
+
+def _file(path: Path) -> dict[str, Any]:
+    # A file whose size and modification time have not changed is not read again.
+    return {"name": path.name, "sha256": _checksum(path, file_facts(path))}
+
+
+@lru_cache(maxsize=64)
+def _checksum(path: Path, facts: object) -> str:  # noqa: ARG001 - part of the cache key
+    """Return the checksum of a data file; cached, because models are saved often and data is large."""
+    return data_checksum(path)
+
+
+def compared(training: Training) -> dict[str, Any]:
+    """Return everything that the losses of a run depend on, JSON-ready; it must match to resume.
+
+    This is the configuration without the settings that do not affect the losses of later steps, and with the
+    contents of the training data in place of readers and paths. It is the same for runs of a `Controller` and
+    of trainers, because components are described by their registry names and all their settings.
+
+    The length of a run is not part of it unless the losses depend on the length: the total number of steps
+    is a setting of a schedule that falls towards the end, and planned steps are included if draws depend on
+    them. So a run with a constant rate can be continued for more epochs, but not one whose rate falls to 0.
+    """
+    parts = training.parts
+    settings = training.config.settings
+    tasks = _compared_tasks(training)
+    # A task's own seed that equals the run's changes nothing, so it does not make another run.
+    seed = settings.random_seed
+    own_seeds = {task.name: task.seed for task in parts.tasks if task.seed not in (None, seed)}
+    found = {
+        "task_instance": list(tasks),  # draws depend on the order of tasks
+        "tasks": tasks,
+        "backbone": described(BACKBONES, parts.backbone),
+        "optimizer": described(OPTIMIZERS, parts.optimizer),
+        **plain(parts.groups.settings),
+        "lr_scheduler": described_schedule(training.schedule),
+        "mixing": described(MIXINGS, parts.mixing),
+        "tasks_per_step": settings.tasks_per_step,
+        "balance": None if parts.balance is None else described(BALANCES, parts.balance),
+        "ema_decay": settings.ema_decay if settings.use_ema else None,
+        "random_seed": seed,
+        "precision": training.model.precision,
+        "tf32": settings.tf32,
+    }
+    if own_seeds:
+        found["seeds"] = own_seeds
+    if parts.mixing.follows_scores:  # draws depend on evaluations
+        found |= {name: getattr(settings, name) for name in ("eval_every_n_steps", "eval_every_epoch")}
+        evaluated = (task for task in parts.tasks if task.dev_file is not None)
+        found["metrics"] = {task.name: list(task.metric_names) for task in evaluated}
+    return found
+
+
+def described_schedule(schedule: Callable[[int], float]) -> Any:
+    """Return the name and the settings of the simplest equivalent schedule, or the path of a function."""
+    return described(LR_SCHEDULES, schedule.simplest()) if isinstance(schedule, Schedule) else plain(schedule)
+
+
+def _compared_tasks(training: Training) -> dict[str, dict[str, Any]]:
+    owners: dict[Head, str] = {}
+    # Tasks that share a head differ from tasks with equal heads, so each names the owner of its head.
+    tasks = {
+        task.name: {**_compared_task(task), "head_of": owners.setdefault(task.head, task.name)}
+        for task in training.tasks
+    }
+    plan = training.plan
+    binding = plan.mixing.binding_plan(plan.primary_tasks, plan.count)
+    for task, steps in zip(plan.primary_tasks, binding or (), strict=binding is not None):
+        tasks[task.name]["expected_steps"] = steps
+    return tasks
+
+
+def _compared_task(state: TaskState) -> dict[str, Any]:
+    task = state.task
+    own: dict[str, Any] = {}
+    if task.share_rows_with:
+        own["share_rows_with"] = task.share_rows_with
+    if task.private_layers:
+        own["private_layers"] = task.private_layers
+    if task.lora is not None:
+        # With defaults filled in, so giving a default explicitly does not make another run.
+        own["lora"] = plain(dict(task.lora) if FROM in task.lora else {**DEFAULTS, **task.lora})
+    names = ("max_tokens_per_batch", "gradient_accumulation_steps", "mix_ratio", "is_target", "shuffle")
+    rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")
+    return {
+        **own,
+        "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,
+        "devices": state.stream.world_size,
+        **{name: getattr(task, name) for name in (*names, *rates)},
+        "paradigm": described(HEADS, task.head),
+        # The digest of the rows covers file, vocabulary and reader; paths may differ between programs.
+        "train_file": {"rows": len(state.stream.rows), "digest": state.stream.rows.digest},
+    }
+
 
 VERSION = 2
 WEIGHTS_NEEDED = (STATE, WEIGHTS)

@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from palm.core.limits import LESS_PREDICTED, explain_limits
-from palm.core.logging import logger
-from palm.core.shown import shown_score
+from palm.core.cache import LESS_PREDICTED, explain_limits
+from palm.core.logging import logger, shown_score
 from palm.metrics import metrics_of
 from palm.parallel.group import exhaust, gather_objects
+from palm.reader.bad_rows import BadRows
 from palm.reader.tables.selection import data_checksum
-from palm.reader.text.bad_rows import BadRows
-from palm.train.adapted import Adapted
-from palm.train.events import Completed, Evaluated, Event, event_of
+from palm.train.callbacks import Completed, Evaluated, Event, event_of
 from palm.train.loop import Step, Training
+from palm.train.model import Adapted
 from palm.train.task import Task, TaskState
 from palm.train.task_model import Chunk, Losses, TaskModel, encoded, mean_loss
 

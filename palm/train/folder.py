@@ -11,11 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from palm.core.differences import shortened
-from palm.core.directories import foreign_files, is_sealed
-from palm.core.errors import ResourceError, StorageError, TrainingError
-from palm.core.invocation import command_of_program
+from palm.core.errors import ResourceError, StorageError, TrainingError, shortened
 from palm.core.io import (
+    foreign_files,
+    is_sealed,
     locked,
     make_folder,
     numbered,
@@ -26,12 +25,13 @@ from palm.core.io import (
     write_json,
 )
 from palm.core.logging import logger
+from palm.core.process import command_of_program
 from palm.core.records import read_record
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.tables.selection import SUFFIX
 from palm.train import model_paths as names
+from palm.train.callbacks import Drawn, Planned
 from palm.train.checkpoint import differences, newest_checkpoint, on_devices_of
-from palm.train.events import Drawn, Planned
 from palm.train.history import HISTORY_FILE, read_events, seconds_of
 from palm.train.result import TrainingResult, result_of
 

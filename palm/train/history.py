@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from palm.core.errors import StorageError
 from palm.core.io import parse_json, wrap_write_errors, write_text
 from palm.core.version import __version__
-from palm.train.events import (
+from palm.train.callbacks import (
     Completed,
     Drawn,
     Ended,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,27 +14,126 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from palm.backbone import Backbone
+from palm.backbone.base import Backbone
+from palm.backbone.packing import POSITIONS, layout_of
 from palm.config.run import RunConfig
-from palm.core.numerics.rng import generator
-from palm.core.signals import StopRequest
-from palm.core.tensor_specs import Tensors
+from palm.core.layers import generator
+from palm.core.process import StopRequest
+from palm.core.tensor_specs import Tensors, as_declared
 from palm.mixing import Mixing
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, ParameterGroups
-from palm.parallel.failures import report_missing_ranks
-from palm.parallel.group import rank, world_size
+from palm.parallel.group import rank, report_missing_ranks, world_size
 from palm.parallel.replica import Replica
-from palm.train.device_transfer import placed
-from palm.train.ema import ExponentialMovingAverage
-from palm.train.events import Event
+from palm.train.callbacks import Event
 from palm.train.model import MultiTaskModel
-from palm.train.nan_guard import NanGuard, decides_on_device
-from palm.train.out_of_memory import out_of_memory
 from palm.train.planning import StepPlan
-from palm.train.prefetch import Prefetcher, prefetches
 from palm.train.task import Task, TaskState
-from palm.train.train_step import TaskBatches, train_step
+from palm.train.train_step import (
+    ExponentialMovingAverage,
+    NanGuard,
+    TaskBatches,
+    decides_on_device,
+    out_of_memory,
+    train_step,
+)
+
+Place = Callable[[Tensors, torch.device, Backbone], Tensors]
+"""A function such as `placed`, which moves a batch to a device for a backbone."""
+
+
+def prepared(batch: Tensors, device: torch.device, backbone: Backbone) -> Tensors:
+    """Prepare a batch for its transfer: for a GPU, add the layout of its tokens and pin its memory.
+
+    Args:
+        batch: the batch, on the CPU.
+        device: the target device.
+        backbone: the encoder of the batch; only packed encoders get the layout.
+    """
+    if device.type != "cuda" or POSITIONS in batch:
+        return batch
+    mask = as_declared(batch, backbone.inputs_attr).get("input_mask") if backbone.is_packed else None
+    with_layout = batch if mask is None else {**batch, **layout_of(mask)}
+    # Copies to a GPU are asynchronous only from pinned memory.
+    return {name: value.pin_memory() for name, value in with_layout.items()}
+
+
+def placed(batch: Tensors, device: torch.device, backbone: Backbone) -> Tensors:
+    """Move a batch, prepared or not, to a device; the host does not wait for a GPU.
+
+    Args:
+        batch: the batch, on the CPU.
+        device: the target device.
+        backbone: the encoder of the batch.
+    """
+    ready = prepared(batch, device, backbone)
+    return {name: value.to(device, non_blocking=device.type == "cuda") for name, value in ready.items()}
+
+
+def fetched(tensors: Tensors) -> Callable[[], Tensors]:
+    """Start copying tensors to the host.
+
+    Returns:
+        A function that returns them; it waits for the copies, but not for work that was queued later.
+    """
+    if not any(value.is_cuda for value in tensors.values()):
+        return lambda: tensors
+    host = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for name, t in tensors.items()}
+    for name, value in tensors.items():
+        host[name].copy_(value, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def read() -> Tensors:
+        copied.synchronize()
+        return host
+
+    return read
+
+
+def prefetches(device: torch.device) -> bool:
+    """Check whether the host is idle while a step is computed."""
+    return device.type == "cuda"
+
+
+class Prefetcher:
+    """Makes the batches of the next step in a separate thread.
+
+    Batches are functions of a task's step, so it does not matter where and when they are made. Batches of
+    tasks or steps that are not requested, because a score changed the draw, are discarded.
+
+    Args:
+        device: the device for which batches are prepared.
+        backbone: the encoder of the batches.
+    """
+
+    def __init__(self, device: torch.device, backbone: Backbone) -> None:
+        self._device = device
+        self._backbone = backbone
+        # A single thread, because a stream is not thread-safe.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm-prefetch")
+        self._pending: dict[tuple[str, int], Future[list[Tensors]]] = {}
+
+    def begin(self, tasks: Sequence[TaskState]) -> None:
+        """Start making the batches of the tasks' next steps."""
+        self._pending = {
+            (task.name, task.step): self._thread.submit(self._make, task, task.step) for task in tasks
+        }
+
+    def batches(self, tasks: Sequence[TaskState]) -> list[list[Tensors]]:
+        """Return the batches of each task's next step.
+
+        Raises:
+            Exception: any error from making them.
+        """
+        # After a changed draw or a resume, the prefetched batches are of other steps.
+        if self._pending.keys() != {(task.name, task.step) for task in tasks}:
+            self.begin(tasks)
+        return [self._pending[task.name, task.step].result() for task in tasks]
+
+    def _make(self, task: TaskState, step: int) -> list[Tensors]:
+        return [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]
+
 
 Drawn = Sequence[tuple[TaskState, Sequence[Tensors]]]
 """The tasks of a step, each with its batches, on the CPU."""

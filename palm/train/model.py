@@ -1,26 +1,163 @@
-"""The shared backbone with the heads of all tasks."""
+"""The model of all tasks: one encoder and the heads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
 from palm.backbone.low_rank import FROM, LowRank, new_adapters
+from palm.backbone.packing import joined_layout
 from palm.core.errors import ConfigError, Problem, StorageError, WiringError
-from palm.core.numerics.precision import Precision
-from palm.core.numerics.rng import generator
-from palm.core.tensor_specs import Tensors
+from palm.core.layers import generator
+from palm.core.precision import Precision, computing
+from palm.core.saved import tensor_digests
+from palm.core.tensor_specs import Tensors, as_declared
 from palm.paradigm.base import Head
-from palm.pretrained.peft import read_adapters
-from palm.train.joint_pass import joint_outputs
+from palm.pretrained.loading import may_lack
+from palm.pretrained.peft import read_adapters, write_adapters
 from palm.train.task import Task
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """The adapters of a task, and the encoder that they change.
+
+    Args:
+        adapters: the adapters of the task.
+        shared: the encoder without adapters.
+        base: a directory with the weights of that encoder, or the name of a model; None if there is neither.
+    """
+
+    adapters: LowRank
+    shared: Backbone
+    base: str | None
+
+    def write(self, folder: Path) -> None:
+        """Write the adapters in PEFT's format."""
+        write_adapters(self.adapters, self.shared, folder, self.base)
+
+    def extras(self, weights: Tensors) -> Tensors:
+        """Return the weights in neither adapters nor base: the head, and parts that base models may lack."""
+        own = {name for name in weights if may_lack(name.removeprefix("backbone."))}
+        return {name: weights[name] for name in weights if name in own or name.startswith("paradigm.")}
+
+    def facts(self) -> dict[str, Any]:
+        """Describe the base, so it can be found and verified."""
+        return {"base": {"path": self.base, "digests": tensor_digests(self.shared.state_dict())}}
+
+
+Names = Sequence[Sequence[str]]
+"""Per batch, the features that its head reads."""
+
+
+def joint_outputs(
+    encoders: Sequence[Backbone],
+    heads: Sequence[Head],
+    batches: Sequence[Tensors],
+    rows_of: Sequence[int],
+    precision: Precision = "fp32",
+) -> list[Tensors]:
+    """Compute the outputs of the heads on their batches, which are encoded together if possible.
+
+    Args:
+        encoders: one per batch. Different encoders, and encoders whose inputs or features are not padded
+            rows of tokens, encode batch by batch.
+        heads: one per batch; each reads its features as it declares them, in float32 with any precision.
+        batches: the batches, on the device of encoders and heads.
+        rows_of: per batch, the index of the first batch with the same rows, which are encoded once.
+        precision: fp32 or bf16.
+
+    Returns:
+        The outputs of each head.
+    """
+    device = next(iter(batches[0].values())).device
+    wanted = [
+        [name for name in head.inputs_attr if name in encoder.outputs_attr]
+        for encoder, head in zip(encoders, heads, strict=True)
+    ]
+    batches = [as_declared(batch, encoders[0].inputs_attr) for batch in batches]
+    with computing(precision, device):
+        if all(each is encoders[0] for each in encoders) and _can_be_joined(encoders[0], wanted, rows_of):
+            features = _encode_together(encoders[0], wanted, batches, rows_of)
+        else:
+            features = _encode_separately(encoders, wanted, batches, rows_of)
+    outputs = []
+    for head, batch, encoded in zip(heads, batches, features, strict=True):
+        # Inputs of a head that are not features of the encoder, such as positions of masked tokens, are taken
+        # from the batch.
+        specs = head.inputs_attr
+        taken = {n: encoded[n].to(spec.dtype) if n in encoded else batch[n] for n, spec in specs.items()}
+        with computing(precision if head.computes_in_bf16 else "fp32", device):
+            outputs.append(head(as_declared(taken, specs)))
+    return outputs
+
+
+def _can_be_joined(backbone: Backbone, wanted: Names, rows_of: Sequence[int]) -> bool:
+    """Check whether rows of several batches can be padded to one length and encoded as one batch."""
+    read = {name for names in wanted for name in names}
+    inputs = backbone.inputs_attr
+    takes_rows = "input_mask" in inputs and all(spec.shape == ("batch", "seq") for spec in inputs.values())
+    shapes = [backbone.outputs_attr[name].shape for name in read]
+    gives_rows = all(shape[0] == "batch" or not {"batch", "seq"} & {*shape} for shape in shapes)
+    # A feature whose first dimension is not the batch could not be split into batches again.
+    return len(set(rows_of)) > 1 and takes_rows and gives_rows
+
+
+def _encode_separately(
+    encoders: Sequence[Backbone], wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
+) -> list[Tensors]:
+    """Encode batch by batch, but equal rows only once per encoder."""
+    # Ids can serve as keys, because `encoders` keeps all of them alive.
+    keys = [(rows, id(encoder)) for rows, encoder in zip(rows_of, encoders, strict=True)]
+    passes: dict[tuple[int, int], Tensors] = {}
+    for key, encoder, batch in zip(keys, encoders, batches, strict=True):
+        if key not in passes:
+            read = {name for other, names in zip(keys, wanted, strict=True) if other == key for name in names}
+            passes[key] = encoder(batch, sorted(read))
+    return [passes[key] for key in keys]
+
+
+def _encode_together(
+    backbone: Backbone, wanted: Names, batches: Sequence[Tensors], rows_of: Sequence[int]
+) -> list[Tensors]:
+    """Encode all rows in one pass."""
+    distinct = sorted(set(rows_of))
+    # Padding has no effect, and a packed encoder does not compute it, so two batches of 16 rows cost as much
+    # as one of 32 even if their lengths differ.
+    sizes = {k: tuple(batches[k]["input_mask"].shape) for k in distinct}
+    longest = max(columns for _, columns in sizes.values())
+    joined = {
+        name: torch.cat([F.pad(batches[k][name], (0, longest - sizes[k][1])) for k in distinct])
+        for name in backbone.inputs_attr
+    }
+    if backbone.is_packed:
+        joined |= joined_layout([batches[k] for k in distinct], longest)
+    ends = dict(zip(distinct, accumulate(rows for rows, _ in sizes.values()), strict=True))
+    rows = [slice(ends[k] - sizes[k][0], ends[k]) for k in rows_of]
+    encoded = backbone(joined, sorted({name for names in wanted for name in names}))
+    return [_of_rows(backbone, encoded, own, sizes[k][1]) for own, k in zip(rows, rows_of, strict=True)]
+
+
+def _of_rows(backbone: Backbone, features: Tensors, rows: slice, columns: int) -> Tensors:
+    """Slice features to some rows and columns; a table, which has no rows, is returned whole."""
+    own = {}
+    for name, value in features.items():
+        shape = backbone.outputs_attr[name].shape
+        value = value[rows] if shape[0] == "batch" else value
+        # Sliced to the batch's longest row, so the head sees the same as with a separate pass.
+        own[name] = value[:, :columns] if shape[:2] == ("batch", "seq") else value
+    return own
+
 
 PRIVATE = "private."
 """Prefix of the parameters of tasks' own layers."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palm.config import yaml_text
-from palm.config.values import flattened
+from palm.config.files import flattened
 from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels

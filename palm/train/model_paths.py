@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
-from palm.config.model_names import MODEL_NAME
-from palm.core.directories import is_sealed
+from palm.config.files import MODEL_NAME
 from palm.core.errors import StorageError
-from palm.core.io import numbered, stays_inside
+from palm.core.io import is_sealed, numbered, stays_inside
 from palm.train.history import HISTORY_FILE
 
 FORMAT = "palm-model"
@@ -67,7 +66,7 @@ class RunRecord(TypedDict):
         id: stored in the run's checkpoints.
         since: the time when it began.
         launch: the id that the processes of one launch share.
-        identity: everything that its losses depend on (see `palm.train.comparison`).
+        identity: everything that its losses depend on (see `palm.train.checkpoint`).
         total_steps: its planned steps.
         finished: the time when it ended; None before.
     """

@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from types import MappingProxyType
 
-from palm.core.shown import aligned, shown_score
-from palm.train.events import Ended, Evaluated, Logged, Recorded, Saved
+from palm.core.logging import aligned, shown_score
+from palm.train.callbacks import Ended, Evaluated, Logged, Recorded, Saved
 
 
 @dataclass(frozen=True)

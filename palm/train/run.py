@@ -1,29 +1,205 @@
-"""Train a run in its folder: a new one, one that continues, or one that is finished already."""
+"""Train a run in its folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from palm.config import yaml_text
 from palm.config.run import RunConfig
-from palm.core.io import write_text
-from palm.core.logging import collected_warnings, logger
-from palm.core.shown import aligned
-from palm.core.signals import stop_request
-from palm.parallel.failures import report_missing_ranks
-from palm.parallel.group import barrier, broadcast, is_main_process, launch_id, lost_a_process
-from palm.train.callbacks import Callback
-from palm.train.checkpoint import load_checkpoint
-from palm.train.comparison import compared
-from palm.train.evaluation import Evaluator
-from palm.train.fit import CallbackSettings, run_training
+from palm.core.cache import explain_limits
+from palm.core.device import fixed_order
+from palm.core.io import make_folder, write_text
+from palm.core.logging import Progress, aligned, collected_warnings, logger
+from palm.core.precision import tf32
+from palm.core.process import Stopped, StopRequest, is_notebook, stop_request
+from palm.parallel.group import (
+    barrier,
+    broadcast,
+    is_main_process,
+    launch_id,
+    lost_a_process,
+    report_missing_ranks,
+)
+from palm.train.callbacks import Callback, Completed, Ended, Event, Started, Warned, notify
+from palm.train.checkpoint import compared, load_checkpoint
+from palm.train.display import Heading, Meter, RunLog, palm_heading, progress_callbacks
+from palm.train.evaluation import EarlyStopping, Evaluator
 from palm.train.folder import RunFolder, RunStart
-from palm.train.loop import Training
-from palm.train.model_paths import CONFIGURATION
-from palm.train.result import TrainingResult
-from palm.train.saving import checkpoint_saver
+from palm.train.history import HistoryWriter
+from palm.train.loggers import loggers_of
+from palm.train.loop import Step, Training
+from palm.train.model_paths import BAD_ROWS, CONFIGURATION
+from palm.train.result import TrainingResult, result_of
+from palm.train.saving import BestSaver, ModelSaver, PeriodicSaver, TargetSaver, checkpoint_saver
+from palm.train.task import TaskState
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallbackSettings:
+    """Settings for showing, recording, evaluating and saving a run while it trains.
+
+    Args:
+        every: log a step every so many global steps; 0 or less: never.
+        progress: the kind of progress display.
+        heading: makes the beginning of a step's log line.
+        with_epochs: log a line at the end of every epoch of the main task.
+        folder: the folder of the run; None: nothing is written.
+        configuration: the resolved settings, stored by loggers and with models.
+        loggers: names of loggers.
+        callbacks: the user's callbacks.
+        evaluator: evaluates the tasks; None for no evaluation.
+        patience: as for `EarlyStopping`; 0 or less: never stop early.
+        stop_by: 'task' to judge each target by its own scores, 'all' to stop all targets together.
+        targets_every: save targets when they finish, and at intervals (see `TargetSaver`); None: neither.
+        keep: number of intermediate models that are kept; 0 or less: all.
+        checkpoints: saves checkpoints at intervals, and when a signal stops the run.
+        stop_request: holds a signal that arrived, if any.
+        resume_advice: describes what has been saved and how to resume the run.
+        resumed_from: the checkpoint that the run resumes from.
+        warned: a list of warnings that already collects; None: collect them from now on.
+    """
+
+    every: int = 5
+    progress: Progress = "auto"
+    heading: Heading = palm_heading
+    with_epochs: bool = True
+    folder: Path | None = None
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    loggers: Sequence[str] = ()
+    callbacks: Sequence[Callback] = ()
+    evaluator: Evaluator | None = None
+    patience: int = -1
+    stop_by: str = "task"
+    targets_every: int | None = None
+    keep: int = -1
+    checkpoints: PeriodicSaver | None = None
+    stop_request: StopRequest | None = None
+    resume_advice: Callable[[], str] = str
+    resumed_from: Path | None = None
+    warned: list[str] | None = None
+
+
+def standard_callbacks(training: Training, given: CallbackSettings) -> list[Callback]:
+    """Return the callbacks of a run in their order: those that only read, then those that act.
+
+    A step is thus recorded before its consequences, and a checkpoint contains the evaluation of its step.
+    Only rank 0 has a history, a display and loggers.
+    """
+    callbacks: list[Callback] = []
+    if is_main_process():
+        callbacks += progress_callbacks(given.progress, given.heading)
+    callbacks.append(RunLog(given.with_epochs))
+    if is_main_process():
+        callbacks += loggers_of(given.loggers, given.folder)
+    callbacks += given.callbacks
+    models = None if given.folder is None else ModelSaver(training, given.folder, given.configuration)
+    if given.evaluator is not None:
+        callbacks.append(given.evaluator)
+        if models is not None:
+            callbacks.append(BestSaver(models, given.evaluator))
+        if given.patience > 0:
+            callbacks.append(EarlyStopping(given.evaluator, given.patience, given.stop_by == "all"))
+    if models is not None and given.targets_every is not None:
+        callbacks.append(TargetSaver(models, given.targets_every, given.keep))
+    if given.checkpoints is not None:
+        callbacks.append(given.checkpoints)
+    return callbacks
+
+
+def _events(training: Training, given: CallbackSettings) -> Iterator[Event]:
+    """Train, and yield all events of the run except `Ended`."""
+    yield Started(training, given.folder, given.configuration, given.resumed_from)
+    yield from training.steps()
+    yield Completed(training.step)
+
+
+@explain_limits()
+def run_training(training: Training, given: CallbackSettings) -> TrainingResult:
+    """Train to the end, and call all callbacks with every event.
+
+    Raises:
+        Stopped: a signal arrived; the step was completed, and a checkpoint was saved.
+    """
+    history = HistoryWriter(training, given.folder if is_main_process() else None)
+    # The meter is first: it computes the values that the others show.
+    meter = Meter(training, given.every, history.seconds)
+    callbacks: list[Callback] = [meter, history, *standard_callbacks(training, given)]
+
+    def log_due_steps() -> None:
+        for line in meter.due():
+            notify(line, callbacks)
+
+    training.when_settled = log_due_steps
+    training.stop_request = given.stop_request
+    settings = training.config.settings
+    with collected_warnings() as collected, tf32(settings.tf32), fixed_order(settings.deterministic):
+        warned = collected if given.warned is None else given.warned
+        try:
+            write_bad_rows(given.folder, training.tasks)
+            for event in _events(training, given):
+                notify(event, callbacks)
+                while warned:  # callbacks may warn too
+                    notify(Warned(training.step, warned.pop(0)), callbacks)
+                if isinstance(event, Step) and training.is_stopping:
+                    _stop(training, given, callbacks)
+        except BaseException as error:
+            reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "stopped"
+            with suppress(Exception):  # the original error is the one to report
+                notify(Ended(training.step, reason), callbacks)
+            # A notebook cell that was interrupted returns the partial result.
+            if not (isinstance(error, Stopped) and is_notebook()):
+                raise
+        else:
+            notify(Ended(training.step, "finished"), callbacks)
+    steps = {task.name: task.step for task in training.tasks}
+    planned = {task.name: task.expected_steps for task in training.tasks}
+    result = result_of(history.events, steps, planned, history.seconds())
+    return replace(result, losses={**result.losses, **meter.means()})
+
+
+def _stop(training: Training, given: CallbackSettings, callbacks: Sequence[Callback]) -> None:
+    """Save a checkpoint, and stop because of a signal."""
+    for saved in [] if given.checkpoints is None else given.checkpoints.save(training.step):
+        notify(saved, callbacks)
+    # The signal may have reached only another rank.
+    number = (given.stop_request and given.stop_request.number) or signal.SIGTERM
+    if is_main_process():
+        name = signal.Signals(number).name
+        logger.warning("%s: stopped after global step %d; %s", name, training.step, given.resume_advice())
+    barrier()
+    raise Stopped(number)
+
+
+def write_bad_rows(folder: Path | None, tasks: Sequence[TaskState]) -> None:
+    """Write `bad_rows.jsonl`, one line for each of a file's first bad rows, and log its path.
+
+    Nothing is written if there are no such rows, without a folder, or on ranks other than 0.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    if folder is None or not is_main_process():
+        return
+    lines = []
+    total = 0
+    for task in tasks:
+        for records, count in (task.stream.rows.bad, task.bad_dev_rows):
+            lines += [json.dumps({"task": task.name, **record}, ensure_ascii=False) for record in records]
+            total += count
+    if total:
+        make_folder(folder)
+        write_text(folder / BAD_ROWS, "\n".join(lines) + "\n")
+        listed = "" if len(lines) == total else f" the first {len(lines)} of"
+        logger.warning(
+            "%s lists%s the rows that were skipped or repaired: %d", folder / BAD_ROWS, listed, total
+        )
+
 
 Start = Callable[[bool], Training]
 """Makes a run before its first step; True if its weights come from a checkpoint."""

@@ -7,19 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from palm.core.directories import keep_foreign, linked_copy, remove_directory
-from palm.core.io import numbered
+from palm.core.io import keep_foreign, linked_copy, numbered, remove_directory
 from palm.core.logging import logger
 from palm.parallel.group import is_main_process
-from palm.train.checkpoint import save_checkpoint
+from palm.train.callbacks import Completed, Evaluated, Event, Saved
+from palm.train.checkpoint import save_checkpoint, training_facts
 from palm.train.evaluation import Evaluator, model_of
-from palm.train.events import Completed, Evaluated, Event, Saved
-from palm.train.finite import check_finite
 from palm.train.folder import run_of
 from palm.train.loop import Step, Training
 from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.task import TaskState
-from palm.train.training_metadata import training_facts
+from palm.train.train_step import check_finite
 
 BEST_KINDS = ("best", "best_overall")
 """Kinds of models that are saved because of an evaluation."""

@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from palm.core.differences import changes, setting_name
-from palm.core.directories import is_sealed, linked_copy
-from palm.core.errors import StorageError
-from palm.core.io import wrap_read_errors
+from palm.core.errors import StorageError, changes, setting_name
+from palm.core.io import is_sealed, linked_copy, wrap_read_errors
 from palm.core.logging import logger
-from palm.train.events import Drawn, Ended, Logged, Planned, PlannedTask, Recorded, Saved, StageStarted
+from palm.train.callbacks import Drawn, Ended, Logged, Planned, PlannedTask, Recorded, Saved, StageStarted
 from palm.train.folder import RunFolder, RunStart, read_run_record
 from palm.train.history import HISTORY_FILE, read_events, seconds_of, write_events
 from palm.train.model_paths import BEST, LAST, RECORD, STAGE_WEIGHTS, STAGES

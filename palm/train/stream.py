@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from palm.core.errors import TrainingError
-from palm.core.numerics.rng import generator
+from palm.core.layers import generator
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Reader
-from palm.reader.rows.rows import Ints, Rows
+from palm.reader.rows import Ints, Rows
 
 WINDOW = 50
 """Number of batches whose rows are sorted by length together, so batches still have random rows."""

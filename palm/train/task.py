@@ -1,30 +1,119 @@
-"""A task: its reader, its head, its data and its share of the steps."""
+"""Tasks and their state in a run."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from palm.backbone.base import Backbone
 from palm.backbone.low_rank import lora_problems
 from palm.config.settings import NO_BATCH_SIZE, TaskSettings
-from palm.core.checks import raise_any, type_problems
-from palm.core.errors import Problem, TrainingError
+from palm.core.component import did_you_mean, raise_any, type_problems
+from palm.core.errors import DataError, Problem, TrainingError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, mismatches
 from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
 from palm.paradigm.base import Head
 from palm.parallel.group import rank, world_size
+from palm.reader.bad_rows import BadRows
 from palm.reader.base import Reader
 from palm.reader.cache import DataCache, training_rows
-from palm.reader.rows.rows import Rows
+from palm.reader.rows import SEQUENCE_ATTR, Rows
 from palm.reader.tables.files import file_facts
-from palm.reader.text.bad_rows import BadRows
 from palm.train.stream import TaskStream
+
+
+def sharing_problems(tasks: Sequence[Task]) -> list[Problem]:
+    """Check `share_rows_with` of all tasks before any data is read; return a sentence per problem."""
+    by_name = {task.name: task for task in tasks}
+    problems: list[Problem] = []
+
+    def add(task: Task, text: str) -> None:
+        problems.append(Problem(f"task {task.name!r}: share_rows_with {text}", "share_rows_with", task.name))
+
+    for task in tasks:
+        if (named := task.share_rows_with) is None:
+            continue
+        if named == task.name:
+            add(task, "names the task itself; remove it")
+            continue
+        if (primary := by_name.get(named)) is None:
+            hint = did_you_mean(named, by_name)
+            add(task, f"names {named!r}; known: {', '.join(by_name)}{hint}")
+            continue
+        if (other := primary.share_rows_with) is not None:
+            add(task, f"names {named!r}, which itself shares rows; name {other!r} instead")
+        for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
+            if (own := getattr(task, name)) != (its := getattr(primary, name)):
+                add(task, f"{named!r}, but {name} is {own!r}, not {its!r}; make both equal")
+        if task.head.copies != primary.head.copies:
+            add(task, f"{named!r}, but only one of them has r_drop; set it for both or neither")
+    return problems
+
+
+def share_rows(tasks: Sequence[TaskState]) -> None:
+    """Replace the streams of tasks that share rows by those of the tasks they name; all streams are open.
+
+    Raises:
+        ConfigError: the problems that `sharing_problems` finds.
+        DataError: the rows differ; the first different one is named.
+    """
+    raise_any(sharing_problems([task.task for task in tasks]))
+    by_name = {task.name: task for task in tasks}
+    for task in tasks:
+        if task.task.share_rows_with is None:
+            continue
+        primary = by_name[task.task.share_rows_with]
+        _check_same_rows(task, primary)
+        # The primary task's batches and order, with the task's own labels. The copy is shallow: both streams
+        # share the partition into batches and the cache of orders.
+        stream = copy.copy(primary.stream)
+        stream.task = task.stream.task
+        stream.reader = task.stream.reader
+        stream.rows = task.stream.rows
+        task.stream = stream
+        # The rows are equal, so one batch shows whether the readers treat them the same way.
+        _check_same_tensors(task, primary)
+
+
+def _check_same_tensors(task: TaskState, primary: TaskState) -> None:
+    one, other = (each.stream.batch(0) for each in (task, primary))
+    for name in SEQUENCE_ATTR:
+        if name in one and name in other and not torch.equal(one[name], other[name]):
+            raise DataError(
+                f"task {task.name!r} shares the rows of {primary.name!r}, but their readers make different "
+                f"{name}; give both readers the same settings, and do not share rows with mlm"
+            )
+
+
+def _check_same_rows(task: TaskState, primary: TaskState) -> None:
+    ours = task.stream.rows
+    theirs = primary.stream.rows
+    begins = f"task {task.name!r} shares the rows of {primary.name!r}, but"
+    if len(ours) != len(theirs):
+        raise DataError(
+            f"{begins} it has {len(ours)} rows, not {len(theirs)}; give both the same texts in the same "
+            "order, with an empty label (missing_labels: True) where a task has none"
+        )
+    one = ours["token_ids"]
+    other = theirs["token_ids"]
+    same = np.array_equal(one.lengths, other.lengths) and np.array_equal(one.values, other.values)
+    if not same:
+        row = next(k for k in range(len(ours)) if not np.array_equal(one[k], other[k]))
+        raise DataError(
+            f"{begins} row {row + 1} has other tokens ({len(one[row])} and {len(other[row])} of them); give "
+            "both the same texts in the same order, and readers with the same vocabulary and max_seq_len; if "
+            "the row is longer than max_seq_len, increase that for both: readers may truncate differently"
+        )
+
 
 PREDICTION_ROWS = 32
 """Default number of rows per prediction step."""

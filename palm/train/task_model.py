@@ -13,27 +13,30 @@ import numpy as np
 import torch
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.checks import path_problems, raise_any
-from palm.core.directories import new_directory
+from palm.core.component import path_problems, raise_any
 from palm.core.errors import PalmError
-from palm.core.io import write_json, write_text
-from palm.core.numerics.precision import checked, resolved
-from palm.core.numerics.rng import generator
-from palm.core.numerics.weight_cache import WeightCache
+from palm.core.io import new_directory, write_json, write_text
+from palm.core.layers import WeightCache, generator
+from palm.core.precision import checked, resolved
 from palm.core.saved import describe, save_tensors
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__
 from palm.metrics import metrics_of, scores_of
 from palm.paradigm import HEADS, Head
-from palm.parallel.failures import report_missing_ranks
-from palm.parallel.group import broadcast, exhaust, gather_objects, is_main_process, split_among_ranks
-from palm.parallel.shards import full_tensors
+from palm.parallel.group import (
+    broadcast,
+    exhaust,
+    full_tensors,
+    gather_objects,
+    is_main_process,
+    report_missing_ranks,
+    split_among_ranks,
+)
 from palm.reader import READERS, Reader, Record, Rows
-from palm.reader.chunks import chunks_of
-from palm.reader.rows.rows import Ints
-from palm.train.adapted import Adapted
-from palm.train.device_transfer import Place, fetched, placed
-from palm.train.model import outputs_of, restored_modes
+from palm.reader.cache import chunks_of
+from palm.reader.rows import Ints
+from palm.train.loop import Place, fetched, placed
+from palm.train.model import Adapted, outputs_of, restored_modes
 from palm.train.model_card import CARD, example_input, label_names, model_card
 from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION, WEIGHTS
 from palm.train.task import PREDICTION_ROWS
@@ -317,7 +320,7 @@ class TaskModel:
         Args:
             folder: a new folder, written atomically. All ranks must call this; rank 0 writes.
             run: the configuration of the run that trained the model, stored for the record.
-            training: the training data and scores (see `palm.train.training_metadata`), also stored.
+            training: the training data and scores (see `palm.train.checkpoint`), also stored.
             overwrite: replace an existing folder if palm wrote it and it contains nothing else.
 
         Raises:

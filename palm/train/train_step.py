@@ -1,21 +1,264 @@
-"""One optimizer step on the batches of one or several tasks."""
+"""One optimizer step: losses, gradients, update and averages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from palm.config.settings import Parallel
+from palm.core.cache import LESS_OF_A_GPU
+from palm.core.errors import ConfigError, ResourceError, StorageError, TrainingError, shortened
 from palm.core.tensor_specs import Tensors
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, clip
-from palm.parallel.group import all_reduce_sum
+from palm.optimizer.optimizers import MomentRule
+from palm.parallel.group import all_reduce_sum, local_shard, shard_like, world_size
 from palm.parallel.replica import Replica
-from palm.parallel.shards import local_shard
+
+
+def check_finite(tensors: Mapping[str, Tensor], place: str) -> None:
+    """Raise an error unless all values are finite on all ranks, which must call this together.
+
+    This takes one maximum per tensor and waits for a GPU once.
+
+    Args:
+        tensors: name -> tensor of any shape; integer tensors are ignored.
+        place: a description of the tensors and the time, for the message.
+
+    Raises:
+        TrainingError: some values are not finite; their tensors are named.
+    """
+    floats = {name: value.detach() for name, value in tensors.items() if value.is_floating_point()}
+    # If a small tensor is sharded, some ranks have no part of it.
+    parts = [part if (part := local_shard(value)).numel() else part.new_zeros(1) for value in floats.values()]
+    if not parts:
+        return
+    # The infinity norm, because squares of large finite values would overflow.
+    largest = torch._foreach_norm(parts, ord=float("inf"))
+    not_finite = ~torch.stack([value.to(largest[0].device, torch.float) for value in largest]).isfinite()
+    counts = all_reduce_sum(not_finite.float().cpu()).tolist()
+    if names := [name for name, count in zip(floats, counts, strict=True) if count]:
+        raise TrainingError(
+            f"{place} has infinite or NaN values in {', '.join(shortened(names, 3))}; it was not saved. "
+            "The last updates were too large: try a lower learning_rate, warmup_proportion above 0, or a "
+            "smaller grad_clip"
+        )
+
+
+MOST_UNREAD = 1000
+"""Steps after which the device's values are read even if nothing is logged."""
+
+
+def decides_on_device(
+    parallel: Parallel, balance: Balance | None, device: torch.device, optimizer: torch.optim.Optimizer
+) -> bool:
+    """Decide whether the device skips bad updates by itself, so that the host need not wait in every step.
+
+    This requires a GPU, an optimizer whose kernel can skip an update, and no balance that weights the next
+    step by the losses of this one.
+    """
+    fused = isinstance(optimizer, MomentRule) or (
+        isinstance(optimizer, torch.optim.AdamW) and all(group["fused"] for group in optimizer.param_groups)
+    )
+    whole = world_size() == 1 or parallel == "ddp"
+    follows_losses = balance is not None and type(balance).observe is not Balance.observe
+    return device.type == "cuda" and fused and whole and not follows_losses
+
+
+class NanGuard:
+    """Makes the steps of an optimizer, except those whose loss or gradient is not finite.
+
+    Args:
+        optimizer: if the device decides, torch's fused AdamW or a `MomentRule`.
+        on_device: the device skips the first bad step and all later ones, until `read` reports it. Otherwise
+            every step is checked before its update, which waits for a GPU.
+
+    Attributes:
+        skips: scalar tensor, 1 from the first skipped step on; None if the host decides.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, on_device: bool) -> None:
+        self._optimizer = optimizer
+        self._on_device = on_device
+        self.skips: Tensor | None = None
+        self._unread: list[tuple[str, Sequence[str], Tensor]] = []
+
+    def update(self, place: str, values: Mapping[str, Tensor]) -> list[float] | None:
+        """Make a step if all values are finite.
+
+        Args:
+            place: the tasks and numbers of the step, for the message.
+            values: name in the message -> scalar.
+
+        Returns:
+            The values; None if they have not been read.
+
+        Raises:
+            TrainingError: a value is not finite; nothing was updated by this step.
+        """
+        stacked = torch.stack(list(values.values())).detach()
+        if not self._on_device:
+            numbers: list[float] = stacked.tolist()  # waits for a GPU
+            _check(place, list(values), numbers)
+            self._optimizer.step()
+            return numbers
+        if len(self._unread) >= MOST_UNREAD:
+            self.read()
+        bad = (~stacked.isfinite().all()).float()
+        # It stays 1, or a step after a bad one would be made before the host has noticed.
+        self.skips = bad if self.skips is None else torch.maximum(self.skips, bad)
+        # The mechanism of torch's GradScaler: with 1, the kernel changes no weights or moments.
+        self._optimizer.found_inf = self.skips  # type: ignore[attr-defined]
+        self._optimizer.step()
+        del self._optimizer.found_inf  # type: ignore[attr-defined]
+        self._unread.append((place, list(values), stacked))
+        return None
+
+    def read(self) -> None:
+        """Read the values of all steps since the last call; this waits for a GPU.
+
+        Raises:
+            TrainingError: a value is not finite; neither that step nor any later one changed anything.
+        """
+        unread = self._unread
+        self._unread = []
+        if not unread:
+            return
+        numbers = torch.cat([values for _, _, values in unread]).tolist()
+        try:
+            for place, names, values in unread:
+                _check(place, names, numbers[: len(values)])
+                del numbers[: len(values)]
+        except TrainingError:
+            self.skips = None
+            raise
+
+
+def _check(place: str, names: Sequence[str], numbers: Sequence[float]) -> None:
+    for name, value in zip(names, numbers, strict=True):
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"{place}: the {name} is {value}; nothing was updated. Try a lower learning_rate, "
+                "warmup_proportion above 0, or a smaller grad_clip, and check the rows of this batch"
+            )
+
+
+def out_of_memory(
+    place: str, batches: Sequence[Tensors], optimizer: torch.optim.Optimizer, error: BaseException
+) -> ResourceError:
+    """Describe what was in memory when a step did not fit, and how to use less.
+
+    Args:
+        place: the tasks of the step and its position in the run.
+        batches: the batches of the step.
+        optimizer: the optimizer, with its parameters and its current state.
+        error: the error that torch raised.
+    """
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    states = (value for state in optimizer.state.values() for value in state.values())
+    sizes = {
+        "trained weights": _size(parameters),
+        "gradients": _size(each.grad for each in parameters),
+        "optimizer state": _size(states),
+    }
+    shapes = (next(value for value in batch.values() if value.ndim > 1).shape for batch in batches)
+    rows = ", ".join(f"{shape[0]} rows of up to {shape[1]} tokens" for shape in shapes)
+    taken = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in sizes.items())
+    reason = str(error).split("\n")[0][:200]
+    return ResourceError(
+        f"{place}: the GPU has too little memory for a step on {rows} ({reason}). "
+        f"In use: {taken}; the rest is activations of the step. {LESS_OF_A_GPU}"
+    )
+
+
+def _size(values: Iterable[object]) -> int:
+    return sum(local_shard(value).nbytes for value in values if isinstance(value, Tensor))
+
+
+class ExponentialMovingAverage:
+    """Bias-corrected averages of parameters over the steps of training.
+
+    After step t the average is `Σ decay^(t−i)·p_i / Σ decay^(t−i)` over the steps i = 1 … t, so
+    early averages are not biased towards zero or the initial values. All parameters are averaged at
+    every step, whether their task was drawn or not; one that never changed is its own average, exactly.
+
+    Args:
+        named_parameters: the parameters to average; they are changed only within `applied`.
+        decay: weight of the past, at least 0 and below 1; with 0 the average is the parameter itself.
+
+    Raises:
+        ConfigError: the decay is out of range.
+
+    Attributes:
+        average: parameter name -> its average, of the same shape, dtype and device.
+        num_updates: number of calls of `update`.
+    """
+
+    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ConfigError(f"ema_decay should be at least 0 and below 1, not {decay!r}")
+        self.decay = decay
+        self.num_updates = 0
+        named = dict(named_parameters)
+        self.average = {name: parameter.detach().clone() for name, parameter in named.items()}
+        self._values = [local_shard(value) for value in self.average.values()]
+        self._parameters = [local_shard(parameter.detach()) for parameter in named.values()]
+
+    def update(self, skips: Tensor | None = None) -> None:
+        """Add the parameters' present values; call it after every optimizer step.
+
+        Args:
+            skips: scalar on the device, 1 if that step was skipped; the averages then do not change.
+        """
+        self.num_updates += 1
+        # With this weight the stored averages are always bias-corrected.
+        weight = (1 - self.decay) / (1 - self.decay**self.num_updates)
+        if skips is None:
+            torch._foreach_lerp_(self._values, self._parameters, weight)
+            return
+        # lerp with one weight for all tensors takes it from the host, and this weight is on the device.
+        changes = torch._foreach_sub(self._parameters, self._values)
+        torch._foreach_mul_(changes, weight * (1 - skips))
+        torch._foreach_add_(self._values, changes)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Replace the model's values by the averages within the context, and restore them exactly."""
+        # Values are copied, not swapped, because optimizers and FSDP refer to the parameters' memory.
+        own = [parameter.clone() for parameter in self._parameters]
+        torch._foreach_copy_(self._parameters, self._values)
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(self._parameters, own)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the averages by parameter name, not copied, and `num_updates` as an int64 scalar."""
+        return {**self.average, "num_updates": torch.tensor(self.num_updates)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the averages that `state_dict` returned.
+
+        Raises:
+            StorageError: they are of other parameters; nothing was changed.
+        """
+        here = {name: tensor.shape for name, tensor in self.state_dict().items()}
+        there = {name: tensor.shape for name, tensor in state.items()}
+        if different := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
+            raise StorageError(
+                f"the saved averages are of another model; they differ in {', '.join(different)}"
+            )
+        self.num_updates = int(state["num_updates"])
+        parts = [local_shard(shard_like(average, state[name])) for name, average in self.average.items()]
+        torch._foreach_copy_(self._values, parts)
+
 
 Update = Callable[[Mapping[str, Tensor]], Sequence[float] | None]
 """Makes the optimizer's step if the named scalars are finite; returns their values if they were read."""

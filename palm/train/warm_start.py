@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from palm.backbone import Backbone
-from palm.core.directories import verify
 from palm.core.errors import StorageError
-from palm.core.io import read_object, wrap_read_errors
+from palm.core.io import read_object, verify, wrap_read_errors
 from palm.core.logging import logger
 from palm.core.saved import file_settings, load_into, load_tensors, weights_under
 from palm.paradigm import Head
 from palm.pretrained import vocabulary_differences
-from palm.reader.text.labels import Labels, moved_labels
+from palm.reader.labels import Labels, moved_labels
 from palm.train.checkpoint import TrainedWeights, trained_weights
 from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model
 from palm.train.task import Task

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from helpers.attention_cases import LENGTHS, by_definition, case
-from palm.backbone.cpu_attention import attend_by_groups, layout_of
-from palm.backbone.packed_attention import (
+from palm.backbone.attention import (
     attend,
     attend_padded,
     attend_without_gradients,
 )
+from palm.backbone.cpu_attention import attend_by_groups, layout_of
 from palm.backbone.packing import Packing
 
 WAYS: list[Callable[..., Tensor]] = [

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from palm.backbone import packed_kernels
-from palm.backbone.packed_kernels import attend_packed, fits
+from palm.backbone import attention as packed_kernels
+from palm.backbone.attention import attend_packed, fits
 from palm.backbone.packing import Packing, Scope
 
 LENGTHS = (5, 1, 9, 3)

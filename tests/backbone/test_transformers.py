@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from helpers.library_encoders import write_config
-from palm.backbone.transformers import Transformers
-from palm.backbone.transformers_config import FAMILIES, PACKED, RUN
+from palm.backbone.transformers import FAMILIES, PACKED, RUN, Transformers
 from palm.core.errors import ConfigError
-from palm.core.numerics.weight_cache import WeightCache
+from palm.core.layers import WeightCache
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 

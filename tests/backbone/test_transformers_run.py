@@ -15,12 +15,11 @@ import palm
 import palm.export
 from helpers.library_encoders import model_directory, refuse_connections, run_of, write_config
 from palm import Controller
-from palm.backbone.transformers import Transformers
-from palm.backbone.transformers_config import REFUSED, RUN
+from palm.backbone.transformers import REFUSED, RUN, Transformers
 from palm.core.errors import ConfigError, PalmError
 from palm.export.onnx_model import to_onnx
 from palm.pretrained import load_backbone
-from palm.pretrained.configs import BACKBONE_OF
+from palm.pretrained.directory import BACKBONE_OF
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 

@@ -18,7 +18,7 @@ from palm.check.text import text_of_check
 from palm.cli import main
 from palm.reader import READERS
 from palm.reader.inspection import Role
-from palm.train.events import Evaluated
+from palm.train.callbacks import Evaluated
 
 ROOT = Path(__file__).resolve().parents[2]
 

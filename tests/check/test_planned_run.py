@@ -15,7 +15,7 @@ from palm.config import settings_of
 from palm.config.run import LISTED
 from palm.config.settings import RunSettings, TaskSettings
 from palm.mixing import MIXINGS
-from palm.train.events import StageStarted
+from palm.train.callbacks import StageStarted
 from palm.train.loop import Step
 
 PLANNED: dict[str, list[Any]] = {

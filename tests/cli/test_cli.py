@@ -19,7 +19,7 @@ from helpers import tiny
 from palm.cli import COMMANDS, main
 from palm.cli.command import path
 from palm.core.errors import EXIT_CODES
-from palm.core.invocation import START
+from palm.core.process import START
 
 
 @pytest.fixture

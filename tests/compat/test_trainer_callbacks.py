@@ -16,7 +16,7 @@ from helpers import tiny
 from helpers.callbacks import timeless
 from palm.report.page import write_report
 from palm.report.run import read_run
-from palm.train.events import Evaluated, Event
+from palm.train.callbacks import Evaluated, Event
 from palm.train.loop import Step
 
 

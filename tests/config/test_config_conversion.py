@@ -11,7 +11,7 @@ import pytest
 
 from palm.config import FilePath
 from palm.config.conversion import Mismatch, convert_value, describe_mismatch, type_name
-from palm.config.values import Flag, Plain, Setting
+from palm.config.files import Flag, Plain, Setting
 
 BASE = Path("/project").absolute()
 

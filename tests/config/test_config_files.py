@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from helpers.messages import facts
 from palm.config import yaml_text
-from palm.config.files import parse_yaml, read_json, read_yaml
-from palm.config.values import Plain, guessed
+from palm.config.files import Plain, guessed, parse_yaml, read_json, read_yaml
 from palm.core.errors import ConfigError
 
 

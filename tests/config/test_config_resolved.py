@@ -11,8 +11,7 @@ import yaml
 from helpers import tiny
 from helpers.shared import RECORDED_0, needs_shared
 from palm.config import read_config, yaml_text
-from palm.config.printing import printed
-from palm.config.run import RunConfig, with_tasks
+from palm.config.run import RunConfig, printed, with_tasks
 from palm.controller.resolve import edited, resolve
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from palm.config import FilePath, settings_of
-from palm.config.printing import default_text, help_text, listed
-from palm.config.schema import REQUIRED, Parameter
+from palm.config.conversion import REQUIRED, Parameter
+from palm.config.run import default_text, help_text, listed
 from palm.core.component import Component
 from palm.core.errors import PalmError
 

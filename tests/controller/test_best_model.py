@@ -12,9 +12,8 @@ import pytest
 import palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.directories import verify
 from palm.core.errors import DataError, StorageError
-from palm.core.io import read_json
+from palm.core.io import read_json, verify
 from palm.train.task_model import TaskModel
 
 

@@ -13,9 +13,9 @@ import torch
 
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.directories import verify
 from palm.core.errors import StorageError, TrainingError
-from palm.train.events import Event, Started
+from palm.core.io import verify
+from palm.train.callbacks import Event, Started
 from palm.train.loop import Step, Training
 
 

@@ -9,8 +9,8 @@ import torch
 
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.numerics.precision import tf32
-from palm.train.comparison import compared
+from palm.core.precision import tf32
+from palm.train.checkpoint import compared
 
 MATMUL = torch.backends.cuda.matmul
 

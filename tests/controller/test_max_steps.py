@@ -12,7 +12,7 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.mixing import Annealed, MixRatio, TaskProgress
-from palm.train.events import Logged, Saved
+from palm.train.callbacks import Logged, Saved
 from palm.train.planning import StepPlan
 
 A = TaskProgress(name="a", mix_ratio=1.0, rows=40, steps_per_epoch=10)

@@ -16,11 +16,10 @@ from helpers import tiny
 from palm.check import check
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError, TrainingError
+from palm.core.process import Stopped
 from palm.core.saved import load_tensors
-from palm.core.signals import Stopped
-from palm.train.callbacks import Callback
+from palm.train.callbacks import Callback, Started
 from palm.train.checkpoint import load_checkpoint
-from palm.train.events import Started
 from palm.train.loop import Step, Training
 
 

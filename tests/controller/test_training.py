@@ -18,7 +18,7 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError, TrainingError
-from palm.mixing.draws import draw_task
+from palm.mixing.base import draw_task
 from palm.train.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
 from palm.train.loop import Step, Training
 

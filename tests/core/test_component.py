@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from palm.config.conversion import convert_value
-from palm.config.schema import settings_of
-from palm.config.values import Plain, Setting
-from palm.core.component import Component
+from palm.config.conversion import convert_value, settings_of
+from palm.config.files import Plain, Setting
+from palm.core.component import Component, Registry
 from palm.core.errors import ConfigError
-from palm.core.registry import Registry
 from palm.core.saved import describe
 
 if TYPE_CHECKING:

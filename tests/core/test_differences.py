@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palm.core.differences import ABSENT, Change, changes, shortened
+from palm.core.errors import ABSENT, Change, changes, shortened
 
 
 def test_values_that_differ_have_the_keys_that_lead_to_them() -> None:

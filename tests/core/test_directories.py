@@ -15,9 +15,19 @@ import pytest
 from safetensors import SafetensorError
 
 from helpers.faults import die_removing, die_replacing, fill, names
-from palm.core.directories import check_target, foreign_files, keep_foreign, new_directory, verify
 from palm.core.errors import StorageError
-from palm.core.io import check_not_read, remove_stale, set_aside, wrap_write_errors, write_text
+from palm.core.io import (
+    check_not_read,
+    check_target,
+    foreign_files,
+    keep_foreign,
+    new_directory,
+    remove_stale,
+    set_aside,
+    verify,
+    wrap_write_errors,
+    write_text,
+)
 from palm.reader.predictions import write_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")

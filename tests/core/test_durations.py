@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palm.core.durations import duration
+from palm.core.process import duration
 
 
 def test_says_durations_as_people_do() -> None:

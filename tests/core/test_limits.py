@@ -17,9 +17,9 @@ import palm.cli
 import palm.config
 from helpers import tiny
 from palm.controller.controller import Controller
+from palm.core.cache import explain_limits
 from palm.core.errors import PalmError, ResourceError
-from palm.core.invocation import START
-from palm.core.limits import explain_limits
+from palm.core.process import START
 
 HUGE = 1 << 55
 

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from palm.core.numerics.malloc import keep_freed_memory
+from palm.core.device import keep_freed_memory
 
 FAULTS = """
 import ctypes, resource, sys
-from palm.core.numerics.malloc import keep_freed_memory
+from palm.core.device import keep_freed_memory
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.memset.argtypes, libc.free.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t], [ctypes.c_void_p]

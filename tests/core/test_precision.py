@@ -15,7 +15,7 @@ from helpers import tiny
 from helpers.components import small, tensors
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.core.numerics.precision import choice_of_cpu, computing, resolved
+from palm.core.precision import choice_of_cpu, computing, resolved
 from palm.core.tensor_specs import TensorSpec
 from palm.paradigm import HEADS
 from palm.train.loop import Training

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from palm.cli.command import json_text
-from palm.core.shown import printable
+from palm.core.logging import printable
 
 
 def test_what_controls_a_terminal_is_escaped_and_every_kind_of_space_stays() -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from palm.core.signals import stop_request
+from palm.core.process import stop_request
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -45,7 +45,7 @@ with contextlib.suppress(BaseException):
 """
     program = """
 import signal
-from palm.core.signals import NAMES, ending_on_signals
+from palm.core.process import NAMES, ending_on_signals
 
 for name in NAMES:  # whoever started the tests may ignore some
     signal.signal(getattr(signal, name), signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
@@ -64,7 +64,7 @@ print("continued")
 def test_a_signal_outside_an_import_raises(name: str, code: str, tmp_path: Path) -> None:
     program = f"""
 import os, signal, time
-from palm.core.signals import ending_on_signals
+from palm.core.process import ending_on_signals
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)

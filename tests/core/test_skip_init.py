@@ -11,8 +11,7 @@ from torch import nn
 from helpers import saved
 from palm import load_model
 from palm.backbone import BERT
-from palm.core.numerics.layers import init_weights
-from palm.core.numerics.skip_init import skip_init
+from palm.core.layers import init_weights, skip_init
 from palm.paradigm import SequenceLabel
 
 

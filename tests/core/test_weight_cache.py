@@ -12,8 +12,7 @@ import torch
 from helpers import saved
 from palm import load_model
 from palm.backbone import BERT
-from palm.core.numerics.layers import linear
-from palm.core.numerics.weight_cache import WeightCache
+from palm.core.layers import WeightCache, linear
 from palm.predict.inference import InferenceModel
 
 TEXTS = ["red apple", "blue boat and a green car", "apple"]

@@ -23,12 +23,19 @@ from palm.config.run import RunConfig, with_tasks
 from palm.controller.resolve import edited_document, resolve
 from palm.core.errors import ConfigError, StorageError
 from palm.core.records import read_record
-from palm.experiments.comparison.outcome import Outcome, Scoring, outcome_of, read_rows
-from palm.experiments.comparison.setup import setup_of
-from palm.experiments.comparison.variants import Length, Variant, lengths_of, variants_of
-from palm.experiments.grid import worker
-from palm.experiments.grid.folder import CONFIGURATION, JOB, ROWS, Grid, GridRun, Job
-from palm.experiments.grid.pool import Pool
+from palm.experiments import grid as worker
+from palm.experiments.compare import setup_of
+from palm.experiments.grid import CONFIGURATION, JOB, ROWS, Grid, GridRun, Job, Pool
+from palm.experiments.outcome import (
+    Length,
+    Outcome,
+    Scoring,
+    Variant,
+    lengths_of,
+    outcome_of,
+    read_rows,
+    variants_of,
+)
 from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
 from palm.train.planning import StepPlan

@@ -17,19 +17,17 @@ from typing import Any
 import pytest
 
 from helpers import tiny
-from palm.core.directories import new_directory
 from palm.core.errors import ConfigError, PalmError, ResourceError, StorageError
-from palm.core.io import checksum, write_json
-from palm.experiments.grid import worker
-from palm.experiments.grid.folder import Grid, GridRun, best_of, remove_models
-from palm.experiments.grid.pool import GridProgress, Pool, slots_of
-from palm.train.events import Evaluated, StageStarted
+from palm.core.io import checksum, new_directory, write_json
+from palm.experiments import grid as worker
+from palm.experiments.grid import Grid, GridProgress, GridRun, Pool, best_of, remove_models, slots_of
+from palm.train.callbacks import Evaluated, StageStarted
 
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from palm.experiments.grid.folder import Grid, GridRun
-from palm.experiments.grid.pool import Pool
+from palm.experiments.grid import Grid, GridRun
+from palm.experiments.grid import Pool
 settings = json.loads(Path(sys.argv[1]).read_text())
 Pool(Grid(Path(sys.argv[2])), ["compare", "--one_run"], [{}]).train([GridRun("one", settings)], print)
 """
@@ -69,7 +67,7 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
         time.sleep(0.05)
     (checkpoint,) = folder.glob("out/step_*")
     assert 0 < int(checkpoint.name.removeprefix("step_")) < 300
-    monkeypatch.setattr("palm.experiments.grid.pool.REPORT_SECONDS", 0.5)
+    monkeypatch.setattr("palm.experiments.grid.REPORT_SECONDS", 0.5)
     with caplog.at_level("INFO", logger="palm"):
         run = GridRun("one", settings, steps=300)
         pool.train([run], lambda _, result, is_old: ended.update(result, old=is_old))

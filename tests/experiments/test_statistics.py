@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from palm.experiments.comparison.statistics import (
+from palm.experiments.statistics import (
     holm,
     paired_difference,
     smallest_differences,

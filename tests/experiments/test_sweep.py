@@ -15,15 +15,15 @@ from palm.cli import main
 from palm.config import read_config
 from palm.controller.resolve import resolve
 from palm.core.errors import ConfigError, StorageError
-from palm.experiments.grid.folder import word_of
-from palm.experiments.search.space import (
+from palm.experiments.grid import word_of
+from palm.experiments.sweep import (
     Range,
+    Study,
     grid_points,
     grid_words,
     read_space,
     space_of,
 )
-from palm.experiments.search.study import Study
 
 pytestmark = pytest.mark.usefixtures("loaded_runs")
 

@@ -19,7 +19,7 @@ from palm.backbone import BERT, ELECTRA, ERNIE, DistilBERT, RoBERTa
 from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
-from palm.core.numerics.rng import generator
+from palm.core.layers import generator
 from palm.core.tensor_specs import Tensors
 from palm.export import to_hugging_face, to_onnx
 from palm.export.onnx_model import check_graph, graph_of
@@ -617,6 +617,6 @@ def test_a_head_that_no_graph_can_have_is_refused(head: Any, message: str, tmp_p
 
 
 def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palm.predict.onnx.writing.NEEDED", ("no_such_library",))
+    monkeypatch.setattr("palm.predict.onnx.NEEDED", ("no_such_library",))
     with pytest.raises(PalmError, match=r"no_such_library.*'palm-torch\[onnx\]'"):
         to_onnx(saved(run, "fits"), run / "none")

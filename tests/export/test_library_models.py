@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from helpers.library_encoders import write_config
-from palm.backbone.transformers import Transformers
-from palm.backbone.transformers_config import RUN
+from palm.backbone.transformers import RUN, Transformers
 from palm.core.errors import PalmError
 from palm.export.hugging_face import library_model
 from palm.export.onnx_model import check_graph, graph_of
 from palm.paradigm import MRC, Classify, Head, MaskLM, SequenceLabel
 from palm.predict.inference import InferenceModel
-from palm.predict.onnx.writing import write_graph
-from palm.pretrained.heads import layout_of_head
+from palm.predict.onnx import write_graph
+from palm.pretrained.loading import layout_of_head
 from palm.reader import ClassifyReader, MaskLMReader
 from palm.train.model import outputs_of
 

@@ -11,7 +11,7 @@ import torch
 import palm
 from helpers import tiny
 from palm.cli import main
-from palm.core.directories import verify
+from palm.core.io import verify
 from palm.core.saved import load_tensors
 from palm.export.merge import mean_of
 

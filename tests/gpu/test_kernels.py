@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers.attention_cases import by_definition, case
-from palm.backbone.packed_attention import attend
+from palm.backbone.attention import attend
 from palm.backbone.packing import Scope, Sequences
 
 GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"))

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from palm.backbone.base import TokenEncoder, pooled
 from palm.backbone.packing import Packing
-from palm.backbone.token_encoder import TokenEncoder, pooled
 from palm.core.tensor_specs import Tensors
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import palm
 from helpers import tiny
-from palm.train.events import Event
+from palm.train.callbacks import Event
 from palm.train.loop import Step
 
 

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
-from palm.core.directories import new_directory, remove_directory, verify
-from palm.core.io import remove_stale
+from palm.core.io import new_directory, remove_directory, remove_stale, verify
 
 CALLS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
 """Events of `sys.audit`; each is raised just before the call."""

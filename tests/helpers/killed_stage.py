@@ -13,7 +13,7 @@ from typing import Any
 
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.train.events import Started
+from palm.train.callbacks import Started
 from palm.train.loop import Step
 
 STAGES = [

@@ -19,11 +19,16 @@ import torch
 import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.numerics import layers
+from palm.core import layers
 from palm.parallel import replica
-from palm.parallel.exchange import GradientExchange
-from palm.parallel.group import gather_objects, is_main_process, rank, world_size
-from palm.parallel.shards import full_tensors
+from palm.parallel.group import (
+    GradientExchange,
+    full_tensors,
+    gather_objects,
+    is_main_process,
+    rank,
+    world_size,
+)
 from palm.train.evaluation import Evaluator
 from palm.train.loop import Training
 from palm.train.task_model import Losses, encoded, mean_loss

@@ -12,7 +12,7 @@ import torch
 from helpers import tiny
 from palm.backbone import BERT
 from palm.controller.controller import Controller
-from palm.core.directories import seal
+from palm.core.io import seal
 from palm.paradigm import Classify
 from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader

@@ -11,7 +11,7 @@ import torch
 
 from palm.core.tensor_specs import Tensors
 from palm.reader.base import Reader, Record
-from palm.reader.rows.rows import Column, Rows
+from palm.reader.rows import Column, Rows
 from palm.train.stream import TaskStream
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from palm.core.errors import PalmError
-from palm.metrics.tagging import Entity, entities, entity_scores
+from palm.metrics.spans import Entity, entities, entity_scores
 
 LABELS = ["O", "O", "B-x", "I-x", "B-y", "I-y", "B-y.z", "I-y.z", "S-x", "E-x", "UNK"]
 

@@ -21,11 +21,11 @@ from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabula
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, DataError, WiringError
 from palm.core.saved import describe, rebuild
-from palm.metrics.tagging import entity_scores
+from palm.metrics.spans import entity_scores
 from palm.paradigm import HEADS, SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.reader import SequenceLabelReader
-from palm.reader.text.windows import word_windows
+from palm.reader.tokenizing import word_windows
 from palm.reader.words import split_words
 from palm.train.checkpoint import load_checkpoint, save_checkpoint
 from palm.train.loop import Training

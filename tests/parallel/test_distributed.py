@@ -25,7 +25,7 @@ import palm
 from helpers import ranks, tiny
 from helpers.loaded import run_script
 from palm.controller.controller import Controller
-from palm.core.invocation import START, program
+from palm.core.process import START, program
 from palm.parallel import group
 from palm.parallel.group import is_launched, split_among_ranks
 from palm.parallel.launch import launch

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from palm.config.printing import listed
+from palm.config.run import listed
 from palm.controller.resolve import HELP, NO_SETTINGS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "from_hugging_face.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from palm.metrics.tagging import entities
+from palm.metrics.spans import entities
 from palm.reader import ClassifyReader, SequenceLabelReader
 from palm.reader.seq_label import TaggedExample
 

@@ -29,7 +29,7 @@ from palm.reader import (
     SequenceLabelReader,
 )
 from palm.reader.groups import GroupReader
-from palm.reader.text.tokenizer import Tokenizer, load_tokenizer
+from palm.reader.tokenizer import Tokenizer, load_tokenizer
 
 CORPUS = [
     "the red door is open",

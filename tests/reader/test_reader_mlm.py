@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from helpers.reader_files import rng_of_row, write_text, write_vocabulary
 from palm.core.errors import DataError
-from palm.core.numerics.rng import generator
+from palm.core.layers import generator
 from palm.reader import MaskLMReader, Rows
 from palm.reader.cache import training_rows
 from palm.reader.mask_lm import word_mask
-from palm.reader.text.masking import masked_rows
+from palm.reader.masking import masked_rows
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from helpers.reader_files import (
 )
 from palm.core.errors import ConfigError, DataError
 from palm.reader import MRCReader, Rows
-from palm.reader.text.squad import Answer, SquadQuestion
-from palm.reader.text.windows import best_context, windows_of
+from palm.reader.squad import Answer, SquadQuestion
+from palm.reader.tokenizing import best_context, windows_of
 
 
 @pytest.fixture(scope="module")

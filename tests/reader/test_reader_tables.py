@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MatchReader
+from palm.reader.labels import Labels
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.reading import read_table
-from palm.reader.text.labels import Labels
-from palm.reader.text.tokenizer import fitting_lengths
+from palm.reader.tokenizer import fitting_lengths
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from helpers import hub
 from helpers.file_server import FileServer, file_server
 from palm.core.errors import DataError
 from palm.reader.tables.columns import Columns
+from palm.reader.tables.files import copies_of
 from palm.reader.tables.reading import read_table
-from palm.reader.tables.remote import copies_of
 
 fsspec = pytest.importorskip("fsspec")
 TABLE = b"label,text_a\n" + b"1,the boat\n" * 5000

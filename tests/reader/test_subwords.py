@@ -19,10 +19,10 @@ from helpers.subword_files import (
     write_wordpiece_json,
 )
 from palm.core.errors import ConfigError, DataError, StorageError
-from palm.core.numerics.rng import generator
+from palm.core.layers import generator
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
 from palm.reader.cache import key_of
-from palm.reader.text.tokenizer import Tokenizer, load_tokenizer
+from palm.reader.tokenizer import Tokenizer, load_tokenizer
 
 TEXTS = [
     "Anna owns the old boat.",

@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from helpers.reader_files import write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MRCReader, MultiLabelReader, SequenceLabelReader, SpanReader
+from palm.reader.bad_rows import BadRows
 from palm.reader.cache import key_of, training_rows
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import files_of
 from palm.reader.tables.reading import raw_rows, read_table
-from palm.reader.text.bad_rows import BadRows
 
 ROWS = [{"label": str(k % 2), "text_a": f"the {['boat', 'door'][k % 2]} {k}"} for k in range(9)]
 PACKED: dict[str, Callable[[bytes], bytes]] = {

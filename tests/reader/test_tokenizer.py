@@ -17,8 +17,7 @@ from helpers.reader_files import SPECIAL, write_text, write_vocabulary
 from helpers.shared import RECORDED_0, needs_shared
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, MatchReader
-from palm.reader.text.tokenizer import Tokenizer, load_tokenizer
-from palm.reader.text.vocabulary import SPECIAL_TOKENS, load_vocabulary
+from palm.reader.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer, load_vocabulary
 
 RECORDED = RECORDED_0 / "tokenization"
 
@@ -176,7 +175,7 @@ def test_a_vocabulary_that_is_not_text_or_not_there_is_an_error(tmp_path: Path) 
 def test_a_forked_process_tokenizes_without_a_warning_or_a_hang(vocab_path: Path) -> None:
     program = f"""
 import multiprocessing
-from palm.reader.text.tokenizer import load_tokenizer
+from palm.reader.tokenizer import load_tokenizer
 tokenizer = load_tokenizer({str(vocab_path)!r})
 texts = ["the old boat"] * 1000
 here = tokenizer.encode(texts)

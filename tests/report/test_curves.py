@@ -12,7 +12,7 @@ from palm.report.charts import Chart, Line, ticks
 from palm.report.curves import Curve
 from palm.report.history import History
 from palm.report.page import environment
-from palm.train.events import Drawn, Logged, Planned, PlannedTask
+from palm.train.callbacks import Drawn, Logged, Planned, PlannedTask
 
 
 def test_a_thinned_curve_keeps_its_ends() -> None:

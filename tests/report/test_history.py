@@ -10,7 +10,7 @@ import pytest
 
 from palm.core.errors import StorageError
 from palm.report.history import read_history
-from palm.train.events import Drawn, Ended, Evaluated, Logged, PlannedTask, Saved, Warned
+from palm.train.callbacks import Drawn, Ended, Evaluated, Logged, PlannedTask, Saved, Warned
 
 START: dict[str, Any] = {
     "event": "start",

@@ -13,7 +13,7 @@ import palm
 from helpers import tiny
 from palm.core.errors import ConfigError
 from palm.metrics import calibration_error
-from palm.metrics.calibration import BINS
+from palm.metrics.classification import BINS
 from palm.paradigm import Classify, Match, MultiLabel, SequenceLabel
 from palm.paradigm.calibration import best_temperature, lowest_threshold
 from palm.report.analysis import analyses_of

@@ -17,8 +17,8 @@ import palm
 from helpers import callbacks, tiny
 from helpers.callbacks import controller
 from palm.core.errors import ConfigError
-from palm.core.invocation import START
-from palm.train.events import Ended, Evaluated, Event, Logged, Saved
+from palm.core.process import START
+from palm.train.callbacks import Ended, Evaluated, Event, Logged, Saved
 from palm.train.history import HISTORY_FILE, read_events
 from palm.train.loop import Step
 
@@ -355,9 +355,7 @@ def test_rows_that_an_epoch_leaves_out_are_reported(
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="only Linux tells a process its own peak")
 def test_the_memory_of_a_run_is_not_that_of_the_program_that_started_it() -> None:
-    child = (
-        "import torch; from palm.train import throughput; print(throughput.memory_bytes(torch.device('cpu')))"
-    )
+    child = "import torch; from palm.train import display; print(display.memory_bytes(torch.device('cpu')))"
     parent = (
         "import subprocess, sys\n"
         "large = b'1' * 1_000_000_000\n"

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from helpers.shared import SHARED
 from helpers.training_golden import assert_whole, differences, tiny_model, training
 from palm.core.errors import ConfigError, StorageError
-from palm.train.ema import ExponentialMovingAverage
+from palm.train.train_step import ExponentialMovingAverage
 
 
 def weights(*values: float) -> nn.Linear:

@@ -18,11 +18,11 @@ from torch.nn import functional as F
 import palm
 from helpers import tiny
 from palm.core.errors import ConfigError
-from palm.core.numerics.rng import generator
+from palm.core.layers import generator
 from palm.core.saved import load_tensors
 from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
-from palm.train.events import Evaluated, Event
+from palm.train.callbacks import Evaluated, Event
 from palm.train.history import HISTORY_FILE, read_events
 from palm.train.loop import Step, Training
 from palm.train.model import outputs_of

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers.streams import Numbers
-from palm.reader.rows.rows import Rows
+from palm.reader.rows import Rows
 from palm.train.stream import TaskStream
 
 LENGTHS = np.random.default_rng(1).integers(4, 60, 1003)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from palm.core.errors import TrainingError
-from palm.train.finite import check_finite
+from palm.train.train_step import check_finite
 
 
 def test_infinities_and_what_is_not_a_number_are_found_by_name() -> None:

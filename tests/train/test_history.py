@@ -13,7 +13,7 @@ import pytest
 
 import palm
 from helpers.callbacks import controller, timeless
-from palm.train.events import (
+from palm.train.callbacks import (
     RECORDED,
     Drawn,
     Ended,

@@ -12,7 +12,7 @@ from typing import Any
 
 import palm
 from helpers.callbacks import Killer, configuration
-from palm.train.events import Event
+from palm.train.callbacks import Event
 from palm.train.loop import Step
 
 ROOT = Path(__file__).resolve().parents[2]

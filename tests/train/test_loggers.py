@@ -15,7 +15,7 @@ import pytest
 
 from helpers.callbacks import controller, timeless
 from palm.core.errors import ConfigError, StorageError
-from palm.train.events import Ended, Event, Started
+from palm.train.callbacks import Ended, Event, Started
 from palm.train.loggers import LOGGERS, logger_problems
 from palm.train.loggers.base import Logger
 from palm.train.loggers.trackio import Wandb

@@ -18,8 +18,8 @@ from palm.core.saved import load_tensors, save_tensors
 from palm.pretrained import from_ours
 from palm.pretrained.peft import read_adapters, write_adapters
 from palm.report.inspection import inspect_directory
+from palm.train.callbacks import Evaluated
 from palm.train.checkpoint import load_checkpoint, save_checkpoint, trained_weights
-from palm.train.events import Evaluated
 from palm.train.loop import Training
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "dropout_prob": 0.0}

@@ -14,10 +14,10 @@ from huggingface_hub import EvalResult, ModelCard
 import palm
 from helpers import article, runs, tiny
 from helpers.saved import forge
-from palm.core.directories import manifest_of, verify
+from palm.core.io import manifest_of, verify
 from palm.export import to_hugging_face
 from palm.report.history import read_history
-from palm.train import training_metadata
+from palm.train import checkpoint as training_metadata
 from palm.train.model_card import model_card
 
 

@@ -19,7 +19,7 @@ from palm.core.errors import TrainingError
 from palm.train import loop
 from palm.train.checkpoint import load_checkpoint, optimizer_tensors, save_checkpoint
 from palm.train.loop import Training
-from palm.train.nan_guard import NanGuard
+from palm.train.train_step import NanGuard
 
 KINDS = [["cls"], ["cls", "mlm", "mrc"]]
 RULES: list[dict[str, Any]] = [

@@ -37,7 +37,7 @@ from palm.paradigm import (
 )
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model
-from palm.predict.onnx.computing import _own_files
+from palm.predict.onnx import _own_files
 from palm.reader import (
     ClassifyReader,
     EmbeddingReader,
@@ -346,7 +346,7 @@ def test_other_engines_and_precisions_are_refused(
 
 
 def test_a_missing_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palm.predict.onnx.writing.NEEDED", ("no_such_library",))
+    monkeypatch.setattr("palm.predict.onnx.NEEDED", ("no_such_library",))
     with pytest.raises(PalmError) as caught:
         load_model(folder / "cls" / "infer_model", engine="onnx")
     assert all(part in str(caught.value) for part in ("'onnx'", "no_such_library", "palm-torch[onnx]"))

@@ -13,7 +13,7 @@ from palm.paradigm import Match, SequenceLabel
 from palm.paradigm.seq_label import words_first
 from palm.parallel.replica import gathers_in_bf16
 from palm.train.checkpoint import optimizer_tensors, restore_optimizer
-from palm.train.device_transfer import placed
+from palm.train.loop import placed
 from palm.train.model import MultiTaskModel
 
 MASK = torch.arange(6) < torch.tensor([[4], [6], [1]])

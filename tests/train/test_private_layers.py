@@ -12,8 +12,8 @@ from torch import Tensor
 import palm
 from helpers import tiny
 from palm.controller.controller import Controller
+from palm.train.callbacks import Evaluated
 from palm.train.checkpoint import load_checkpoint, save_checkpoint, trained_weights
-from palm.train.events import Evaluated
 from palm.train.loop import Training
 from palm.train.train_step import sum_of_losses
 

@@ -16,12 +16,11 @@ from safetensors.torch import load_file
 import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.directories import new_directory
+from palm.core.io import new_directory
 from palm.core.saved import rebuild
 from palm.lr_sched import schedule_of_run
 from palm.reader import READERS
-from palm.train.checkpoint import differences, load_checkpoint, save_checkpoint
-from palm.train.comparison import compared
+from palm.train.checkpoint import compared, differences, load_checkpoint, save_checkpoint
 from palm.train.loop import Training
 
 STEPS = 40  # of both tasks together: 40 rows in batches of 4, 2 epochs

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from palm.core.directories import new_directory
 from palm.core.errors import StorageError
-from palm.core.io import read_json, write_json
+from palm.core.io import new_directory, read_json, write_json
 from palm.train.checkpoint import VERSION
 from palm.train.folder import RunFolder, RunStart, is_only_a_run, only_run_in
 from palm.train.model_paths import name_problem

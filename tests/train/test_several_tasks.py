@@ -16,10 +16,9 @@ import palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
 from palm.mixing import MixRatio, TaskProgress
-from palm.mixing.draws import draw_tasks, inclusion_probabilities, planned_updates
-from palm.train.checkpoint import load_checkpoint, save_checkpoint
-from palm.train.comparison import compared
-from palm.train.events import Logged
+from palm.mixing.base import draw_tasks, inclusion_probabilities, planned_updates
+from palm.train.callbacks import Logged
+from palm.train.checkpoint import compared, load_checkpoint, save_checkpoint
 from palm.train.loop import Training
 from palm.train.train_step import sum_of_losses
 

@@ -10,7 +10,7 @@ import pytest
 import palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.train.events import Evaluated
+from palm.train.callbacks import Evaluated
 
 WORDLESS = "\u200b"
 

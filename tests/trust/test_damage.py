@@ -13,8 +13,8 @@ import pytest
 
 import palm
 from helpers import saved
-from palm.core.directories import manifest_of, verified_object, verify
 from palm.core.errors import StorageError
+from palm.core.io import manifest_of, verified_object, verify
 from palm.train.checkpoint import NEEDED, VERSION, newest_checkpoint, trained_weights
 from palm.train.model_paths import CHECKPOINT_FORMAT, STATE
 

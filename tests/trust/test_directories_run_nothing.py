@@ -293,7 +293,7 @@ def test_a_wrong_size_costs_nothing(folder: Path, part: str, sizes: dict[str, in
 def test_a_component_of_the_program_that_is_built_elsewhere_is_not_counted() -> None:
     from threading import Thread
 
-    from palm.core.numerics.allocation_limit import within_weights
+    from palm.core.device import within_weights
 
     with within_weights({}, "here"):
         other = Thread(target=lambda: torch.nn.Linear(1000, 2000))

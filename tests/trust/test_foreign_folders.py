@@ -18,11 +18,10 @@ import palm
 import palm.cli
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.directories import seal
 from palm.core.errors import StorageError
-from palm.core.io import write_json
+from palm.core.io import seal, write_json
 from palm.core.logging import _Console
-from palm.experiments.grid.folder import RESULT, Grid
+from palm.experiments.grid import RESULT, Grid
 from palm.export import to_hugging_face
 from palm.export.onnx_model import to_onnx
 from palm.reader.tables.selection import Selection, data_checksum

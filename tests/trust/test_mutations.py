@@ -12,7 +12,7 @@ import pytest
 import palm
 from helpers import saved, tiny
 from palm.config import read_config
-from palm.core.directories import seal
+from palm.core.io import seal
 from palm.reader import ClassifyReader
 from palm.report.inspection import inspect_directory
 from palm.report.run import read_run

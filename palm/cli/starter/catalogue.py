@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-from palm.controller.components import REGISTRIES
+from palm.controller.resolve import REGISTRIES
+from palm.core.component import Registry, did_you_mean
 from palm.core.errors import PalmError
-from palm.core.registry import Registry, did_you_mean
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from palm.cli.starter.catalogue import Entry
-from palm.config.printing import setting_lines
-from palm.config.schema import settings_of
+from palm.config.conversion import settings_of
+from palm.config.run import setting_lines
 from palm.lr_sched import HORIZON
 
 

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from palm.core.checks import raise_any
-from palm.core.differences import shortened
-from palm.core.errors import ConfigError, StorageError
+from palm.core.component import did_you_mean, raise_any
+from palm.core.errors import ConfigError, StorageError, shortened
 from palm.core.io import make_folder, write_text
-from palm.core.registry import did_you_mean
 from palm.train.model_paths import name_problem
 
 if TYPE_CHECKING:

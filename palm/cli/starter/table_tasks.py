@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import ConfigError
-from palm.reader.tables.columns import USUAL
+from palm.reader.tables.columns import USUAL, cell_text, is_missing
 from palm.reader.tables.reading import raw_rows
-from palm.reader.tables.record import cell_text, is_missing
 
 ROWS = 2000
 """Number of rows to examine."""

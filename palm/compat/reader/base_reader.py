@@ -20,7 +20,7 @@ from palm.compat.reader.loading import HasInputs, LoadedData, LoadingReader
 from palm.core.errors import DataError, WiringError
 from palm.core.tensor_specs import Specs, Tensors
 from palm.reader.base import Draw
-from palm.reader.rows.rows import Column, Rows
+from palm.reader.rows import Column, Rows
 
 R = TypeVar("R", bound="Reader")
 

@@ -11,14 +11,13 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from palm.compat.conventions import Phased, checked_phase
-from palm.core.checks import count_problems, path_problems, raise_any
+from palm.core.component import count_problems, path_problems, raise_any
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
 from palm.core.tensor_specs import Specs, mismatches
 from palm.reader.base import Reader
-from palm.reader.cache import DataCache, training_rows
-from palm.reader.chunks import encoded_chunks
+from palm.reader.cache import DataCache, encoded_chunks, training_rows
 from palm.reader.predictions import Record
-from palm.reader.rows.rows import Rows
+from palm.reader.rows import Rows
 from palm.reader.tables.files import is_data
 
 R = TypeVar("R", bound="LoadingReader")

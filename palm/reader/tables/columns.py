@@ -4,12 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from palm.core.checks import choice_problems
+from palm.core.component import choice_problems, did_you_mean
 from palm.core.errors import DataError, about
-from palm.core.registry import did_you_mean
-from palm.reader.tables.record import TableRow, cut
+
+Refuse = Callable[[DataError], object]
+"""Called with the problem of a row that is left out."""
+
+OnHeader = Callable[[Sequence[str], str], Sequence[str] | None]
+"""Called with a file's column names and their place; returns the columns to read, or None for all."""
+
+
+class TableRow(NamedTuple):
+    """One row of a table: its cells by column name, and its place, such as `file:line`."""
+
+    cells: Mapping[str, Any]
+    place: str
+
+
+class ClassId(int):
+    """The id of a label that the file itself names, as those of the library `datasets` do."""
+
+    name: str
+
+
+def cut(text: str, length: int = 80) -> str:
+    """The beginning of a text, for a message."""
+    return text if len(text) <= length else text[:length] + "…"
+
+
+def cell_text(value: Any) -> str:
+    """The text of a label's cell, which is the same for 1, "1" and 1.0; empty for a missing value."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def is_missing(value: Any) -> bool:
+    """Check whether a cell is null, an empty list or blank; the text "null" is a value."""
+    return value is None or (isinstance(value, (str, list)) and not (value and str(value).strip()))
+
 
 TARGETS = ("label", "answers", "spans", "relations")
 """Columns that a row may lack; the row is then not used for the task."""

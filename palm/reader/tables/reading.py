@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import DataError
-from palm.reader.tables.arrow import arrow_rows, file_schema, parquet_rows
-from palm.reader.tables.columns import Columns
+from palm.reader.squad import squad_rows
+from palm.reader.tables.columns import Columns, OnHeader, Refuse, TableRow, cut
 from palm.reader.tables.files import TableFormat, files_of, format_of
-from palm.reader.tables.lines import csv_records, json_records, text_rows, tsv_records
-from palm.reader.tables.record import OnHeader, Refuse, TableRow, cut
+from palm.reader.tables.formats import (
+    arrow_rows,
+    csv_records,
+    file_schema,
+    json_records,
+    parquet_rows,
+    text_rows,
+    tsv_records,
+)
 from palm.reader.tables.selection import chosen_of, is_selection, read_selection, table_of
-from palm.reader.tables.squad_rows import squad_rows
 
 LookUp = Callable[[Sequence[str], str, bool], Sequence[str] | None]
 

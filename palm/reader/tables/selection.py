@@ -17,9 +17,8 @@ import numpy.typing as npt
 
 from palm.core.errors import DataError
 from palm.core.io import parse_json, wrap_read_errors
-from palm.reader.tables.files import digest_of, file_facts, files_of, is_data
-from palm.reader.tables.record import cell_text, is_missing
-from palm.reader.tables.remote import is_url
+from palm.reader.tables.columns import cell_text, is_missing
+from palm.reader.tables.files import digest_of, file_facts, files_of, is_data, is_url
 
 SUFFIX = ".rows.json"
 _FORMAT = "palm-rows"

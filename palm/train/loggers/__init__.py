@@ -7,8 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from palm.core.component import unknown
 from palm.core.errors import ConfigError
-from palm.core.registry import unknown
 from palm.train.loggers.base import Logger
 
 LOGGERS = {

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from palm.core.io import wrap_write_errors
-from palm.train.events import Ended, Evaluated, Event, Logged, Saved, Started
+from palm.train.callbacks import Ended, Evaluated, Event, Logged, Saved, Started
 from palm.train.loop import Step
 
 ID = "run_id"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from palm.train.events import Ended, Started
+from palm.train.callbacks import Ended, Started
 from palm.train.loggers.base import Logger, parameters_of, settings_text
 
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}

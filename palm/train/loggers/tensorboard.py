@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from palm.train.events import Ended, Started
+from palm.train.callbacks import Ended, Started
 from palm.train.loggers.base import Logger, settings_text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from palm.train.events import Ended, Started
+from palm.train.callbacks import Ended, Started
 from palm.train.loggers.base import Logger
 
 

@@ -1,1 +1,0 @@
-"""Tensors, devices, precision and random numbers."""

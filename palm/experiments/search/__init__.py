@@ -1,1 +1,0 @@
-"""Settings tried out: over a grid, or chosen by Optuna, and the best of them as a configuration."""

@@ -1,0 +1,501 @@
+"""The optimizers: AdamW, AdamW with layer decay, LAMB, and their moments."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from palm.core.component import (
+    choice_problems,
+    imported,
+    number_problems,
+    positive_problems,
+    raise_any,
+    share_problems,
+    type_problems,
+)
+from palm.core.errors import ConfigError, PalmError, about
+from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames, Optimizer
+from palm.parallel.group import full_tensor, local_shard
+
+DecayRule = Callable[[str], bool]
+"""Parameter name -> True if the parameter decays."""
+
+Group = dict[str, Any]
+"""A parameter group of a torch optimizer."""
+
+
+class MomentOptimizer(Optimizer):
+    """Settings common to Adam and its variants.
+
+    Args:
+        learning_rate: base learning rate, multiplied by the schedule.
+        weight_decay: fraction of a parameter, times the rate, that each step subtracts.
+        grad_clip: limit to which gradients are clipped before the step; None for no clipping.
+        grad_clip_type: `global_norm` scales all gradients together, `norm` each parameter's gradient by
+            itself, `value` clamps every element.
+        beta1: decay of the running mean of gradients.
+        beta2: decay of the running mean of squared gradients.
+        epsilon: added to the square root of the latter, against division by zero.
+        apply_decay_param_fun: which parameters decay: a function from a parameter's name to true or false,
+            or its dotted path; by default all except biases and layer norms.
+
+    Raises:
+        ConfigError: if values are out of range.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float,
+        grad_clip: float | None,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        grad_clip_type: GradClipType,
+        apply_decay_param_fun: DecayRule | str | None,
+    ) -> None:
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.grad_clip = grad_clip
+        self.grad_clip_type = grad_clip_type
+        self.betas = (beta1, beta2)
+        self.epsilon = epsilon
+        raise_any(
+            [
+                *positive_problems(learning_rate=learning_rate, epsilon=epsilon),
+                *number_problems("0 or more", lambda value: 0 <= value < math.inf, weight_decay=weight_decay),
+                *positive_problems(
+                    "above 0, or null for no clipping", grad_clip=1.0 if grad_clip is None else grad_clip
+                ),
+                *choice_problems(get_args(GradClipType), grad_clip_type=grad_clip_type),
+                *number_problems(
+                    "0 or more, below 1", lambda value: 0 <= value < 1, beta1=beta1, beta2=beta2
+                ),
+            ]
+        )
+        rule = apply_decay_param_fun
+        try:
+            self._rule: DecayRule | None = imported("decay rule", rule) if isinstance(rule, str) else rule
+        except PalmError as error:
+            raise ConfigError(about("apply_decay_param_fun", f": {error}")) from None
+
+    def decays(self, name: str, parameter: nn.Parameter) -> bool:
+        """Check whether a parameter decays; without a rule, all except biases and layer norms do."""
+        return parameter.ndim > 1 if self._rule is None else bool(self._rule(name))
+
+    @property
+    def torch_settings(self) -> dict[str, Any]:
+        """Settings of all groups, by their names in torch."""
+        return {"lr": self.learning_rate, "betas": self.betas, "eps": self.epsilon}
+
+    def groups(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> list[Group]:
+        """Split the parameters into those that decay and the others; empty groups are omitted."""
+        named = list(named_parameters)
+        groups = [
+            {"params": [pair for pair in named if self.decays(*pair)], "weight_decay": self.weight_decay},
+            {"params": [pair for pair in named if not self.decays(*pair)], "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
+
+
+class LightOptimizer(torch.optim.Optimizer):
+    """A torch optimizer that does not import the compiler, which would take a second.
+
+    `torch.optim` imports it only to exclude these methods from tracing.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class FusedAdamW(LightOptimizer, torch.optim.AdamW):
+    """`torch.optim.AdamW` without the import of the compiler."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
+
+
+class MomentRule(LightOptimizer):
+    """Base of torch optimizers that use both running means and a step count per parameter.
+
+    Args:
+        groups: parameter groups, with any settings of their own.
+        settings: default settings of the groups, including `lr`, `betas` and `eps`.
+    """
+
+    def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
+        super().__init__(groups, settings)
+        flush_small_moments(self)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        """Update every parameter that has a gradient, unless `found_inf` on the device is 1."""
+        for group in self.param_groups:
+            by_step: dict[int, list[Tensor]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    if not state:
+                        # A tensor, as in torch's own optimizers: checkpoints hold only tensors.
+                        state["step"] = torch.tensor(0.0)
+                        state["exp_avg"] = torch.zeros_like(parameter)
+                        state["exp_avg_sq"] = torch.zeros_like(parameter)
+                    state["step"] += 1
+                    by_step.setdefault(int(state["step"]), []).append(parameter)
+            # The bias correction depends on a parameter's own step count, which is lower for heads that did
+            # not run in every step; the kernel is called once for each count.
+            for step, parameters in by_step.items():
+                self.update(group, parameters, step)
+
+    @property
+    def skip_flag(self) -> Tensor | None:
+        """Scalar on the device that is 1 if the step is to be skipped; None if the host decides."""
+        return getattr(self, "found_inf", None)
+
+    @abstractmethod
+    def update(self, group: Group, parameters: list[Tensor], step: int) -> None:
+        """Update some parameters of a group, all with gradients, in place; this is their `step`-th step."""
+
+    def fused_adam_step(
+        self,
+        targets: list[Tensor],
+        parameters: list[Tensor],
+        step: int,
+        *,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """Perform one AdamW step with torch's fused kernel and the gradients and moments of `parameters`.
+
+        Separate operations over all tensors took four to seven times as long on a CPU.
+
+        Args:
+            targets: the tensors to update: `parameters`, or tensors of the same shapes.
+            parameters: source of the gradients; their moments are updated.
+            step: their step count, including this step.
+            lr, betas, eps, weight_decay: the arguments of `torch.optim.AdamW`.
+        """
+        states = [self.state[parameter] for parameter in parameters]
+        # The kernel does not communicate: each rank updates its own shards.
+        mine = list(map(local_shard, targets))
+        gradients = [local_shard(each.grad) for each in parameters if each.grad is not None]
+        means = [local_shard(state["exp_avg"]) for state in states]
+        squares = [local_shard(state["exp_avg_sq"]) for state in states]
+        # One scalar for all, because they have the same step count.
+        steps = [torch.full((), float(step), device=mine[0].device)] * len(means)
+        options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
+        options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}
+        torch._fused_adamw_(mine, gradients, means, squares, [], steps, **options, found_inf=self.skip_flag)
+
+
+class EpsilonHatRule(MomentRule):
+    """AdamW with epsilon added before the bias correction, as in PaddlePALM and Paddle.
+
+    Args:
+        groups: parameter groups.
+        settings: default settings of the groups; with `corrects_decay`, the weight decay is multiplied by the
+            bias correction of the rate.
+    """
+
+    def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
+        super().__init__(groups, {"corrects_decay": False, **settings})
+
+    def update(self, group: Group, parameters: list[Tensor], step: int) -> None:
+        """Perform one step: weight decay of the previous values, then Adam's update."""
+        beta1, beta2 = group["betas"]
+        root = (1 - beta2**step) ** 0.5
+        decay = float(group["weight_decay"]) * (root / (1 - beta1**step) if group["corrects_decay"] else 1)
+        # Equal to AdamW with another epsilon, which AdamW adds to √v̂ = √v / root.
+        options = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"] / root}
+        self.fused_adam_step(parameters, parameters, step, **options, weight_decay=decay)
+
+
+NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}
+"""Thresholds below which a running mean is set to 0; next to an epsilon of 1e-8 it has no effect."""
+
+PERIOD = 50
+"""Steps between two checks; after a decay of 0.9 ** PERIOD, mean times rate is still a normal float32."""
+
+
+def flush_small_moments(optimizer: torch.optim.Optimizer) -> None:
+    """Set negligible moments of `optimizer` to 0, every `PERIOD` steps of a parameter.
+
+    The mean gradient of an embedding row shrinks by a tenth per step while its word does not occur; after
+    some 750 steps it is a denormal number, on which a CPU (not a GPU) is slow: optimizer steps were measured
+    to take 8 to 11 times as long. `torch.set_flush_denormal` would change the arithmetic of the user's whole
+    process, and does not affect threads that are already running.
+    """
+
+    def flush(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for state in optimizer.state.values():
+            if state["exp_avg"].device.type == "cpu" and state["step"].item() % PERIOD == 0:
+                for name, threshold in NEGLIGIBLE.items():
+                    torch.hardshrink(state[name], threshold, out=state[name])
+
+    optimizer.register_step_post_hook(flush)
+
+
+@OPTIMIZERS.register("adam", "adamw")
+class AdamW(MomentOptimizer):
+    """Adam with decoupled weight decay.
+
+    One step with rate `lr`: `p ← p − lr·m̂/(√v̂ + epsilon) − lr·weight_decay·p`, with `p` on the right before
+    the step. Biases and layer norms do not decay. A parameter without a gradient is not updated at all: no
+    decay, no momentum. Other settings: see `MomentOptimizer`.
+
+    Args:
+        epsilon_hat: for adam, add epsilon before the bias correction, as PaddlePALM does, not after it:
+            `lr·√(1 − beta2^t)/(1 − beta1^t)·m/(√v + epsilon)` in step t.
+
+    Raises:
+        ConfigError: if values are out of range.
+
+    Source: Kingma and Ba, 2014, arXiv:1412.6980, with the "epsilon hat" of its section 2; Loshchilov and
+    Hutter, 2017, arXiv:1711.05101.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.0,
+        grad_clip: float | None = 1.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+        *,
+        epsilon_hat: bool = False,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
+        )
+        self.epsilon_hat = epsilon_hat
+
+    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        """Create an optimizer with two groups: parameters that decay, and the others."""
+        if self.epsilon_hat:
+            return EpsilonHatRule(self.groups(named_parameters), self.torch_settings)
+        optimizer = FusedAdamW(self.groups(named_parameters), **self.torch_settings, fused=True)
+        flush_small_moments(optimizer)
+        return optimizer
+
+
+RateRule = Callable[[float, int, int], float]
+"""Decay rate, index of a layer, number of layers -> factor of the learning rate in this layer."""
+
+
+def layerwise_lr_decay(decay_rate: float, layer: int, n_layers: int) -> float:
+    """Compute the learning-rate factor of a layer: 1 for the top one, times `decay_rate` per layer below it.
+
+    Args:
+        decay_rate: α.
+        layer: m: 0 for the embeddings, 1 for the lowest layer, `n_layers` for the top one.
+        n_layers: n.
+
+    Returns:
+        `α ** (n − m)`.
+
+    Source: Yang et al., 2019, arXiv:1906.08237, section A.4; PaddleNLP's documentation of AdamWDL.
+    """
+    return float(decay_rate ** (n_layers - layer))
+
+
+@OPTIMIZERS.register("adamwdl")
+class AdamWDL(MomentOptimizer):
+    """AdamW with dynamic learning rates: layer m of n has `learning_rate · layerwise_decay^(n − m)`.
+
+    The embeddings, m = 0, have the lowest rate; the heads and all other parameters above the top layer have
+    `learning_rate`. Step t of a parameter with rate `lr`: `p ← p − lr_t · (m/(√v + epsilon) +
+    weight_decay·p)` with `lr_t = lr · √(1 − beta2^t) / (1 − beta1^t)`. Other
+    settings: see `MomentOptimizer`.
+
+    Args:
+        layerwise_decay: for adamwdl, α, the ratio of each layer's rate to that of the layer above it; above
+            0, at most 1; 1 for the same rate in all layers.
+        set_param_lr_fun: for adamwdl, custom rule for the rates of layers: a function with the arguments of
+            `palm.optimizer.layerwise_lr_decay`, or its dotted path.
+
+    Raises:
+        ConfigError: if values are out of range.
+
+    Source: PaddleNLP's documentation of AdamWDL, with its defaults.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.01,
+        grad_clip: float | None = None,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+        *,
+        layerwise_decay: float = 1.0,
+        set_param_lr_fun: RateRule | str | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
+        )
+        raise_any(share_problems(layerwise_decay=layerwise_decay))
+        self.layerwise_decay = layerwise_decay
+        rule = layerwise_lr_decay if set_param_lr_fun is None else set_param_lr_fun
+        self._rate_rule: RateRule = imported("rate rule", rule) if isinstance(rule, str) else rule
+        self.needs_layers = layerwise_decay < 1 or set_param_lr_fun is not None
+
+    def build(
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]], layers: LayerNames | None = None
+    ) -> torch.optim.Optimizer:
+        """Create an optimizer with two groups per layer: parameters that decay, and the others.
+
+        Args:
+            named_parameters: the parameters of the model.
+            layers: the names of the embeddings' parameters, then those of each layer, from the lowest;
+                required if rates differ.
+
+        Raises:
+            ConfigError: if rates differ and `layers` is missing.
+        """
+        if self.needs_layers and layers is None:
+            raise ConfigError("adamwdl: layerwise_decay needs the layer of each parameter")
+        layers = layers or []
+        # Rates follow the layers that the encoder defines, not name patterns; parameters outside all layers,
+        # such as heads and pooler, have the full rate.
+        factors = {
+            name: self._rate_rule(self.layerwise_decay, number, len(layers) - 1)
+            for number, names in enumerate(layers)
+            for name in names
+        }
+        groups: dict[tuple[float, float], Group] = {}
+        for group in self.groups(named_parameters):
+            for name, parameter in group["params"]:
+                rate = self.learning_rate * factors.get(name, 1.0)
+                own = groups.setdefault((group["weight_decay"], rate), {**group, "params": [], "lr": rate})
+                own["params"].append((name, parameter))
+        # In the documented formula, weight decay has the corrected rate too.
+        return EpsilonHatRule(groups.values(), {**self.torch_settings, "corrects_decay": True})
+
+
+@OPTIMIZERS.register("lamb")
+class Lamb(MomentOptimizer):
+    """Layer-wise adaptive moments: `p ← p − lr · ‖p‖/‖u‖ · u` with `u = m̂/(√v̂ + epsilon) + weight_decay·p`.
+
+    Parameters that do not decay (biases and layer norms, unless `apply_decay_param_fun` says otherwise) are
+    not scaled either; they get Adam's update. A parameter without a gradient is not updated. Other settings:
+    see `MomentOptimizer`.
+
+    Args:
+        exclude_from_weight_decay: for lamb, instead of `apply_decay_param_fun`: regular expressions;
+            parameters whose name contains a match do not decay.
+
+    Raises:
+        ConfigError: if values are out of range.
+
+    Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity; the exclusions are
+    those of the authors' implementation.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        weight_decay: float = 0.01,
+        grad_clip: float | None = 1.0,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        grad_clip_type: GradClipType = "global_norm",
+        apply_decay_param_fun: DecayRule | str | None = None,
+        *,
+        exclude_from_weight_decay: list[str] | None = None,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            weight_decay,
+            grad_clip,
+            beta1,
+            beta2,
+            epsilon,
+            grad_clip_type,
+            apply_decay_param_fun,
+        )
+        if exclude_from_weight_decay is not None:
+            self._exclude(exclude_from_weight_decay)
+
+    def _exclude(self, patterns: list[str]) -> None:
+        raise_any(type_problems(list, "a list of regular expressions", exclude_from_weight_decay=patterns))
+        if self._rule is not None:
+            raise ConfigError("lamb: set apply_decay_param_fun or exclude_from_weight_decay, not both")
+        try:
+            excluded = [re.compile(pattern) for pattern in patterns]
+        except re.error as error:
+            problem = f"{error.pattern!r} is not a regular expression: {error}"
+            raise ConfigError(about("exclude_from_weight_decay", f": {problem}")) from None
+        self._rule = lambda name: not any(pattern.search(name) for pattern in excluded)
+
+    def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
+        """Create an optimizer with two groups: parameters that decay and are scaled, and the others."""
+        named = list(named_parameters)
+        adapting = {id(parameter) for name, parameter in named if self.decays(name, parameter)}
+        groups = self.groups(named)
+        for group in groups:
+            group["adapts"] = id(group["params"][0][1]) in adapting
+        return LambRule(groups, self.torch_settings)
+
+
+class LambRule(MomentRule):
+    """The update of `Lamb`; a group's `adapts` is True if its parameters are scaled."""
+
+    def update(self, group: Group, parameters: list[Tensor], step: int) -> None:
+        """Perform one step of algorithm 2."""
+        # One parameter at a time on a CPU, so that it stays in the cache.
+        for some in [parameters] if parameters[0].is_cuda else ([parameter] for parameter in parameters):
+            updates = [torch.zeros_like(parameter) for parameter in some]  # holds -u from here on
+            self.fused_adam_step(updates, some, step, lr=1.0, betas=group["betas"], eps=group["eps"])
+            torch._foreach_add_(updates, some, alpha=-group["weight_decay"])
+            if group["adapts"]:
+                torch._foreach_mul_(updates, trust_ratios(some, updates))
+            if self.skip_flag is not None:
+                torch._foreach_mul_(updates, 1 - self.skip_flag)
+            torch._foreach_add_(some, updates, alpha=group["lr"])
+
+
+def trust_ratios(weights: list[Tensor], updates: list[Tensor]) -> tuple[Tensor, ...]:
+    """Return the factors by which LAMB scales the updates of parameters.
+
+    Args:
+        weights: the parameters, of any shape.
+        updates: Adam step plus decay of each parameter, before the learning rate, same shapes.
+
+    Returns:
+        Scalars, norm(weight) / norm(update) each; 1 if either norm is zero, because otherwise a parameter
+        initialized to zero would never change.
+
+    Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
+    """
+    sizes, steps = full_tensor(torch.stack(torch._foreach_norm([*weights, *updates]))).chunk(2)
+    return torch.where((sizes > 0) & (steps > 0), sizes / steps, torch.ones_like(sizes)).unbind()

@@ -1,1 +1,0 @@
-"""Trained models as ONNX graphs, and prediction with onnxruntime instead of torch."""

@@ -1,1 +1,0 @@
-"""Encoded rows: in memory, on disk, and as batches."""

@@ -1,0 +1,265 @@
+"""Files in SQuAD's format."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from palm.core.errors import DataError
+from palm.core.io import describe_error, parse_json
+from palm.reader.bad_rows import RepairableError
+from palm.reader.tables.columns import OnHeader, Refuse, TableRow, cut, is_missing
+from palm.reader.tables.files import opened
+
+SHOWN_IDS = 3
+"""The most ids shown in a message."""
+
+_PARSED = {"question", "context", "id"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A substring of the context.
+
+    Args:
+        text: the text of the answer.
+        start: its position in the context, in characters; None if the file does not have it.
+    """
+
+    text: str
+    start: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SquadQuestion:
+    """One question about one context.
+
+    Args:
+        id: its id in the file.
+        question: the text of the question.
+        context: the text that contains the answer.
+        answers: the answers in the file, if any.
+        place: the file and the id, for messages.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...]
+    place: str
+
+
+class SquadFile:
+    """Converts the rows of one file to questions and checks them.
+
+    Args:
+        path: the file.
+        answers: the part of the answers to read and check: texts and positions ('positions'), texts
+            ('texts'), or nothing ('none'). Only with 'positions', questions and contexts must not be empty.
+
+    Attributes:
+        empty: ids of the first questions that are empty or have an empty context.
+        num_empty: the number of such questions.
+    """
+
+    def __init__(self, path: Path, answers: Literal["positions", "texts", "none"]) -> None:
+        self.path = path
+        self.answers = answers
+        self.empty: list[str] = []
+        self.num_empty = 0
+        self._seen: set[str] = set()
+
+    def question(self, row: TableRow, number: int) -> SquadQuestion:
+        """The question of a row, with `number` as its id if the row has none.
+
+        Raises:
+            DataError: not in SQuAD's form, a repeated id, or an empty text; names the question's place.
+        """
+        place = row.place
+        cells = {"id": number, **row.cells}
+        name = str(field_of(cells, "id", (str, int), place))
+        if name in self._seen:
+            raise DataError(f"{place}: an earlier question has the id {name!r}; ids must be unique")
+        self._seen.add(name)
+        empty = [key for key in ("context", "question") if not field_of(cells, key, str, place).strip()]
+        if empty and self.answers == "positions":
+            raise DataError(f"{place}: the {empty[0]} is empty")
+        if empty:
+            self.num_empty += 1
+            self.empty += [name] if len(self.empty) < SHOWN_IDS else []
+        return SquadQuestion(name, cells["question"], cells["context"], self._answers(cells, place), place)
+
+    def _answers(self, cells: Mapping[str, Any], place: str) -> tuple[Answer, ...]:
+        listed = _answer_list(cells.get("answers"), cells.get("answer_start"), place)
+        if self.answers == "none" or listed is None:
+            return ()
+        answers = []
+        for answer in field_of({"answers": listed}, "answers", list, place):
+            text = field_of(answer, "text", str, place)
+            start = answer.get("answer_start")
+            if self.answers == "positions" and start is not None:
+                start = field_of(answer, "answer_start", int, place)
+            answers.append(Answer(text, start))
+        return tuple(answers)
+
+
+def _answer_list(answers: Any, start: Any, place: str) -> Any:
+    """The answers of a row in SQuAD's form, from texts or from a list of texts and one of positions."""
+    if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
+        return _paired(answers["text"], answers.get("answer_start"), place)
+    if isinstance(answers, list):
+        return [{"text": answer} if isinstance(answer, str) else answer for answer in answers]
+    if is_missing(answers):
+        return None
+    if not isinstance(answers, str):
+        return answers
+    at = int(start) if isinstance(start, str) and start.isdecimal() else start
+    return [{"text": answers, "answer_start": at}]
+
+
+def _paired(texts: list[Any], starts: Any, place: str) -> list[dict[str, Any]]:
+    starts = starts or [None] * len(texts)
+    if not isinstance(starts, list) or len(starts) != len(texts):
+        raise DataError(f"{place}: answers has {len(texts)} texts; expected an answer_start for each")
+    return [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=True)]
+
+
+def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
+    """Questions from Python values: `(question, context)`, or dicts with these keys and optionally an `id`.
+
+    Raises:
+        DataError: a value of another form, an empty text, or a repeated id.
+    """
+    file = SquadFile(Path(), "positions")  # refuses empty texts; there are no answers
+    for number, text in enumerate(texts):
+        place = f"text {number}"
+        if isinstance(text, (tuple, list)) and len(text) == 2:
+            text = {"question": text[0], "context": text[1]}
+        if not isinstance(text, dict) or not {"question", "context"} <= text.keys() <= _PARSED:
+            form = "(question, context) or {'question': …, 'context': …} (and 'id')"
+            raise DataError(f"{place}: expected {form}, not {cut(repr(text), 40)}")
+        yield file.question(TableRow(text, place), number)
+
+
+def answerable(question: SquadQuestion) -> SquadQuestion:
+    """The question with the answers whose position in the file is right.
+
+    Raises:
+        DataError: there are none; shows the text at the position of the first answer.
+        RepairableError: the first answer occurs elsewhere: once, or nearest to its position.
+    """
+    if not question.answers:
+        raise DataError(
+            f"{question.place}: no answers; training needs one for every question, unless you set "
+            "remove_noanswer: False, as for SQuAD 2.0"
+        )
+    context = question.context
+    in_place = tuple(
+        answer
+        for answer in question.answers
+        if answer.text and answer.start is not None and answer.start >= 0
+        if context.startswith(answer.text, answer.start)
+    )
+    if in_place:
+        return replace(question, answers=in_place)
+    text = question.answers[0].text
+    start = question.answers[0].start
+    if not text:
+        raise DataError(f"{question.place}: the answer is empty")
+    elsewhere = places_of(text, context)
+    hint = f"it is at {elsewhere[0]}" if elsewhere else "the context does not contain it"
+    wrong = f"{question.place}: the answer {text!r} "
+    if start is None:
+        wrong += f"has no answer_start; {hint}"
+    else:
+        wrong += (
+            f"should be at {start}, where the context has {context[max(0, start) :][: len(text)]!r}; {hint}"
+        )
+    if not elsewhere or (start is None and len(elsewhere) > 1):
+        raise DataError(wrong)
+    place = min(elsewhere, key=lambda position: abs(position - (start or 0)))
+    repaired = replace(question, answers=(Answer(text, place),))
+    raise RepairableError(wrong, repaired, f"answer_start {start} -> {place}")
+
+
+def places_of(text: str, context: str) -> list[int]:
+    """The positions of a text in a context, ascending; occurrences may overlap."""
+    return [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+
+
+Kind = type | tuple[type, ...]
+
+_KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a string"}
+
+
+def squad_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[TableRow]:
+    """The questions of a file with their contexts; the place of a question contains its id.
+
+    Args:
+        file: a file in SQuAD's format.
+        on_header: called with the keys of the first question.
+        refuse: called with the problem of an article, paragraph or question that is left out.
+
+    Raises:
+        DataError: not JSON, or an error from `on_header`.
+    """
+    is_first = True
+    for number, article in enumerate(field_of(_content(file), "data", list, str(file)), start=1):
+        place = f"{file}: article {number}"
+        for paragraph, inner in _parts(article, "paragraphs", place, ("context", str), refuse):
+            for qa, _ in _parts(paragraph, "qas", inner, ("id", (str, int)), refuse):
+                cells = {**qa, "context": paragraph["context"]}
+                if is_first:
+                    on_header(list(cells), str(file))
+                is_first = False
+                yield TableRow(cells, f"{file}: question {str(qa['id'])!r}")
+
+
+def _content(file: Path) -> Any:
+    with opened(file) as stream:
+        try:
+            return parse_json(stream.read())
+        except json.JSONDecodeError as error:
+            hint = "; name a file with one JSON object per line .jsonl" if error.msg == "Extra data" else ""
+            place = f"{file}:{error.lineno}:{error.colno}"
+            raise DataError(f"{place}: not JSON: {error.msg}{hint}") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{file}: cannot read the data file: {describe_error(error)}") from error
+
+
+def _parts(
+    owner: Any, key: Literal["paragraphs", "qas"], place: str, needed: tuple[str, Kind], refuse: Refuse
+) -> Iterator[tuple[Any, str]]:
+    """The elements of a list that have the needed field, each with its place."""
+    try:
+        parts = field_of(owner, key, list, place)
+    except DataError as error:
+        refuse(error)
+        return
+    for number, part in enumerate(parts, start=1):
+        inner = f"{place}, {'paragraph' if key == 'paragraphs' else 'question'} {number}"
+        try:
+            field_of(part, *needed, inner)
+        except DataError as error:
+            refuse(error)
+        else:
+            yield part, inner
+
+
+def field_of(owner: Any, name: str, kind: Kind, place: str) -> Any:
+    """The value of a field in a JSON object.
+
+    Raises:
+        DataError: no such field, or a value of another type.
+    """
+    if not isinstance(owner, dict):
+        raise DataError(f"{place}: expected an object with {name!r}, not {cut(repr(owner), 40)}")
+    if name not in owner:
+        raise DataError(f"{place}: no {name!r}; found {', '.join(map(repr, owner)) or 'nothing'}")
+    if not isinstance(owner[name], kind):
+        raise DataError(f"{place}: {name!r} should be {_KINDS[kind]}, not {cut(repr(owner[name]), 40)}")
+    return owner[name]

@@ -1,1 +1,0 @@
-"""Text processing: questions, labels, tokenizers, windows and masks."""

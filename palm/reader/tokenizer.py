@@ -1,0 +1,534 @@
+"""Tokenizers of directories and vocabularies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from palm.core.errors import ConfigError, DataError, about
+from palm.core.io import MAX_JSON, parse_json, read_bytes, wrap_read_errors
+
+
+class SpecialTokens(NamedTuple):
+    """The special tokens of a vocabulary, by their purpose.
+
+    Args:
+        pad: pads rows.
+        unk: replaces a word that cannot be tokenized.
+        cls: starts every row.
+        sep: ends every text.
+        mask: replaces a masked word.
+    """
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+MERGES = "merges.txt"
+SETTINGS = "tokenizer_config.json"
+ADDED = "added_tokens.json"
+
+MAX_VOCABULARY = 1 << 26
+MAX_TOKENS = 1 << 20
+"""64 MiB and a million tokens: more than any vocabulary file has, and small enough to load."""
+
+MAX_ID = 1 << 24
+"""More ids than the rows of any embedding table; bounds lists of all ids up to the largest."""
+
+MAX_CHARS_PER_WORD = 100
+"""A longer word becomes `[UNK]`, as in BERT."""
+
+MAX_GROWTH = 1000
+"""The largest factor by which a normalizer may lengthen a text; published ones need 2."""
+
+_FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
+_UNASSIGNED = r"\p{Cn}+"
+
+
+class Library(NamedTuple):
+    """A tokenizer of the library with the files that describe it.
+
+    Args:
+        tokenizer: as its files describe it, without padding and truncation.
+        settings: the content of `tokenizer_config.json`, empty without one.
+        padding: the padding token of the file, if it names one.
+        companions: the files beside the vocabulary that the tokenizer was made from.
+    """
+
+    tokenizer: tokenizers.Tokenizer
+    settings: Mapping[str, Any]
+    padding: str | None = None
+    companions: tuple[Path, ...] = ()
+
+
+def read_vocabulary(path: Path, do_lower_case: bool) -> Library:
+    """The tokenizer of a vocabulary file; see `palm.reader.tokenizer.load_tokenizer`.
+
+    Raises:
+        DataError: a file cannot be read, or describes a tokenizer that palm does not have.
+    """
+    beside = path.with_name(SETTINGS)
+    settings = read_mapping(beside) if beside.is_file() else {}
+    if is_json(path):
+        content = read_mapping(path)
+        return _described(path, content, settings) if "model" in content else _byte_level(path, settings)
+    return _wordpiece(path, settings, do_lower_case)
+
+
+def most_bytes(file: Path) -> int:
+    """The most bytes read of a tokenizer's file; some JSON has thousands of merges and scores."""
+    return 2 * MAX_JSON if file.suffix == ".json" else MAX_VOCABULARY
+
+
+def is_json(path: Path) -> bool:
+    """Check whether a vocabulary is JSON, as palm also saves one whose companions it needs."""
+    with wrap_read_errors(path, " the vocabulary", DataError):
+        return path.suffix == ".json" or read_bytes(path, MAX_VOCABULARY).startswith(b'{\n  "version":')
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The JSON object in a tokenizer's file."""
+    with wrap_read_errors(path, " the vocabulary", DataError):
+        content = parse_json(read_bytes(path, most_bytes(path)))
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: expected a JSON object, not {type(content).__name__}")
+    return content
+
+
+def _wordpiece(path: Path, settings: Mapping[str, Any], do_lower_case: bool) -> Library:
+    """BERT's and ERNIE's tokenizer.
+
+    Control characters are removed, every Chinese character is a token, and text is split at white space and
+    punctuation and then into the longest known subwords.
+
+    Source: Devlin et al., 2018, arXiv:1810.04805, section 3.
+    """
+    beside = path.with_name(SETTINGS)
+    if settings.get("word_tokenizer_type", "basic") != "basic":
+        raise DataError(
+            f"{beside}: palm has no {settings['word_tokenizer_type']!r} tokenizer; use a tokenizer.json"
+        )
+    options = {name: settings.get(name) for name in ("strip_accents", "tokenize_chinese_chars")}
+    companions = [] if set(options.values()) <= {None, True} and not options["strip_accents"] else [beside]
+    vocabulary = load_vocabulary(path)
+    added: dict[str, int] = {}
+    if path.with_name(ADDED).is_file():
+        companions.append(path.with_name(ADDED))
+        added = read_mapping(companions[-1])
+    with wrap_read_errors(path, " the vocabulary", DataError):
+        made = tokenizers.Tokenizer(
+            models.WordPiece(
+                vocabulary | added, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARS_PER_WORD
+            )
+        )
+    strips = do_lower_case if options["strip_accents"] is None else bool(options["strip_accents"])
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(tokenizers.Regex(_UNASSIGNED), "")]
+    if do_lower_case:
+        steps.append(normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"))
+    steps.append(
+        normalizers.BertNormalizer(
+            handle_chinese_chars=options["tokenize_chinese_chars"] is not False,
+            lowercase=do_lower_case,
+            strip_accents=strips,
+        )
+    )
+    made.normalizer = normalizers.Sequence(steps)
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
+    return Library(made, settings, companions=tuple(companions))
+
+
+def _byte_level(path: Path, settings: Mapping[str, Any]) -> Library:
+    """RoBERTa's tokenizer, byte-level byte-pair encoding; its texts may begin with a space.
+
+    Source: Radford et al., 2019, section 2.2; Liu et al., 2019, arXiv:1907.11692, section 4.4.
+    """
+    merges = path.with_name(MERGES)
+    if not merges.is_file():
+        raise DataError(f"{path}: the vocabulary needs {MERGES} in the same folder")
+    prefix = bool(settings.get("add_prefix_space"))
+    with wrap_read_errors(path, f" the vocabulary with its {MERGES}", DataError):
+        read_bytes(merges)
+        made = tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges)))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    made.post_processor = processors.ByteLevel(add_prefix_space=prefix, trim_offsets=True)
+    return Library(made, settings, companions=(merges, path.with_name(SETTINGS)) if settings else (merges,))
+
+
+def _described(path: Path, content: dict[str, Any], settings: Mapping[str, Any]) -> Library:
+    """The tokenizer of a `tokenizer.json`."""
+    with wrap_read_errors(path, " the tokenizer", DataError):
+        _check_growth(content.get("normalizer"))
+        made = tokenizers.Tokenizer.from_str(json.dumps(content))
+        padding = None if made.padding is None else str(made.padding["pad_token"])
+        # A file may pad every text to any length, also the one with which special tokens are looked for.
+        made.no_padding()
+        made.no_truncation()
+    return Library(made, settings, padding, (path.with_name(SETTINGS),) if settings else ())
+
+
+def _check_growth(normalizer: Any) -> None:
+    """Refuse normalizers that lengthen texts too much: one step may double them, but not twenty."""
+    growth = 1
+    left = [normalizer]
+    while left:
+        step = left.pop()
+        if isinstance(step, dict):
+            left += step.get("normalizers") or []
+            growth *= max(1, len(step.get("content") or step.get("prepend") or ""))
+    if growth > MAX_GROWTH:
+        raise ValueError(
+            f"its normalizer makes texts {growth} times as long; at most {MAX_GROWTH} is allowed"
+        )
+
+
+def load_vocabulary(path: Path) -> dict[str, int]:
+    """Token -> id of a vocabulary file.
+
+    A line is `token` (whose id is the number of lines before it) or `token<TAB>id`. White space around a
+    token is ignored; the id of a line without a token is not used.
+
+    Raises:
+        DataError: no such file, a line of another form, a repeated token or id, or a missing special token.
+    """
+    vocabulary: dict[str, int] = {}
+    lines_of_ids: dict[int, int] = {}
+    for line_number, (token, number, place) in enumerate(_entries(path), start=1):
+        if number in lines_of_ids:
+            raise DataError(f"{place}: id {number} is already used in line {lines_of_ids[number]}")
+        if token in vocabulary:
+            first = lines_of_ids[vocabulary[token]]
+            raise DataError(f"{place}: the token {token!r} is already in line {first}; remove one of them")
+        lines_of_ids[number] = line_number
+        if token:
+            vocabulary[token] = number
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise DataError(
+            f"{path}: the vocabulary lacks {', '.join(missing)}; it should be that of a BERT or ERNIE model"
+        )
+    return vocabulary
+
+
+def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
+    """The token, the id and the place (`file:line`) of every line."""
+    with wrap_read_errors(path, " the vocabulary", DataError):
+        lines = read_bytes(path, MAX_VOCABULARY).decode("utf-8-sig").removesuffix("\n").split("\n")
+    if len(lines) > MAX_TOKENS:
+        raise DataError(f"{path}: {len(lines)} lines; a vocabulary has at most {MAX_TOKENS}")
+    for number, line in enumerate(lines):
+        place = f"{path}:{number + 1}"
+        columns = [column.strip() for column in line.strip("\r").split("\t")]
+        if len(columns) == 1:
+            yield columns[0], number, place
+        elif len(columns) != 2 or not re.fullmatch("[0-9]{1,9}", columns[1]):
+            raise DataError(f"{place}: expected 'token' or 'token<TAB>id', not {line.rstrip()!r}")
+        elif int(columns[1]) >= MAX_ID:
+            raise DataError(f"{place}: the id {columns[1]} should be below {MAX_ID}")
+        else:
+            yield columns[0], int(columns[1]), place
+
+
+SEPARATORS = {SPECIAL_TOKENS: 1, ROBERTA_TOKENS: 2}
+"""Special tokens -> the number of separators between two texts, `[SEP]` or `</s></s>`."""
+
+_UNKNOWN = "a A \u1234 \U0001f9ff"
+"""A text with characters that few vocabularies have."""
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one text.
+
+    Args:
+        ids: token ids, int32[tokens].
+        starts: the start of every token in the text, in characters, int32[tokens].
+        ends: the end of every token, exclusive, int32[tokens].
+    """
+
+    ids: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+    ends: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """The tokenizer of one vocabulary.
+
+    Added tokens of the vocabulary are found in texts, but the special tokens of rows (such as `[SEP]`) are
+    treated as text.
+
+    Args:
+        path: the vocabulary file, for messages.
+        library: the tokenizer of the library `tokenizers`, and its settings.
+
+    Attributes:
+        ids: token -> id, special tokens included.
+        vocab_size: the largest id + 1.
+        between: the ids between the two texts of a row.
+        separators: the number of these ids.
+        companions: files in the vocabulary's folder that belong to it.
+        is_lower_case: texts are lower-cased.
+        lacks_capitals: texts are not lower-cased, but the vocabulary only has lower-case words.
+
+    Raises:
+        DataError: an id is too large, a text cannot be tokenized, or there are no tokens that start and end
+            texts or pad rows.
+    """
+
+    def __init__(self, path: Path, library: Library) -> None:
+        self._library = library.tokenizer
+        self.ids = self._library.get_vocab()
+        self.companions = library.companions
+        if self.ids and max(self.ids.values()) >= MAX_ID:
+            raise DataError(f"{path}: the id {max(self.ids.values())} should be below {MAX_ID}")
+        with wrap_read_errors(path, " the tokenizer", DataError):
+            special = _special_of(library, self.ids, path)
+            self._pipeline = _with_special_as_text(self._library, special)
+            # Fails if the model's token for unknown words is not in its vocabulary.
+            self._pipeline.encode(_UNKNOWN, add_special_tokens=False)
+        self.pad_id = self.ids[special.pad]
+        self.unk_id = self.ids[special.unk]
+        self.cls_id = self.ids[special.cls]
+        self.sep_id = self.ids[special.sep]
+        self.vocab_size = max(self.ids.values()) + 1
+        self.between = _between(self._library) or [self.sep_id] * SEPARATORS.get(special, 1)
+        self.separators = len(self.between)
+        self._special = special
+        self._tokens = {number: token for token, number in self.ids.items()}
+        # A word by itself needs a space before it to be tokenized as inside a text if tokens contain spaces.
+        inside = self._pipeline.encode("a a", add_special_tokens=False)
+        single = self._pipeline.encode("a", add_special_tokens=False)
+        self._before_word = "" if inside.ids == single.ids * 2 else " "
+        self._offsets_have_spaces = any("a a"[start] == " " for start, _ in inside.offsets)
+        normalizer = self._library.normalizer
+        self.is_lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
+        self.lacks_capitals = not self.is_lower_case and self.is_wordpiece and _is_lower(self.ids)
+
+    @property
+    def is_wordpiece(self) -> bool:
+        """True for the vocabulary of a BERT or ERNIE model, which a list of tokens describes."""
+        return isinstance(self._library.model, models.WordPiece)
+
+    @property
+    def mask_id(self) -> int:
+        """The id of the mask token.
+
+        Raises:
+            DataError: the vocabulary has none.
+        """
+        if self._special.mask not in self.ids:
+            raise DataError("the vocabulary has no mask token, which mlm needs; use another encoder")
+        return self.ids[self._special.mask]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenize texts in parallel, without special tokens."""
+        with _encoding():
+            encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """Tokenize words in parallel, each as it would be inside a text."""
+        return self.encode([self._before_word + word for word in words])
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[Tokens]:
+        """Tokenize texts in parallel, with the character offsets of every token."""
+        with _encoding():
+            encodings = self._pipeline.encode_batch(_encodable(texts), add_special_tokens=False)
+        found = []
+        for encoding, text in zip(encodings, texts, strict=True):
+            offsets = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+            tokens = Tokens(np.asarray(encoding.ids, dtype=np.int32), offsets[:, 0], offsets[:, 1])
+            found.append(_without_spaces(tokens, text) if self._offsets_have_spaces else tokens)
+        return found
+
+    def row(self, a: Iterable[int], b: Iterable[int] | None = None) -> list[int]:
+        """The row `[CLS] a [SEP]`, or `[CLS] a [SEP] b [SEP]` for two texts.
+
+        RoBERTa has `<s> a </s>` and `<s> a </s></s> b </s>`; other tokenizers follow their `tokenizer.json`.
+        """
+        second = [] if b is None else [*self.between, *b]
+        return [self.cls_id, *a, *second, self.sep_id]
+
+    def sequence(self, a: Sequence[int], b: Sequence[int] | None, most: int) -> tuple[list[int], int]:
+        """The row cut to `most` tokens, and the number of tokens in segment 0, separators included.
+
+        A single text is cut at its end. Of two texts, the longer one (the second on ties) loses its last
+        token until both fit.
+        """
+        if b is None:
+            ids = self.row(a[: most - 2])
+            return ids, len(ids)
+        keep_a, keep_b = fitting_lengths(len(a), len(b), most - 2 - self.separators)
+        return self.row(a[:keep_a], b[:keep_b]), keep_a + 1 + self.separators
+
+    def to_library(self) -> tokenizers.Tokenizer:
+        """A copy as a tokenizer of the library `tokenizers`, which finds special tokens in texts."""
+        return tokenizers.Tokenizer.from_str(self._library.to_str())
+
+    def to_json(self) -> str:
+        """A `tokenizer.json` that needs no file beside it; its padding names the padding token."""
+        library = self.to_library()
+        library.enable_padding(pad_id=self.pad_id, pad_token=self._special.pad)
+        library.add_special_tokens([token for token in self._special if token in self.ids])
+        return library.to_str(pretty=True)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The tokens with these ids; the unknown token for an id that the vocabulary does not use."""
+        return [self._tokens.get(int(number), self._special.unk) for number in ids]
+
+
+def fitting_lengths(a: int, b: int, budget: int) -> tuple[int, int]:
+    """Shorten two lengths to a budget; the longer one (b on ties) loses tokens first."""
+    excess = max(0, a + b - budget)
+    from_longer = min(excess, abs(a - b))
+    a, b = (a - from_longer, b) if a > b else (a, b - from_longer)
+    rest = excess - from_longer
+    return a - rest // 2, b - (rest + 1) // 2
+
+
+_TOKENIZERS: WeakValueDictionary[tuple[object, ...], Tokenizer] = WeakValueDictionary()
+"""The tokenizers in use, by the content of their files: tasks and saved models mostly share a vocabulary,
+and BERT's takes 11 MiB and 0.1 CPU seconds. Paths would not do, as every saved model has its own copy."""
+
+
+def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
+    """The tokenizer of a vocabulary file, which is shared by all files with the same content.
+
+    Args:
+        vocab_path: WordPiece's vocabulary, one token per line or `token<TAB>id`; or RoBERTa's, a JSON object
+            token -> id, with `merges.txt` in the same folder; or a `tokenizer.json` of Hugging Face's
+            library, which is used as it is. `tokenizer_config.json` in the same folder may have further
+            settings, and `added_tokens.json` tokens that WordPiece does not split.
+        do_lower_case: lower-case texts and strip accents; only for WordPiece, others have their own setting.
+
+    Raises:
+        DataError: the vocabulary cannot be read, or lacks special tokens.
+        ConfigError: `do_lower_case` for a cased vocabulary in JSON.
+    """
+    path = Path(vocab_path)
+    beside = [file for name in (MERGES, SETTINGS, ADDED) if (file := path.with_name(name)).is_file()]
+    with wrap_read_errors(path, " the vocabulary", DataError):
+        parts = [hashlib.sha256(read_bytes(file, most_bytes(file))).digest() for file in (path, *beside)]
+    # A tokenizer stores the paths of its other files, so these are part of the key.
+    key = (do_lower_case, path.suffix, *parts, *(str(file.absolute()) for file in beside))
+    tokenizer = _TOKENIZERS.get(key)
+    if tokenizer is None:
+        tokenizer = _TOKENIZERS[key] = Tokenizer(path, read_vocabulary(path, do_lower_case))
+    if do_lower_case and not tokenizer.is_lower_case:
+        raise ConfigError(
+            about("do_lower_case", f": the vocabulary {str(vocab_path)!r} is cased; remove do_lower_case")
+        )
+    return tokenizer
+
+
+def _special_of(library: Library, ids: Mapping[str, int], path: Path) -> SpecialTokens:
+    """The special tokens: BERT's or RoBERTa's, or those that the library puts around a text."""
+    lacking = {special: [token for token in special if token not in ids] for special in SEPARATORS}
+    known = min(lacking, key=lambda special: len(lacking[special]))
+    if not lacking[known]:
+        return known
+    around = library.tokenizer.encode("a")
+    marks = around.special_tokens_mask
+    unknown = getattr(library.tokenizer.model, "unk_token", None)
+    names = {role: _named(library.settings, role) for role in ("pad", "unk", "mask")}
+    pad = _first((names["pad"], library.padding, "<pad>"), ids)
+    if len(marks) < 3 or not (marks[0] and marks[-1]) or pad is None:
+        raise DataError(
+            f"{path}: the vocabulary lacks {', '.join(lacking[known])}; it should be that of a BERT or "
+            "RoBERTa model, or a tokenizer.json that adds its own special tokens to texts"
+        )
+    # A byte-level vocabulary has no token for unknown words and needs none.
+    unk = _first((names["unk"], unknown, "<unk>"), ids) or pad
+    added = library.tokenizer.get_added_tokens_decoder().values()
+    masks = [token.content for token in added if token.special and "mask" in token.content.lower()]
+    mask = _first((names["mask"], *masks), ids) or "<mask>"
+    return SpecialTokens(pad, unk, around.tokens[0], around.tokens[-1], mask)
+
+
+def _named(settings: Mapping[str, object], role: str) -> str | None:
+    token = settings.get(f"{role}_token")
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
+
+
+def _first(names: Iterable[str | None], ids: Mapping[str, int]) -> str | None:
+    return next((name for name in names if name in ids), None)
+
+
+def _with_special_as_text(library: tokenizers.Tokenizer, special: SpecialTokens) -> tokenizers.Tokenizer:
+    """The tokenizer or a copy that tokenizes the special tokens of rows in a text like any other text."""
+    if not library.get_added_tokens_decoder() and not isinstance(library.model, models.Unigram):
+        return library
+    content = json.loads(library.to_str())
+    for token in content["added_tokens"]:
+        token["special"] = token["content"] in special
+    if content["model"]["type"] == "Unigram":  # would recognize special tokens inside a text
+        hidden = {token: f"\ufdd0{token}" for token in special}
+        pieces = [[hidden.get(piece, piece), score] for piece, score in content["model"]["vocab"]]
+        content["model"]["vocab"] = pieces
+        for token in content["added_tokens"]:
+            token["content"] = hidden.get(token["content"], token["content"])
+    copy = tokenizers.Tokenizer.from_str(json.dumps(content))
+    copy.encode_special_tokens = True  # as text
+    return copy
+
+
+def _between(library: tokenizers.Tokenizer) -> list[int]:
+    """The ids of the special tokens between two texts; empty without such a rule."""
+    pair = library.encode("a", "a")
+    inner = zip(pair.ids[1:-1], pair.special_tokens_mask[1:-1], strict=True)
+    return [number for number, mark in inner if mark] if pair.special_tokens_mask[:1] == [1] else []
+
+
+def _is_lower(ids: Iterable[str]) -> bool:
+    words = [word for word in ids if not word.startswith("[")]
+    return all(word == word.lower() for word in words) and any(word != word.upper() for word in words)
+
+
+def _without_spaces(tokens: Tokens, text: str) -> Tokens:
+    """The tokens without the spaces at their starts, such as SentencePiece's, which belong to no word."""
+    is_space = np.fromiter((*(character.isspace() for character in text), False), dtype=bool)
+    starts = tokens.starts.copy()
+    while (leading := is_space[starts] & (starts < tokens.ends)).any():
+        starts += leading
+    return Tokens(tokens.ids, starts, tokens.ends)
+
+
+def _encoding() -> AbstractContextManager[None]:
+    """Convert the library's errors about an inconsistent vocabulary to DataErrors."""
+    return wrap_read_errors("a text", " with this vocabulary", DataError)
+
+
+def _encodable(texts: Sequence[str]) -> list[str]:
+    return [text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text) for text in texts]
+
+
+# A fork does not copy the library's threads, and a forked worker must not wait for them. Setting the variable
+# also silences the library's warning. A user's own setting is kept.
+if "TOKENIZERS_PARALLELISM" not in os.environ and hasattr(os, "register_at_fork"):
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    os.register_at_fork(after_in_child=lambda: os.environ.update(TOKENIZERS_PARALLELISM="false"))

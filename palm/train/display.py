@@ -1,0 +1,357 @@
+"""What a person sees of a run: log lines and progress."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palm.core.logging import Progress, logger, shows_colour
+from palm.reader.inspection import readable_rows
+from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Logged, Started
+from palm.train.loop import Step, Training, fetched
+from palm.train.task import TaskState
+
+DECAY = 0.98
+"""Decay of the running mean of a task's losses; the last 50 steps have about two thirds of the weight."""
+
+
+class Meter:
+    """A callback that returns the values of every `every`-th step as events.
+
+    Running means are sums on the device. From a GPU, the values of a step are read with the next event or
+    when the run is settled, so no step waits for them.
+
+    Args:
+        training: the run; its checkpoints contain the running means.
+        every: interval in global steps; 0 or less: never.
+        seconds: returns the time since the run began, including earlier parts of a resumed run.
+    """
+
+    def __init__(self, training: Training, every: int, seconds: Callable[[], float]) -> None:
+        self.training = training
+        self.every = every
+        self.seconds = seconds
+        self._sums: dict[str, tuple[Tensor, float]] = {}
+        self._last = self._first = (seconds(), training.step, training.rows, training.tokens)
+        self._pending: Callable[[], list[Logged]] | None = None
+        training.attach("meter", self)
+
+    def __call__(self, event: Event) -> list[Logged]:
+        lines = [] if isinstance(event, Logged) else self.due()
+        if not isinstance(event, Step):
+            return lines
+        for part in event.parts:
+            total, weight = self._sums.get(part.task.name, (part.loss.new_zeros(()), 0.0))
+            total = torch.add(part.loss, total.to(part.loss.device), alpha=DECAY)
+            self._sums[part.task.name] = total, weight * DECAY + 1
+        if self.every > 0 and event.number % self.every == 0:
+            self._pending = self._logged(event)
+        return lines if event.grad_norm.is_cuda else self.due()
+
+    def due(self) -> list[Logged]:
+        """Return the events of a logged step that have not been returned yet."""
+        read = self._pending
+        self._pending = None
+        return [] if read is None else read()
+
+    def _logged(self, step: Step) -> Callable[[], list[Logged]]:
+        """Start fetching the values of a step; return a function that returns an event per drawn task."""
+        sums = [self._sums[part.task.name] for part in step.parts]
+        means = [total / weight for total, weight in sums]
+        losses = [part.loss for part in step.parts]
+        # One transfer for all values of a step, because every read waits for a GPU.
+        skips = step.grad_norm.new_zeros(()) if self.training.skips is None else self.training.skips
+        values = fetched({"values": torch.stack([skips, step.grad_norm, *losses, *means])})
+        now = self.seconds()
+        training = self.training
+        since, number, rows, tokens = self._last
+        self._last = (now, training.step, training.rows, training.tokens)
+        pace = max(now - since, 1e-9)
+        # The average over this process's whole run, since evaluation and saving will also take their time.
+        per_step = (now - self._first[0]) / (training.step - self._first[1])
+        memory = memory_bytes(training.device)
+        unread = [
+            Logged(
+                step.number,
+                task.name,
+                task_step=task.step,
+                step_of_epoch=(task.step - 1) % task.steps_per_epoch + 1,
+                steps_per_epoch=task.steps_per_epoch,
+                epoch=task.epoch,
+                learning_rate=step.learning_rate,
+                rows=training.rows,
+                tokens=training.tokens,
+                seconds=round(now, 3),
+                remaining=max(training.total_steps - training.step, 0) * per_step,
+                steps_per_second=(training.step - number) / pace,
+                rows_per_second=(training.rows - rows) / pace,
+                tokens_per_second=(training.tokens - tokens) / pace,
+                memory_bytes=memory,
+            )
+            for task in (part.task for part in step.parts)
+        ]
+
+        def read() -> list[Logged]:
+            skipped, norm, *numbers = values()["values"].tolist()
+            if skipped:
+                training.settle()  # raises the error that names the first skipped step
+            found = zip(unread, numbers[: len(unread)], numbers[len(unread) :], strict=True)
+            return [replace(line, loss=loss, mean_loss=mean, grad_norm=norm) for line, loss, mean in found]
+
+        return read
+
+    def means(self) -> dict[str, float]:
+        """Return the running mean loss of every task that had a step."""
+        return {name: total.item() / weight for name, (total, weight) in self._sums.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the running means, JSON-ready."""
+        return {name: [total.item(), weight] for name, (total, weight) in self._sums.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the running means that `state_dict` returned."""
+        # The round trip from float32 to double and back is exact, so the means continue bit for bit.
+        self._sums = {name: (torch.tensor(total), weight) for name, (total, weight) in state.items()}
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """Return the peak memory of tensors on a GPU, or of the process on a CPU; None if unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    status = Path("/proc/self/status")
+    if status.is_file():
+        # Not `ru_maxrss`, which includes the peak of the parent process.
+        line = next(line for line in status.read_text("utf-8").splitlines() if line.startswith("VmHWM"))
+        return 1024 * int(line.split()[1])
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)  # macOS counts bytes, Linux KiB
+
+
+FIRST_ROWS = 3
+"""Number of rows of every task's first batch that are logged."""
+
+
+Heading = Callable[[Logged], str]
+"""Makes the beginning of a step's line, which differs between PaddlePALM 2.x and 0.2.1."""
+
+
+def palm_heading(logged: Logged) -> str:
+    """Return the heading of PaddlePALM 0.2.1."""
+    return f"Global step: {logged.step}. Task: {logged.task}, "
+
+
+class StepLog:
+    """A callback that logs steps in PALM's format, followed by mean loss, learning rate and times."""
+
+    def __init__(self, heading: Heading = palm_heading) -> None:
+        self.heading = heading
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Logged):
+            logger.info(
+                "%sstep %d/%d (epoch %d), loss: %.3f, speed: %.2f steps/s, mean loss: %.3f, "
+                "learning rate: %.2e, elapsed: %s, remaining: %s",
+                self.heading(event),
+                event.step_of_epoch,
+                event.steps_per_epoch,
+                event.epoch,
+                event.loss,
+                event.steps_per_second,
+                event.mean_loss,
+                event.learning_rate,
+                clock(event.seconds),
+                clock(event.remaining),
+            )
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as `0:01:15`, rounded."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+class RunLog:
+    """A callback that logs actual and planned steps, after epochs of the main task and at the end.
+
+    The main task is the first target.
+    """
+
+    def __init__(self, with_epochs: bool = True) -> None:
+        self.with_epochs = with_epochs
+        self.tasks: Sequence[TaskState] = ()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.tasks = event.training.tasks
+            warn_of_short_epochs(self.tasks)
+        elif isinstance(event, Step) and self.with_epochs:
+            main = next(task for task in self.tasks if task.is_target)
+            if event.part_of(main) is not None and main.step % main.steps_per_epoch == 0:
+                counts = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in self.tasks)
+                logger.info("%s: end of epoch %d; steps so far / planned: %s", main.name, main.epoch, counts)
+        elif isinstance(event, Completed):
+            made = max(sum(task.step for task in self.tasks), 1)
+            planned = max(sum(task.expected_steps for task in self.tasks), 1)
+            for task in self.tasks:
+                logger.info(
+                    "%s: %d steps, %d planned (%.1f %% of all, %.1f %% planned)",
+                    task.name,
+                    task.step,
+                    task.expected_steps,
+                    100 * task.step / made,
+                    100 * task.expected_steps / planned,
+                )
+                rows, trained = task.rows_after(task.step)
+                if last := trained % rows:
+                    logger.info(
+                        "%s: %d of its %d rows were not trained on in the last pass over them, number %d",
+                        task.name,
+                        rows - last,
+                        rows,
+                        trained // rows + 1,
+                    )
+
+
+SHORT_EPOCH = 0.9
+"""Fraction of a task's rows below which an epoch is considered short."""
+
+
+def warn_of_short_epochs(tasks: Sequence[TaskState]) -> None:
+    """Warn of targets whose epochs, in whole steps, are much shorter than a pass over their rows."""
+    for task in tasks:
+        rows, counted = task.rows_after(task.steps_per_epoch)
+        if task.is_target and counted < SHORT_EPOCH * rows:
+            logger.warning(
+                "%s: an epoch counts whole steps, %d of %d rows; to cover more, use a smaller batch or a "
+                "larger num_epochs (its %d steps are %.1f passes over the rows)",
+                task.name,
+                counted,
+                rows,
+                task.expected_steps,
+                task.rows_after(task.expected_steps)[1] / rows,
+            )
+
+
+def log_first_rows(event: Event) -> None:
+    """Log some rows of every task's first batch as the model sees them, with their targets."""
+    for part in event.parts if isinstance(event, Step) else ():
+        # The task's first step is already counted here; a resumed run is past it.
+        if part.task.step == 1:
+            rows = readable_rows(part.task.reader, part.batches[0], FIRST_ROWS)
+            for number, row in enumerate(rows, start=1):
+                logger.info("%s: row %d: %s", part.task.name, number, row)
+
+
+OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+
+
+def progress_callbacks(progress: Progress, heading: Heading = palm_heading) -> list[Callback]:
+    """Return the callbacks that display a run's progress."""
+    if progress == "auto":
+        shown = logger.isEnabledFor(20)  # INFO
+        can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
+        progress = ("bar" if can_move else "lines") if shown else "none"
+    if progress == "none":
+        return []
+    return [ProgressBars() if progress == "bar" else StepLog(heading), log_first_rows]
+
+
+class ProgressBars:
+    """A callback that shows all steps with the remaining time, and each task's steps, mean loss and scores.
+
+    The bar moves with every step; the values beside it change with logged steps and evaluations.
+    """
+
+    def __init__(self) -> None:
+        self._bars: dict[str, Any] = {}
+        self._losses: dict[str, str] = {}
+        self._scores: dict[str, str] = {}
+        self._best: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._open(event)
+        elif isinstance(event, Step):
+            # A finished target is still drawn until the last one is finished, and scores may change the plan.
+            for part in event.parts:
+                own = self._bars[part.task.name]
+                own.bar_format = _task_format(part.task)
+                own.update()
+            overall = self._bars[""]
+            overall.total = max(overall.total, event.number)
+            overall.update()
+        elif isinstance(event, Logged):
+            self._losses[event.task] = f"loss {event.mean_loss:.3f}"
+            self._show(event.task)
+            overall = self._bars[""]
+            counts = 2 * len(str(overall.total)) + len("100% |..........| / [0:00:00<0:00:00, ]")
+            overall.set_postfix_str(_rates(event, counts), refresh=False)
+        elif isinstance(event, Evaluated):
+            for task in event.scores:
+                name, value = next(iter(event.scores[task].items()))
+                shown = f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+                if task in event.best:
+                    self._best[task] = shown
+                self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
+                self._show(task)
+        elif isinstance(event, Ended):
+            for bar in self._bars.values():
+                bar.close()
+
+    def _open(self, event: Started) -> None:
+        from tqdm.auto import tqdm  # slow, because it detects the kind of notebook
+
+        training = event.training
+        width = max(len(task.name) for task in training.tasks)
+        common: dict[str, Any] = {"file": sys.stderr, "dynamic_ncols": True}
+        self._bars[""] = tqdm(
+            total=training.total_steps,
+            initial=training.step,
+            bar_format=OVERALL_FORMAT,
+            colour="green" if shows_colour(sys.stderr) else None,
+            position=0,
+            **common,
+        )
+        for place, task in enumerate(training.tasks, start=1):
+            self._bars[task.name] = tqdm(
+                desc=f"  {task.name:<{width}}",
+                initial=task.step,
+                bar_format=_task_format(task),
+                position=place,
+                **common,
+            )
+
+    def _show(self, task: str) -> None:
+        found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
+        self._bars[task].set_postfix_str(", ".join(found), refresh=False)
+
+
+def _task_format(task: Any) -> str:
+    """Return tqdm's format of a task, which may have more steps than planned."""
+    return f"{{desc}} {{n_fmt}}/{task.expected_steps}{{postfix}}"
+
+
+def _rates(logged: Logged, taken: int) -> str:
+    """Return the rates of the whole run, as many as fit next to `taken` columns."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (AttributeError, OSError, ValueError):
+        columns = 1000  # notebooks and terminals of unknown size wrap long lines
+    rates = [f"lr {logged.learning_rate:.1e}", f"{logged.rows_per_second:.0f} examples/s"]
+    rates.append(f"{logged.tokens_per_second:.0f} tokens/s")
+    if logged.memory_bytes is not None:
+        rates.append(f"{logged.memory_bytes / 2**30:.1f} GiB")
+    while rates and len(", ".join(rates)) > columns - taken:
+        rates.pop()
+    return ", ".join(rates)
