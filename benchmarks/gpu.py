@@ -47,8 +47,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from palm.backbone.attention import attend
 from palm.backbone.packing import Packing, Scope, Sequences
-from palm.core.device import fixed_order
-from palm.core.precision import tf32
+from palm.core.device import fixed_order, tf32
 from palm.train.checkpoint import optimizer_tensors, restore_optimizer
 
 SIZES = {"tiny": (320, 160), "base": (32768, 10240), "large": (16384, 5120)}

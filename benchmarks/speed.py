@@ -35,7 +35,7 @@ from arguments import new_parser
 from speed_cases import DATA, SHAPES, Case, Shape
 from speed_runs import HuggingFace, Palm, free, gemm_rate, peak_memory
 
-from palm.core.precision import choice
+from palm.core.device import choice
 
 Runner = Callable[[Case, Shape, torch.device], Any]
 
@@ -210,9 +210,9 @@ def machine() -> str:
         flags = " ".join(has) or flags
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
     limited = f", limited to {limit} by ONEDNN_MAX_CPU_ISA" if limit else ""
-    chosen = choice("auto", torch.device("cpu"))
+    precision, reason = choice("auto", torch.device("cpu"))
     lines.append(f"{name}, {cores} cores, {flags}{limited}")
-    return "; ".join([*lines, f"precision auto is {chosen.precision}: {chosen.reason}"])
+    return "; ".join([*lines, f"precision auto is {precision}: {reason}"])
 
 
 def read_arguments() -> argparse.Namespace:

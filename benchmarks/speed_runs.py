@@ -19,8 +19,8 @@ from palm.backbone import BERT
 from palm.compat.assembly import described
 from palm.config.run import ComponentConfig
 from palm.config.settings import RunSettings
+from palm.core.device import Precision
 from palm.core.layers import WeightCache
-from palm.core.precision import Precision
 from palm.core.tensor_specs import Tensors
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW, ParameterGroups

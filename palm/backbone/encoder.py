@@ -17,9 +17,9 @@ from palm.backbone.base import SENTENCE, Pooling, Shape, Table, TokenEncoder, po
 from palm.backbone.dropout import Dropout
 from palm.backbone.packing import Packing
 from palm.core.component import raise_any, type_problems
+from palm.core.device import compute_dtype
 from palm.core.errors import ConfigError, WiringError, about
 from palm.core.layers import ACTIVATIONS, init_weights, layer_norm, linear
-from palm.core.precision import compute_dtype
 from palm.core.tensor_specs import Tensors
 
 

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
 from palm.core.component import count_problems, did_you_mean, positive_problems, raise_any, type_problems
+from palm.core.device import compute_dtype
 from palm.core.errors import about
 from palm.core.layers import SharedLinear
-from palm.core.precision import compute_dtype
 
 M = TypeVar("M", bound=nn.Module)
 

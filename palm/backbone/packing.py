@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from palm.core.device import compute_dtype
 from palm.core.errors import WiringError
-from palm.core.precision import compute_dtype
 from palm.core.tensor_specs import Specs, Tensors, TensorSpec, mismatches
 
 

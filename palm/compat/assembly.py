@@ -17,10 +17,9 @@ from palm.compat.reader.loading import loading
 from palm.config.run import ComponentConfig, RunConfig, TaskConfig, config_of
 from palm.config.settings import RunSettings
 from palm.core.component import count_problems, described_class, raise_any, type_problems
-from palm.core.device import device_of
+from palm.core.device import checked, device_of
 from palm.core.errors import ConfigError, PalmError
 from palm.core.logging import show_on_console
-from palm.core.precision import checked
 from palm.core.tensor_specs import Tensors
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import MIXINGS, Mixing, MixRatio

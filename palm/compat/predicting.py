@@ -14,9 +14,9 @@ import torch
 
 from palm.backbone import Backbone
 from palm.compat.reader.loading import loading
+from palm.core.device import resolved
 from palm.core.layers import generator
 from palm.core.logging import logger
-from palm.core.precision import resolved
 from palm.core.tensor_specs import Tensors
 from palm.paradigm import Head
 from palm.predict.inference import InferenceModel

@@ -19,11 +19,10 @@ from palm.controller.resolve import HELP, NO_SETTINGS, ineffective_settings, res
 from palm.controller.rows import choose_rows
 from palm.controller.stages import stages_of, steps_of, train_stages
 from palm.core.component import path_problems, raise_any, type_problems
-from palm.core.device import device_of
+from palm.core.device import device_of, tf32
 from palm.core.errors import ConfigError, ExitCode, PalmError, StorageError
 from palm.core.io import check_not_read, is_sealed, read_object, wrap_read_errors
 from palm.core.logging import logger, set_verbosity, show_on_console, shown_score
-from palm.core.precision import tf32
 from palm.paradigm import HEADS
 from palm.parallel.group import join, record_failure
 from palm.parallel.launch import launch

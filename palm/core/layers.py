@@ -18,8 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from palm.core.component import unknown
+from palm.core.device import compute_dtype
 from palm.core.errors import about
-from palm.core.precision import compute_dtype
 
 
 def generator(seed: int, purpose: str, *position: int | str) -> np.random.Generator:

@@ -17,10 +17,10 @@ from tqdm import tqdm
 
 from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import path_problems, raise_any, type_problems
+from palm.core.device import resolved
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.io import check_not_read, locked, wrap_write_errors
 from palm.core.logging import logger, printable
-from palm.core.precision import resolved
 from palm.core.saved import tensor_digests
 from palm.core.tensor_specs import Tensors
 from palm.metrics import metric_problems

@@ -15,10 +15,9 @@ from palm.config.config import located
 from palm.config.run import ComponentConfig, RunConfig, TaskConfig
 from palm.config.settings import RunSettings
 from palm.core.component import Registry, raise_any
-from palm.core.device import keep_freed_memory
+from palm.core.device import choice, keep_freed_memory
 from palm.core.errors import ConfigError, PalmError, Problem
 from palm.core.logging import logger
-from palm.core.precision import choice
 from palm.core.process import waiting
 from palm.lr_sched import schedule_of_run
 from palm.mixing import MIXINGS
@@ -265,9 +264,8 @@ def _prepare(model: MultiTaskModel, settings: RunSettings, device: torch.device)
     if device.type == "cpu":
         keep_freed_memory()
         logger.info("CPU threads: %d; while they wait: %s.", torch.get_num_threads(), waiting())
-    chosen = choice(settings.precision, device)
-    model.precision = chosen.precision
-    logger.info("Computing in %s on %s (%s).", chosen.precision, device.type, chosen.reason)
+    model.precision, reason = choice(settings.precision, device)
+    logger.info("Computing in %s on %s (%s).", model.precision, device.type, reason)
     if settings.activation_checkpointing:
         model.backbone.checkpoint_activations()
 

@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from palm.backbone.base import Backbone
 from palm.backbone.low_rank import FROM, LowRank, new_adapters
 from palm.backbone.packing import joined_layout
+from palm.core.device import Precision, computing
 from palm.core.errors import ConfigError, Problem, StorageError, WiringError
 from palm.core.layers import generator
-from palm.core.precision import Precision, computing
 from palm.core.saved import tensor_digests
 from palm.core.tensor_specs import Tensors, as_declared
 from palm.paradigm.base import Head

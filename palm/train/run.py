@@ -13,10 +13,9 @@ from typing import Any
 from palm.config import yaml_text
 from palm.config.run import RunConfig
 from palm.core.cache import explain_limits
-from palm.core.device import fixed_order
+from palm.core.device import fixed_order, tf32
 from palm.core.io import make_folder, write_text
 from palm.core.logging import Progress, aligned, collected_warnings, logger
-from palm.core.precision import tf32
 from palm.core.process import Stopped, StopRequest, is_notebook, stop_request
 from palm.parallel.group import (
     barrier,

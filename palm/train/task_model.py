@@ -14,10 +14,10 @@ import torch
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.component import path_problems, raise_any
+from palm.core.device import checked, resolved
 from palm.core.errors import PalmError
 from palm.core.io import new_directory, write_json, write_text
 from palm.core.layers import WeightCache, generator
-from palm.core.precision import checked, resolved
 from palm.core.saved import describe, save_tensors
 from palm.core.tensor_specs import Tensors
 from palm.core.version import __version__

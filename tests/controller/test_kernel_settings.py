@@ -9,7 +9,7 @@ import torch
 
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.precision import tf32
+from palm.core.device import tf32
 from palm.train.checkpoint import compared
 
 MATMUL = torch.backends.cuda.matmul

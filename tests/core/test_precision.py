@@ -14,8 +14,8 @@ import palm.compat as palm
 from helpers import tiny
 from helpers.components import small, tensors
 from palm.controller.controller import Controller
+from palm.core.device import choice_of_cpu, computing, resolved
 from palm.core.errors import ConfigError, StorageError
-from palm.core.precision import choice_of_cpu, computing, resolved
 from palm.core.tensor_specs import TensorSpec
 from palm.paradigm import HEADS
 from palm.train.loop import Training
@@ -101,7 +101,7 @@ def test_a_checkpoint_of_another_precision_is_refused(folder: Path) -> None:
     ],
 )
 def test_auto_follows_from_the_cpu(capabilities: dict[str, Any], expected: str) -> None:
-    assert choice_of_cpu(capabilities).precision == expected
+    assert choice_of_cpu(capabilities)[0] == expected
 
 
 def test_a_run_computes_in_the_precision_of_its_device(folder: Path) -> None:
