@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from palm.config.conversion import DataPath, ModelPath
-from palm.core import precision as precision
 from palm.core.component import count_problems, positive_problems, raise_any
-from palm.core.device import DeviceName
+from palm.core.device import DeviceName, Setting
 from palm.core.errors import Problem, about
 from palm.core.logging import Progress
 
@@ -164,7 +163,7 @@ class RunSettings:
     num_devices: int | Literal["auto"] = field(default="auto", metadata=OF_WHOLE_RUN)
     parallel: Parallel = field(default="ddp", metadata=OF_WHOLE_RUN)
     process_group_timeout: float = field(default=DEFAULT_TIMEOUT, metadata=OF_WHOLE_RUN)
-    precision: precision.Setting = "auto"
+    precision: Setting = "auto"
     tf32: bool | None = None
     deterministic: bool = False
     activation_checkpointing: bool = False
