@@ -353,7 +353,7 @@ def as_on_a_gpu() -> Iterator[None]:
 
     with (
         patch("palm.backbone.attention.attend", one_kernel),
-        patch("palm.backbone.dropout.dropout", F.dropout),
+        patch("palm.backbone.cpu_kernels.dropout", F.dropout),
     ):
         yield
 

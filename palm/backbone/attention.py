@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from palm.backbone.cpu_attention import MAX_GROUPED, attend_by_groups, product
+from palm.backbone.cpu_kernels import MAX_GROUPED, attend_by_groups, product
 from palm.backbone.packing import Packing, Padded, Scope
 from palm.core.layers import cached_product, linear
 

@@ -1,10 +1,11 @@
-"""The encoder: embeddings, Transformer layers and dropout (Devlin et al. 2019, section 3)."""
+"""The encoders of the BERT family: embeddings, layers and dropout (Devlin et al. 2019, section 3)."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, TypeVar
 
@@ -13,29 +14,63 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palm.backbone.attention import SelfAttention
-from palm.backbone.base import SENTENCE, Pooling, Shape, Table, TokenEncoder, pooled
-from palm.backbone.dropout import Dropout
+from palm.backbone.base import BACKBONES, SENTENCE, Pooling, TokenEncoder, pooled
+from palm.backbone.cpu_kernels import Dropout
 from palm.backbone.packing import Packing
-from palm.core.component import raise_any, type_problems
+from palm.core.component import (
+    count_problems,
+    dropout_problems,
+    number_problems,
+    positive_problems,
+    raise_any,
+    type_problems,
+)
 from palm.core.device import compute_dtype
 from palm.core.errors import ConfigError, WiringError, about
-from palm.core.layers import ACTIVATIONS, init_weights, layer_norm, linear
+from palm.core.layers import ACTIVATIONS, activation_problems, init_weights, layer_norm, linear
 from palm.core.tensor_specs import Tensors
 
 
-class Embeddings(nn.Module):
-    """Sum of the embeddings of a token's word, position, segment (and task), projected to `hidden_size`."""
+@dataclass(frozen=True)
+class Table:
+    """One embedding table.
 
-    def __init__(self, shape: Shape) -> None:
+    Args:
+        name: name of the table; its parameter is `embeddings.<name>.weight`.
+        ids: the input with its row numbers; None if every token has row 0.
+        setting: the constructor's parameter for `rows`.
+        rows: number of rows.
+        unused: number of unused first rows; id 0 is the row after them.
+    """
+
+    name: str
+    ids: str | None
+    setting: str
+    rows: int
+    unused: int = 0
+
+
+class Embeddings(nn.Module):
+    """Sum of the embeddings of a token's word, position, segment (and task), projected to `hidden_size`.
+
+    Args:
+        tables: the tables; the first one is that of the words.
+        width: width of the tables.
+        hidden_size: width of the result.
+        dropout_prob: probability of zeroing a feature while training.
+        eps: added to the variance in the layer norm.
+    """
+
+    def __init__(
+        self, tables: Sequence[Table], width: int, hidden_size: int, dropout_prob: float, eps: float
+    ) -> None:
         super().__init__()
-        self.tables = shape.tables
-        width = shape.embedding_width
-        for table in shape.tables:
+        self.tables = tables
+        for table in tables:
             self.add_module(table.name, nn.Embedding(table.rows, width))
-        self.norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
-        self.dropout = Dropout(shape.hidden_dropout_prob)
-        same = width == shape.hidden_size
-        self.projection = nn.Identity() if same else nn.Linear(width, shape.hidden_size)
+        self.norm = nn.LayerNorm(width, eps=eps)
+        self.dropout = Dropout(dropout_prob)
+        self.projection = nn.Identity() if width == hidden_size else nn.Linear(width, hidden_size)
 
     @property
     def word_table(self) -> nn.Parameter:
@@ -115,14 +150,15 @@ class Layer(nn.Module):
 
     casts_its_parameters: ClassVar[bool] = True
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(
+        self, attention: SelfAttention, ffn: FeedForward, width: int, dropout_prob: float, eps: float
+    ) -> None:
         super().__init__()
-        width = shape.hidden_size
-        self.attention = SelfAttention(width, shape.num_attention_heads, shape.attention_probs_dropout_prob)
-        self.attention_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
-        self.ffn = FeedForward(width, shape.inner_width, shape.hidden_act)
-        self.ffn_norm = nn.LayerNorm(width, eps=shape.layer_norm_eps)
-        self.dropout = Dropout(shape.hidden_dropout_prob)
+        self.attention = attention
+        self.attention_norm = nn.LayerNorm(width, eps=eps)
+        self.ffn = ffn
+        self.ffn_norm = nn.LayerNorm(width, eps=eps)
+        self.dropout = Dropout(dropout_prob)
 
     def forward(self, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
         """[tokens, width] to [tokens, width], or to [batch, width] if `first_only`."""
@@ -130,6 +166,26 @@ class Layer(nn.Module):
         attended = self.dropout(self.attention(tokens, packing, first_only))
         residual = layer_norm(residual + attended, self.attention_norm)
         return layer_norm(residual + self.dropout(self.ffn(residual)), self.ffn_norm)
+
+
+def _size_problems(
+    hidden_size: int, num_heads: int, num_positions: int, pad_token_id: int | None, **sizes: int | None
+) -> list[str]:
+    problems = count_problems(
+        hidden_size=hidden_size,
+        num_attention_heads=num_heads,
+        max_position_embeddings=num_positions,
+        **{name: size for name, size in sizes.items() if size is not None},
+    )
+    if not problems and hidden_size % num_heads:
+        line = f": {num_heads} heads cannot share hidden_size {hidden_size}, which must be a multiple of them"
+        problems = [about("num_attention_heads", line)]
+    if not problems and pad_token_id is not None:
+        expected = f"0 or more, and below max_position_embeddings - 1, which is {num_positions - 1}"
+        problems = number_problems(
+            expected, lambda pad: 0 <= pad < num_positions - 1, pad_token_id=pad_token_id
+        )
+    return problems
 
 
 E = TypeVar("E", bound="Encoder")
@@ -168,19 +224,68 @@ class Encoder(TokenEncoder):
     max_tokens: int
     is_packed = True
 
-    def __init__(self, shape: Shape, pooling: Pooling, pooler_act: str = "tanh") -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        hidden_act: str,
+        hidden_dropout_prob: float,
+        attention_probs_dropout_prob: float,
+        initializer_range: float,
+        intermediate_size: int | None,
+        layer_norm_eps: float,
+        pooling: Pooling,
+        *,
+        other_tables: Sequence[Table] = (),
+        embedding_size: int | None = None,
+        pad_token_id: int | None = None,
+        pooler_act: str = "tanh",
+    ) -> None:
         super().__init__(pooling)
-        width = shape.hidden_size
-        self.inner_width = shape.inner_width
-        self.max_tokens = shape.max_position_embeddings - shape.unused_positions
+        problems = _size_problems(
+            hidden_size,
+            num_attention_heads,
+            max_position_embeddings,
+            pad_token_id,
+            num_hidden_layers=num_hidden_layers,
+            vocab_size=vocab_size,
+            intermediate_size=intermediate_size,
+            embedding_size=embedding_size,
+            **{table.setting: table.rows for table in other_tables},
+        )
+        problems += dropout_problems(
+            hidden_dropout_prob=hidden_dropout_prob, attention_probs_dropout_prob=attention_probs_dropout_prob
+        )
+        problems += positive_problems(initializer_range=initializer_range, layer_norm_eps=layer_norm_eps)
+        raise_any([*problems, *activation_problems(hidden_act)])
+        unused = 0 if pad_token_id is None else pad_token_id + 1
+        positions = Table(
+            "position", "position_ids", "max_position_embeddings", max_position_embeddings, unused
+        )
+        tables = (Table("word", "token_ids", "vocab_size", vocab_size), positions, *other_tables)
+        self.inner_width = 4 * hidden_size if intermediate_size is None else intermediate_size
+        width = hidden_size if embedding_size is None else embedding_size
+        self.max_tokens = max_position_embeddings - unused
         # The order of the modules determines the weights of a seed.
-        self.embeddings = Embeddings(shape)
-        self.declare([table.ids for table in shape.tables if table.ids is not None], width)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
-        self.pooler = nn.Linear(width, width) if self.pooling == "cls" else None
+        self.embeddings = Embeddings(tables, width, hidden_size, hidden_dropout_prob, layer_norm_eps)
+        self.declare([table.ids for table in tables if table.ids is not None], hidden_size)
+        self.layers = nn.ModuleList(
+            Layer(
+                SelfAttention(hidden_size, num_attention_heads, attention_probs_dropout_prob),
+                FeedForward(hidden_size, self.inner_width, hidden_act),
+                hidden_size,
+                hidden_dropout_prob,
+                layer_norm_eps,
+            )
+            for _ in range(num_hidden_layers)
+        )
+        self.pooler = nn.Linear(hidden_size, hidden_size) if self.pooling == "cls" else None
         self.pooler_activation = ACTIVATIONS[pooler_act]
         self._checkpoints_activations = False
-        init_weights(self, shape.initializer_range)
+        init_weights(self, initializer_range)
 
     def set_pooling(self, pooling: str) -> None:
         super().set_pooling(pooling)
@@ -297,3 +402,253 @@ class Encoder(TokenEncoder):
         else:
             output = layer(tokens, packing, first_only)
         return output
+
+
+@BACKBONES.register("bert")
+class BERT(Encoder):
+    """The encoder of Devlin et al., 2018 (arXiv:1810.04805).
+
+    Args:
+        type_vocab_size: number of segments.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        type_vocab_size: int = 2,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
+    ) -> None:
+        segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size,
+            layer_norm_eps,
+            pooling,
+            other_tables=(segments,),
+        )
+
+
+@BACKBONES.register("distilbert")
+class DistilBERT(Encoder):
+    """The encoder of Sanh et al., 2019 (arXiv:1910.01108).
+
+    Published weights have no pooler. It is replaced by the linear layer and ReLU of Hugging Face's DistilBERT
+    classifier.
+    """
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        "dim": "hidden_size",
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+        "hidden_dim": "intermediate_size",
+        "activation": "hidden_act",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+    }
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
+    ) -> None:
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size,
+            layer_norm_eps,
+            pooling,
+            pooler_act="relu",
+        )
+
+
+@BACKBONES.register("electra")
+class ELECTRA(Encoder):
+    """The encoder of Clark et al., 2020 (arXiv:2003.10555), discriminator or generator.
+
+    Published weights have no pooler. It is replaced by the linear layer and GELU of Google's and Hugging
+    Face's ELECTRA classifiers.
+
+    Args:
+        type_vocab_size: number of segments.
+        embedding_size: width of the embedding tables, projected to `hidden_size` by a linear layer if
+            different; None for `hidden_size`.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        type_vocab_size: int = 2,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
+        embedding_size: int | None = None,
+    ) -> None:
+        segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size,
+            layer_norm_eps,
+            pooling,
+            other_tables=(segments,),
+            embedding_size=embedding_size,
+            pooler_act="gelu",
+        )
+
+
+@BACKBONES.register("ernie")
+class ERNIE(Encoder):
+    """The encoder of ERNIE 1.0 and 2.0 (Sun et al., 2019, arXiv:1904.09223 and arXiv:1907.12412).
+
+    Args:
+        sent_type_vocab_size: number of sentence types (segments).
+        task_type_vocab_size: number of task ids.
+        use_task_id: use task embeddings; ERNIE 1.0 has none. Without them, the backbone does not read
+            `task_ids`.
+    """
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        "type_vocab_size": "sent_type_vocab_size",
+        "use_task_emb": "use_task_id",
+    }
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        sent_type_vocab_size: int = 2,
+        task_type_vocab_size: int = 3,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-12,
+        pooling: Pooling = "cls",
+        use_task_id: bool = True,
+    ) -> None:
+        segments = Table("segment", "segment_ids", "sent_type_vocab_size", sent_type_vocab_size)
+        tasks = Table("task", "task_ids", "task_type_vocab_size", task_type_vocab_size)
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size,
+            layer_norm_eps,
+            pooling,
+            other_tables=(segments, tasks) if use_task_id else (segments,),
+        )
+
+
+@BACKBONES.register("roberta")
+class RoBERTa(Encoder):
+    """The encoder of Liu et al., 2019 (arXiv:1907.11692), and of XLM-R.
+
+    Every token belongs to segment 0. Position 0 has row `pad_token_id + 1` of the position table; the rows
+    before it are reserved for padding.
+
+    Args:
+        max_position_embeddings: rows of the position table; the maximum sequence length is
+            `pad_token_id + 1` less.
+        type_vocab_size: rows of the segment table; only the first is used.
+        pad_token_id: id of the padding token in the vocabulary, and its row in the position table.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_hidden_layers: int,
+        num_attention_heads: int,
+        vocab_size: int,
+        max_position_embeddings: int,
+        type_vocab_size: int = 1,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        initializer_range: float = 0.02,
+        *,
+        intermediate_size: int | None = None,
+        layer_norm_eps: float = 1e-5,
+        pooling: Pooling = "cls",
+        pad_token_id: int = 1,
+    ) -> None:
+        segment = Table("segment", None, "type_vocab_size", type_vocab_size)
+        super().__init__(
+            hidden_size,
+            num_hidden_layers,
+            num_attention_heads,
+            vocab_size,
+            max_position_embeddings,
+            hidden_act,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            initializer_range,
+            intermediate_size,
+            layer_norm_eps,
+            pooling,
+            other_tables=(segment,),
+            pad_token_id=pad_token_id,
+        )

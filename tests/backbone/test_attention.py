@@ -14,7 +14,7 @@ from palm.backbone.attention import (
     attend_padded,
     attend_without_gradients,
 )
-from palm.backbone.cpu_attention import attend_by_groups, layout_of
+from palm.backbone.cpu_kernels import attend_by_groups, layout_of
 from palm.backbone.packing import Packing
 
 WAYS: list[Callable[..., Tensor]] = [

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from palm.backbone.cpu_attention import attend_by_groups
-from palm.backbone.dropout import Dropout, draw_mask, dropout, successes
+from palm.backbone.cpu_kernels import Dropout, attend_by_groups, draw_mask, dropout, successes
 from palm.backbone.packing import Scope, Sequences
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from palm.backbone.cpu_attention import MULTIPLE
+from palm.backbone.cpu_kernels import MULTIPLE
 from palm.backbone.packing import Packing, Scope
 
 LENGTHS = (7, 1, 40, 2, 20, 3, 30, 33, 64, 64, 65, MULTIPLE, 2, 3)
