@@ -216,6 +216,7 @@ class Encoder(TokenEncoder):
 
     Attributes:
         inner_width: inner width of the feed-forward networks.
+        pooler_act: activation of the pooler.
 
     Raises:
         ConfigError: if settings are invalid; lists all of them.
@@ -223,6 +224,7 @@ class Encoder(TokenEncoder):
 
     max_tokens: int
     is_packed = True
+    pooler_act: ClassVar[str] = "tanh"
 
     def __init__(
         self,
@@ -242,7 +244,6 @@ class Encoder(TokenEncoder):
         other_tables: Sequence[Table] = (),
         embedding_size: int | None = None,
         pad_token_id: int | None = None,
-        pooler_act: str = "tanh",
     ) -> None:
         super().__init__(pooling)
         problems = _size_problems(
@@ -283,7 +284,7 @@ class Encoder(TokenEncoder):
             for _ in range(num_hidden_layers)
         )
         self.pooler = nn.Linear(hidden_size, hidden_size) if self.pooling == "cls" else None
-        self.pooler_activation = ACTIVATIONS[pooler_act]
+        self.pooler_activation = ACTIVATIONS[self.pooler_act]
         self._checkpoints_activations = False
         init_weights(self, initializer_range)
 
@@ -410,6 +411,8 @@ class BERT(Encoder):
 
     Args:
         type_vocab_size: number of segments.
+        embedding_size: width of the embedding tables, projected to `hidden_size` by a linear layer if
+            different, as in small ELECTRAs; None for `hidden_size`.
     """
 
     def __init__(
@@ -428,6 +431,7 @@ class BERT(Encoder):
         intermediate_size: int | None = None,
         layer_norm_eps: float = 1e-12,
         pooling: Pooling = "cls",
+        embedding_size: int | None = None,
     ) -> None:
         segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
         super().__init__(
@@ -444,6 +448,7 @@ class BERT(Encoder):
             layer_norm_eps,
             pooling,
             other_tables=(segments,),
+            embedding_size=embedding_size,
         )
 
 
@@ -455,6 +460,7 @@ class DistilBERT(Encoder):
     classifier.
     """
 
+    pooler_act = "relu"
     aliases: ClassVar[Mapping[str, str]] = {
         "dim": "hidden_size",
         "n_layers": "num_hidden_layers",
@@ -494,59 +500,18 @@ class DistilBERT(Encoder):
             intermediate_size,
             layer_norm_eps,
             pooling,
-            pooler_act="relu",
         )
 
 
 @BACKBONES.register("electra")
-class ELECTRA(Encoder):
-    """The encoder of Clark et al., 2020 (arXiv:2003.10555), discriminator or generator.
+class ELECTRA(BERT):
+    """The encoder of Clark et al., 2020 (arXiv:2003.10555), discriminator or generator, with BERT's settings.
 
     Published weights have no pooler. It is replaced by the linear layer and GELU of Google's and Hugging
     Face's ELECTRA classifiers.
-
-    Args:
-        type_vocab_size: number of segments.
-        embedding_size: width of the embedding tables, projected to `hidden_size` by a linear layer if
-            different; None for `hidden_size`.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_hidden_layers: int,
-        num_attention_heads: int,
-        vocab_size: int,
-        max_position_embeddings: int,
-        type_vocab_size: int = 2,
-        hidden_act: str = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        initializer_range: float = 0.02,
-        *,
-        intermediate_size: int | None = None,
-        layer_norm_eps: float = 1e-12,
-        pooling: Pooling = "cls",
-        embedding_size: int | None = None,
-    ) -> None:
-        segments = Table("segment", "segment_ids", "type_vocab_size", type_vocab_size)
-        super().__init__(
-            hidden_size,
-            num_hidden_layers,
-            num_attention_heads,
-            vocab_size,
-            max_position_embeddings,
-            hidden_act,
-            hidden_dropout_prob,
-            attention_probs_dropout_prob,
-            initializer_range,
-            intermediate_size,
-            layer_norm_eps,
-            pooling,
-            other_tables=(segments,),
-            embedding_size=embedding_size,
-            pooler_act="gelu",
-        )
+    pooler_act = "gelu"
 
 
 @BACKBONES.register("ernie")

@@ -84,6 +84,8 @@ def config_of(backbone: Backbone, model: str = "Model") -> dict[str, Any]:
     del settings["pooling"]
     if "embedding_size" in settings:
         settings["embedding_size"] = backbone.embeddings.word_table.shape[1]
+        if family.model_type == "bert" and settings.pop("embedding_size") != backbone.settings["hidden_size"]:
+            raise StorageError("transformers has no BERT with an embedding_size; ELECTRA has one")
     return {
         "architectures": [f"{family.classes}{model}"],
         "model_type": family.model_type,

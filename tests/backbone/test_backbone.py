@@ -278,6 +278,7 @@ def test_from_config_takes_what_it_knows_and_ignores_the_rest() -> None:
         "intermediate_size": None,
         "layer_norm_eps": 1e-12,
         "pooling": "cls",
+        "embedding_size": None,
     }
 
 
