@@ -100,8 +100,9 @@ class Backbone(Component, nn.Module):
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", Backbone)
 
 
-Pooling = Literal["cls", "mean", "max", "model"]
-"""The first token, the mean or the maximum of all tokens, or the pooling of the pretrained directory."""
+Pooling = Literal["cls", "first", "mean", "max", "model"]
+"""The first token through a pooler or as it is, the mean or the maximum of all tokens, or the pooling of the
+pretrained directory."""
 
 
 class TokenEncoder(Backbone):
@@ -169,7 +170,7 @@ class TokenEncoder(Backbone):
         """Compute at least the wanted features except the pair's; token features packed, [tokens, width]."""
 
     def set_pooling(self, pooling: str) -> None:
-        """Replace `pooling: model` by the pooling of a directory of weights: 'cls', 'mean' or 'max'."""
+        """Replace `pooling: model` by the pooling of a directory of weights."""
         self.settings["pooling"] = pooling
         self.pooling = pooling
 
@@ -180,12 +181,12 @@ def pooled(tokens: Tensor, packing: Packing, pooling: str) -> Tensor:
     Args:
         tokens: packed, [tokens, width].
         packing: layout of the tokens.
-        pooling: 'cls', 'mean' or 'max'.
+        pooling: 'cls' and 'first' (the same here), 'mean' or 'max'.
 
     Returns:
         [batch, width]; float32 for means.
     """
-    if pooling == "cls":
+    if pooling in ("cls", "first"):
         return tokens[packing.first]
     rows = packing.unpack(tokens)  # [batch, seq, width]
     mask = packing.mask[..., None]

@@ -211,8 +211,9 @@ class Encoder(TokenEncoder):
         intermediate_size: inner width of the feed-forward networks; None for 4 x `hidden_size`.
         layer_norm_eps: added to the variance in layer norms.
         pooling: pooling of tokens to a sentence embedding: `cls` is the first token through the pooler, as in
-            PALM; `mean` and `max` are over all tokens, without a pooler; `model` uses the pooling of the
-            pretrained directory (`1_Pooling/config.json`), or `cls` without one.
+            PALM; `first` is the first token itself, the `cls` of sentence-transformers; `mean` and `max` are
+            over all tokens, without a pooler; `model` uses the pooling of the pretrained directory, as does
+            `backbone: auto`, or `cls` if it has none.
 
     Attributes:
         inner_width: inner width of the feed-forward networks.
@@ -349,7 +350,7 @@ class Encoder(TokenEncoder):
 
     def _encode(self, tokens: Tensor, packing: Packing, wanted: Collection[str]) -> Tensors:
         """Compute `encoder_outputs`, or only the first tokens, and the sentence embedding if it is wanted."""
-        every_token = "encoder_outputs" in wanted or self.pooler is None
+        every_token = "encoder_outputs" in wanted or self.pooling in ("mean", "max")
         *lower, last = self.layers
         for layer in lower:
             tokens = self._run(layer, tokens, packing, False)

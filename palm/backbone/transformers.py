@@ -182,8 +182,8 @@ class Transformers(TokenEncoder):
     Args:
         encoder_config_path: the encoder's `config.json`.
         pooling: pooling of tokens to a sentence embedding: the first token (`cls`, through the family's
-            pooler or its classifier's layers, if any), or the mean or maximum of all tokens; `model` uses the
-            pooling of the pretrained directory, or `cls` without one.
+            pooler or its classifier's layers, if any), the first token itself (`first`), or the mean or
+            maximum of all tokens; `model` uses the pooling of the pretrained directory, or `cls` without one.
 
     Attributes:
         model: the library's module.

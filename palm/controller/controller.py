@@ -28,7 +28,13 @@ from palm.parallel.group import join, record_failure
 from palm.parallel.launch import launch
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import best_note, load_model
-from palm.pretrained import find_vocabulary, load_pretrain, pretrained_directory, vocabulary_differences
+from palm.pretrained import (
+    find_vocabulary,
+    load_pretrain,
+    pretrained_directory,
+    resolve_pooling,
+    vocabulary_differences,
+)
 from palm.pretrained.hub import settings_of_model
 from palm.reader import READERS, Predictions
 from palm.reader.tables.files import is_data, missing_reason
@@ -435,6 +441,8 @@ class Controller:
             start_from(parts.backbone, parts.tasks, settings.start_from, settings.reset or ())
         elif not resumes and settings.pretrain_path is not None and self._pretrained is None:
             self.load_pretrain()
+        elif settings.pretrain_path is not None and parts.backbone.settings.get("pooling") == "model":
+            resolve_pooling(parts.backbone, pretrained_directory(self._resolve(settings.pretrain_path)))
         # Weights may change from now on, so the next call builds all parts again.
         self._has_begun = True
         tasks, plan = open_data(self.chosen, parts, devices)

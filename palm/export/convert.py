@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from palm.core.component import path_problems, raise_any
@@ -27,7 +28,8 @@ def convert(source: str | Path, folder: str | Path, overwrite: bool = False) -> 
     folder = Path(folder)
     check_target(folder, overwrite, [source])
     directory = read_directory(pretrained_directory(source))
-    backbone = directory.build()
+    # Every parameter is written, also a pooler that the directory's pooling does not use.
+    backbone = replace(directory, settings={**directory.settings, "pooling": "cls"}).build()
     report = fill_backbone(backbone, directory.given, directory.path)
     state = backbone.state_dict()
     weights = {name: directory.given.weights.get(name, state[name]) for name in report.loaded}

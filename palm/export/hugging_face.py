@@ -23,7 +23,6 @@ from palm.core.io import (
     write_json,
     write_text,
 )
-from palm.core.layers import ACTIVATIONS
 from palm.core.logging import logger
 from palm.core.saved import save_tensors
 from palm.core.version import __version__
@@ -31,7 +30,7 @@ from palm.export.sources import load_tokenizer, parts_of, save_reader, saved_mod
 from palm.paradigm import HEADS, Embedding, SequenceLabel
 from palm.predict.inference import InferenceModel
 from palm.pretrained import from_ours
-from palm.pretrained.directory import POOLING_FILE, POOLING_MODES
+from palm.pretrained.directory import ACTIVATION_CLASSES, POOLING_FILE, POOLING_MODES
 from palm.pretrained.families import Family, config_of, family_of, write_hugging_face
 from palm.pretrained.library import ABOVE, save_library_model
 from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
@@ -84,9 +83,6 @@ def label_settings(model: InferenceModel) -> dict[str, Any]:
 
 MODULES = "sentence_transformers.models"
 
-MODULE_NAMES = {"tanh": "Tanh", "relu": "ReLU", "gelu": "GELU"}
-"""A pooler's activation -> its class in torch."""
-
 
 def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
     """Write everything except the tokenizer to a new directory.
@@ -101,7 +97,7 @@ def save_sentence_encoder(model: InferenceModel, part: Path) -> None:
         if backbone.pooling == "cls" and has_layers:
             raise PalmError(
                 f"{model.task} passes the first token through further layers, and sentence-transformers does "
-                "not; train with pooling: mean or max"
+                "not; train with pooling: first, mean or max"
             )
         left_out: tuple[str, ...] = ()
     else:
@@ -133,12 +129,11 @@ def _save_pooler(backbone: Encoder, folder: Path) -> None:
     pooler = backbone.pooler
     assert pooler is not None
     make_folder(folder)
-    activation = next(MODULE_NAMES[n] for n in MODULE_NAMES if ACTIVATIONS[n] is backbone.pooler_activation)
     config = {
         "in_features": pooler.in_features,
         "out_features": pooler.out_features,
         "bias": True,
-        "activation_function": f"torch.nn.modules.activation.{activation}",
+        "activation_function": f"torch.nn.modules.activation.{ACTIVATION_CLASSES[backbone.pooler_act]}",
     }
     write_json(folder / "config.json", config)
     weights = {f"linear.{name}": value.detach() for name, value in pooler.named_parameters()}
@@ -147,7 +142,8 @@ def _save_pooler(backbone: Encoder, folder: Path) -> None:
 
 def _save_pooling(backbone: TokenEncoder, part: Path) -> None:
     width = backbone.outputs_attr["sentence_embedding"].shape[-1]
-    modes = {name: backbone.pooling == mode for name, mode in POOLING_MODES.items()}
+    pooling = "first" if backbone.pooling == "cls" else backbone.pooling
+    modes = {name: pooling == mode for name, mode in POOLING_MODES.items()}
     make_folder(part / "1_Pooling")
     write_json(part / POOLING_FILE, {"word_embedding_dimension": width, **modes})
 
@@ -207,9 +203,9 @@ def _problem(name: str, model: InferenceModel, head: HeadLayout) -> str | None:
             "transformers has no CRF, and without it the labels would be different; export it to ONNX, "
             "which saves the CRF's weights beside the graph, or train with use_crf: False"
         )
-    if head.reads_pooler and encoder["pooling"] in ("mean", "max"):
+    if head.reads_pooler and encoder["pooling"] in ("first", "mean", "max"):
         return (
-            f"it uses {encoder['pooling']} pooling, but transformers uses the first token; export it to "
+            f"it uses {encoder['pooling']} pooling, but transformers uses the pooler; export it to "
             "ONNX, or train with pooling: cls"
         )
     is_compared = isinstance(model.backbone, Transformers)  # `library_model` checks the head

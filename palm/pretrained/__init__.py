@@ -8,7 +8,7 @@ from palm.pretrained.directory import (
     vocabulary_differences,
 )
 from palm.pretrained.hub import load_backbone, pretrained_directory
-from palm.pretrained.loading import Report, load_pretrain
+from palm.pretrained.loading import Report, load_pretrain, resolve_pooling
 from palm.pretrained.names import from_ours, to_ours
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "pretrained_directory",
     "read_directory",
     "read_weights",
+    "resolve_pooling",
     "to_ours",
     "vocabulary_differences",
 ]

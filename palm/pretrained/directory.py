@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -21,12 +21,12 @@ from palm.backbone.transformers import RUN, Transformers, unknown
 from palm.config import settings_of
 from palm.core.device import within_weights
 from palm.core.errors import ConfigError, StorageError, shortened
-from palm.core.io import read_bytes, read_json, read_object, resolve_inside, wrap_read_errors
+from palm.core.io import is_inside, read_bytes, read_json, read_object, resolve_inside, wrap_read_errors
 from palm.core.layers import skip_init
 from palm.core.saved import file_settings, headers_in, load_tensors
 from palm.pretrained.families import FAMILIES
 from palm.pretrained.names import Renamed, to_ours
-from palm.reader.tokenizer import ADDED, MAX_VOCABULARY, MERGES, SETTINGS, load_tokenizer
+from palm.reader.tokenizer import COMPANIONS, MAX_VOCABULARY, MERGES, SETTINGS, load_tokenizer
 
 CONFIG_FILES = (
     *("config.json", "bert_config.json", "ernie_config.json", "model_config.json"),
@@ -187,33 +187,16 @@ def _inferred_settings(given: Renamed, config: Mapping[str, Any]) -> dict[str, A
 
 Weights = dict[str, Tensor]
 
-Read = Callable[[Path, bool], Weights]
-"""Reader of one format: file, `headers` -> tensors, on the device "meta" if only headers are wanted."""
+WEIGHT_FILES = (
+    *("model.safetensors", "model.safetensors.index.json"),
+    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+    *("model_state.pdparams", "model_state.pdparams.index.json"),
+    *("__palmmodel__", "word_embedding", "__paddlepalm_word_embedding"),
+)
+"""Files of weights; the first one that exists in a folder, or in its `params`, is read."""
 
-_HERE = "palm.pretrained.directory"
-_PADDLE = "palm.compat.paddle_files"
-
-# A table of plugins: a reader is a dotted path, imported when a directory has such files. `palm.compat` is
-# above this package and reads the files of Paddle, so it cannot be imported here.
-WEIGHT_READERS = {
-    "model.safetensors": f"{_HERE}.read_safetensors",
-    "model.safetensors.index.json": f"{_HERE}.read_shards",
-    "pytorch_model.bin": f"{_HERE}.read_torch",
-    "pytorch_model.bin.index.json": f"{_HERE}.read_shards",
-    "model_state.pdparams": f"{_PADDLE}.read_pdparams",
-    "model_state.pdparams.index.json": f"{_HERE}.read_shards",
-    "__palmmodel__": f"{_PADDLE}.read_archive",
-    "word_embedding": f"{_PADDLE}.read_variables",
-    "__paddlepalm_word_embedding": f"{_PADDLE}.read_variables",
-}
-"""File name -> its reader; the first file that exists in a folder, or in its `params`, is read."""
-
-BY_SUFFIX = {
-    ".safetensors": f"{_HERE}.read_safetensors",
-    ".bin": f"{_HERE}.read_torch",
-    ".pdparams": f"{_PADDLE}.read_pdparams",
-}
-"""Suffix of a file name -> its reader, for files that are given directly or have no fixed name."""
+SUFFIXES = (".safetensors", ".bin", ".pdparams")
+"""Suffixes of files of weights that are given directly."""
 
 
 def read_weights(path: str | Path, headers: bool = False) -> Weights:
@@ -228,17 +211,25 @@ def read_weights(path: str | Path, headers: bool = False) -> Weights:
     """
     path = Path(path)
     path = path if path.name else path.absolute()
-    places = (folder / name for folder in (path, path / "params") for name in WEIGHT_READERS)
-    if path.is_file() and (path.name in WEIGHT_READERS or path.suffix in BY_SUFFIX):
-        file = path
-    else:
-        file = next((place for place in places if place.is_file()), None) or _only_file(path)
-    return _reader_of(file)(file, headers)
+    if path.is_file() and (path.name in WEIGHT_FILES or path.suffix in SUFFIXES):
+        return _read_file(path, headers)
+    places = (folder / name for folder in (path, path / "params") for name in WEIGHT_FILES)
+    return _read_file(next((place for place in places if place.is_file()), None) or _only_file(path), headers)
 
 
-def _reader_of(file: Path) -> Read:
-    module, _, function = (WEIGHT_READERS.get(file.name) or BY_SUFFIX[file.suffix]).rpartition(".")
-    return cast("Read", getattr(import_module(module), function))
+def _read_file(file: Path, headers: bool) -> Weights:
+    if file.name.endswith(".index.json"):
+        return _read_shards(file, headers)
+    if file.suffix == ".safetensors":
+        return _read_safetensors(file, headers)
+    if file.suffix == ".bin":
+        return _read_torch(file, headers)
+    # `palm.compat` is above this package, so it cannot be imported by name.
+    paddle = import_module("palm.compat.paddle_files")
+    if file.suffix == ".pdparams":
+        return cast("Weights", paddle.read_pdparams(file, headers))
+    read = paddle.read_archive if file.name == "__palmmodel__" else paddle.read_variables
+    return cast("Weights", read(file, headers))
 
 
 def _only_file(path: Path) -> Path:
@@ -254,28 +245,22 @@ def _only_file(path: Path) -> Path:
     reason = "unknown kind of file" if path.exists() else "it does not exist"
     if path.is_dir():
         reason = f"it contains {', '.join(shortened(names, 8))}" if names else "it is empty"
-    expected = ", ".join([*list(WEIGHT_READERS)[:-2], "one .pdparams", "PaddlePALM's params"])
+    expected = ", ".join([*WEIGHT_FILES[:-2], "one .pdparams", "PaddlePALM's params"])
     raise StorageError(f"no weights at {path}: {reason}; expected one of {expected}")
 
 
-def read_safetensors(file: Path, headers: bool) -> Weights:
-    """Read a file of safetensors; the arguments of every reader are those of `Read`."""
+def _read_safetensors(file: Path, headers: bool) -> Weights:
     if not headers:
         return load_tensors(file)
     with wrap_read_errors(file):
-        found = headers_in(file)
         return {
             name: torch.empty(shape, dtype=_TYPES.get(kind, torch.int64), device="meta")
-            for name, (kind, shape) in found.items()
+            for name, (kind, shape) in headers_in(file).items()
         }
 
 
-def read_torch(file: Path, headers: bool) -> Weights:
-    """Read a file written by `torch.save(model.state_dict(), file)` without running its code.
-
-    Raises:
-        StorageError: if it is damaged, or contains anything besides a dictionary of tensors.
-    """
+def _read_torch(file: Path, headers: bool) -> Weights:
+    """Read a file written by `torch.save(model.state_dict(), file)` without running its code."""
     with wrap_read_errors(file, " as a dictionary of tensors"):
         if is_zip := zipfile.is_zipfile(file):  # since torch 1.6
             with zipfile.ZipFile(file) as archive:
@@ -287,30 +272,39 @@ def read_torch(file: Path, headers: bool) -> Weights:
         return {str(name): value.to("meta") if headers else value for name, value in content.items()}
 
 
-def read_shards(index: Path, headers: bool) -> Weights:
-    """Read the files that an index names; they must be in its folder."""
+def _read_shards(index: Path, headers: bool) -> Weights:
+    """Read the files that an index names; they must be in its folder, and have no tensor twice."""
     with wrap_read_errors(index):
         weights: Weights = {}
         for shard in sorted(set(read_json(index)["weight_map"].values())):
-            file = resolve_inside(index.parent, shard)
-            weights |= _reader_of(file)(file, headers)
+            found = _read_file(resolve_inside(index.parent, shard), headers)
+            if twice := weights.keys() & found.keys():
+                raise ValueError(f"{', '.join(shortened(sorted(twice), 3))}: in {shard} and in another file")
+            weights |= found
         return weights
 
 
 VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 """Possible files of a vocabulary; the first one that exists is used. `vocab.json` needs `merges.txt`."""
 
+MODULES = "modules.json"
 POOLING_FILE = "1_Pooling/config.json"
-"""The file in which the library sentence-transformers stores the pooling."""
+"""The files in which sentence-transformers lists a model's modules, and stores its pooling."""
 
 POOLING_MODES = {
-    "pooling_mode_cls_token": "cls",
+    "pooling_mode_cls_token": "first",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
 }
-"""Settings of that file -> our name of the pooling."""
+"""Switch in that file -> our name of the pooling."""
 
-FILES = (*CONFIG_FILES, *VOCABULARIES, MERGES, SETTINGS, ADDED, POOLING_FILE)
+_NEUTRAL = ("Normalize", "Dropout")
+"""Modules that change no comparison of trained embeddings: palm's compares cosines."""
+
+ACTIVATION_CLASSES = {"tanh": "Tanh", "relu": "ReLU", "gelu": "GELU"}
+"""A pooler's activation -> its class in torch."""
+
+FILES = (*CONFIG_FILES, *VOCABULARIES, *COMPANIONS, MODULES, POOLING_FILE, "2_Dense/*")
 """The files that palm reads of a directory, beside those of the weights."""
 
 
@@ -362,13 +356,15 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
     """
     path = Path(path)
     with wrap_read_errors(path):
-        given = to_ours(read_weights(path, headers))
+        given = encoder_weights(path, headers)
         config_file = find_config(path)
         if config_file is None:
             raise StorageError(
                 f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which define the encoder's sizes"
             )
         backbone, settings = described(config_file, given)
+        if _modules_above(path):
+            settings["pooling"] = _computable_pooling(path)
         if not given.weights and backbone != "transformers":
             raise StorageError(
                 f"none of the tensors of {path} has a name that {backbone} or a wrapper of it gives them: "
@@ -417,6 +413,13 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
     }
 
 
+def _computable_pooling(path: Path) -> str:
+    try:
+        return directory_pooling(path)
+    except StorageError:
+        return "model"  # refused when the weights are loaded, unless another pooling is set
+
+
 def find_vocabulary(folder: Path) -> Path | None:
     """Find the vocabulary in a folder; None if there is none."""
     files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
@@ -461,20 +464,101 @@ def is_lower_case(vocabulary: Path) -> bool:
     return not any(word != word.lower() for word in words if not word.startswith(("[", "<")))
 
 
+def encoder_folder(path: Path) -> Path:
+    """Return the folder of the encoder in a directory of sentence-transformers, or the path itself."""
+    modules = path / MODULES
+    return _listed(modules)[0][1] if modules.is_file() else path
+
+
+def _listed(modules: Path) -> list[tuple[str, Path]]:
+    """Read the kinds and folders of all modules in `modules.json`."""
+    with wrap_read_errors(modules):
+        root = modules.parent
+        listed = []
+        for module in read_json(modules):
+            if module["path"] and not is_inside(module["path"]):
+                raise ValueError(f"{module['path']!r} is not a folder below it")
+            listed.append((str(module["type"]).rpartition(".")[2], root / module["path"]))
+        if not listed or listed[0][0] != "Transformer":
+            raise ValueError(
+                f"its first module should be a Transformer, not {listed[0][0] if listed else None}"
+            )
+        return listed
+
+
+def _modules_above(encoder: Path) -> list[tuple[str, Path]]:
+    """Find the modules of sentence-transformers that follow an encoder's folder."""
+    for modules in (encoder / MODULES, encoder.parent / MODULES):
+        if modules.is_file() and (listed := _listed(modules))[0][1].resolve() == encoder.resolve():
+            return [(kind, place) for kind, place in listed[1:] if kind not in _NEUTRAL]
+    return [("Pooling", encoder / "1_Pooling")] if (encoder / POOLING_FILE).is_file() else []
+
+
 def directory_pooling(folder: Path) -> str:
-    """Read the pooling of a directory of sentence-transformers; `cls` if it has none.
+    """Determine the pooling of a directory: `cls` unless sentence-transformers or palm wrote another one.
 
     Raises:
-        StorageError: if the file is damaged or the pooling is not supported.
+        StorageError: if a file is damaged, or palm does not compute the directory's sentence vectors.
     """
-    file = folder / POOLING_FILE
-    if not file.is_file():
+    file = find_config(folder)
+    config = {} if file is None else read_config(file)
+    if isinstance(config.get("backbone"), dict):  # a palm model
+        pooling = config["backbone"].get("settings", {}).get("pooling", "cls")
+        return "cls" if pooling == "model" else str(pooling)
+    modules = _modules_above(folder)
+    if not modules:
         return "cls"
+    if modules[0][0] != "Pooling":
+        raise StorageError(f"{modules[0][1]}: palm does not compute {modules[0][0]} layers; {_OWN_POOLING}")
+    pooling = _pooling_mode(modules[0][1] / "config.json")
+    if len(modules) == 1:
+        return pooling
+    if pooler_folder(folder) is not None:
+        return "cls"
+    kind, place = modules[1]
+    raise StorageError(
+        f"{place}: palm does not compute a {kind} layers after {pooling} pooling; {_OWN_POOLING}"
+    )
+
+
+_OWN_POOLING = "to train on the vectors below it, set pooling: first, mean or max"
+
+
+def pooler_folder(folder: Path) -> Path | None:
+    """Find the dense layer of sentence-transformers that computes what the encoder's pooler does."""
+    modules = _modules_above(folder)
+    file = find_config(folder)
+    if [kind for kind, _ in modules] != ["Pooling", "Dense"] or file is None:
+        return None
+    encoder = BACKBONES[BACKBONE_OF.get(_declared_kind(read_config(file)) or "", "transformers")]
+    if _pooling_mode(modules[0][1] / "config.json") != "first" or not issubclass(encoder, Encoder):
+        return None
+    dense = read_object(modules[1][1] / "config.json")
+    activation = str(dense.get("activation_function")).rpartition(".")[2]
+    is_square = dense.get("in_features") == dense.get("out_features") and dense.get("bias", True) is True
+    return modules[1][1] if is_square and activation == ACTIVATION_CLASSES[encoder.pooler_act] else None
+
+
+def _pooling_mode(file: Path) -> str:
     pooling = read_object(file)
     # Newer versions of that library name the poolings; older ones have a switch for each.
     switches = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
     named = pooling.get("pooling_mode", switches)
-    modes = [POOLING_MODES.get(name, name) for name in (named if isinstance(named, list) else [named])]
+    modes = [str(name) for name in (named if isinstance(named, list) else [named])]
+    modes = ["first" if mode == "cls" else POOLING_MODES.get(mode, mode) for mode in modes]
     if len(modes) != 1 or modes[0] not in POOLING_MODES.values():
         raise StorageError(f"{file}: expected one pooling of cls, mean and max, not {modes}")
-    return str(modes[0])
+    return modes[0]
+
+
+def encoder_weights(path: Path, headers: bool = False) -> Renamed:
+    """Read an encoder's weights, see `read_weights`, under our names.
+
+    A dense layer of sentence-transformers that computes what the pooler does is the pooler.
+    """
+    given = to_ours(read_weights(path, headers))
+    if (folder := pooler_folder(path)) is not None:
+        dense = read_weights(folder, headers)
+        with wrap_read_errors(folder):
+            given.weights.update({f"pooler.{name}": dense[f"linear.{name}"] for name in ("weight", "bias")})
+    return given

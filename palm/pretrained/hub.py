@@ -14,7 +14,13 @@ from palm.core.component import path_problems, raise_any
 from palm.core.errors import StorageError
 from palm.core.io import is_sealed, verify
 from palm.core.version import __version__
-from palm.pretrained.directory import FILES, find_config, read_directory, settings_of_directory
+from palm.pretrained.directory import (
+    FILES,
+    encoder_folder,
+    find_config,
+    read_directory,
+    settings_of_directory,
+)
 from palm.pretrained.loading import fill_backbone
 
 if TYPE_CHECKING:
@@ -47,7 +53,7 @@ def pretrained_directory(value: str | Path) -> Path:
     name = path.as_posix() if isinstance(value, Path) else value
     if names_model(name, Path()):
         try:
-            return fetch(name)
+            return encoder_folder(fetch(name))
         except StorageError as error:
             raise StorageError(f"no such folder: {path.absolute()}; model {error}") from error
     if path.name == "params" and not path.exists() and find_config(path):
@@ -56,7 +62,7 @@ def pretrained_directory(value: str | Path) -> Path:
         raise StorageError(
             f"no such folder: {path.absolute()}; `palm download {path.name}` creates it in ./pretrain"
         )
-    return path
+    return encoder_folder(path)
 
 
 def settings_of_model(value: str | Path) -> dict[str, Any]:
@@ -67,9 +73,10 @@ def settings_of_model(value: str | Path) -> dict[str, Any]:
     """
     folder = pretrained_directory(value)
     found = settings_of_directory(folder)
-    if folder.parent.name != "snapshots":
+    snapshot = next((part for part in (folder, folder.parent) if part.parent.name == "snapshots"), None)
+    if snapshot is None:
         return found
-    return {**found, "pretrain_path": f"{str(value).partition('@')[0]}@{folder.name}"}
+    return {**found, "pretrain_path": f"{str(value).partition('@')[0]}@{snapshot.name}"}
 
 
 @explain_limits()
@@ -113,11 +120,11 @@ def fetch(model: str, folder: Path | None = None) -> Path:
     try:
         found = _fetch(name, revision, folder, [*FILES, *WEIGHTS[0]])
         for files in WEIGHTS[1:]:
-            if not _has_weights(found):
+            if not _has_weights(encoder_folder(found)):
                 found = _fetch(name, revision, folder, files)
     except Exception as error:  # includes errors of the HTTP library, which depends on the version
         raise StorageError(f"{model}: {_explain(name, revision, error)}") from error
-    if not _has_weights(found):
+    if not _has_weights(encoder_folder(found)):
         expected = ", ".join(files[0] for files in WEIGHTS)
         raise StorageError(f"{model}: it has no weights in a supported format ({expected})")
     return found
@@ -128,7 +135,7 @@ def _fetch(name: str, revision: str, folder: Path | None, files: list[str]) -> P
         name,
         revision=revision or None,
         local_dir=folder,
-        allow_patterns=files,
+        allow_patterns=[*files, *(f"0_Transformer/{name}" for name in files)],
         library_name="palm",
         library_version=__version__,
     )

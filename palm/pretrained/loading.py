@@ -22,12 +22,12 @@ from palm.pretrained.directory import (
     check_computation,
     described,
     directory_pooling,
+    encoder_weights,
     find_config,
     read_config,
-    read_weights,
 )
 from palm.pretrained.library import computed_settings, renamed_for
-from palm.pretrained.names import Renamed, to_ours
+from palm.pretrained.names import Renamed
 
 NamedHead = tuple[str, Head, Sequence[str]]
 """A task, its head, and the names of its labels; empty if it has none."""
@@ -230,22 +230,27 @@ def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHe
     """
     path = Path(path)
     with wrap_read_errors(path):
-        given = to_ours(read_weights(path))
+        given = encoder_weights(path)
     file = find_config(path)
     if file is None or not isinstance(backbone, Backbone):
         return fill_backbone(backbone, given, path)
     if lines := list(_disagreements(backbone, file, given)):
         title = f"the weights of {path} do not belong to this encoder, according to {file}:"
         raise StorageError("\n  ".join([title, *lines]))
-    if isinstance(backbone, TokenEncoder) and backbone.settings["pooling"] == "model":
-        backbone.set_pooling(directory_pooling(path))
     report = fill_backbone(backbone, given, path)
     fill_heads(heads, backbone, read_config(file), given.original)
     return report
 
 
+def resolve_pooling(backbone: nn.Module, path: Path) -> None:
+    """Replace `pooling: model` by the pooling of a directory; other poolings stay."""
+    if isinstance(backbone, TokenEncoder) and backbone.settings["pooling"] == "model":
+        backbone.set_pooling(directory_pooling(path))
+
+
 def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     """Load weights that were already read; see `load_pretrain`."""
+    resolve_pooling(backbone, path)
     parameters = backbone.state_dict()
     if isinstance(backbone, Transformers):
         given = renamed_for(backbone, given)

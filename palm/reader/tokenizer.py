@@ -46,6 +46,10 @@ ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 MERGES = "merges.txt"
 SETTINGS = "tokenizer_config.json"
 ADDED = "added_tokens.json"
+SPECIAL = "special_tokens_map.json"
+SENTENCE = "sentence_bert_config.json"
+COMPANIONS = (MERGES, SETTINGS, ADDED, SPECIAL, SENTENCE)
+"""Files beside a vocabulary that define its tokenizer too."""
 
 MAX_VOCABULARY = 1 << 26
 MAX_TOKENS = 1 << 20

@@ -73,7 +73,7 @@ def test_an_encoder_of_the_library_is_pooled_by_mean(tmp_path: Path) -> None:
     np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-5)
     first = InferenceModel("texts", reader, Transformers(longer), Embedding(backbone.sizes()["hidden_size"]))
     first.save(tmp_path / "cls")
-    with pytest.raises(PalmError, match="pooling: mean or max"):
+    with pytest.raises(PalmError, match="pooling: first, mean or max"):
         palm.export.to_hugging_face(tmp_path / "cls", tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 

@@ -80,13 +80,18 @@ def real_batch(folder: Path) -> tuple[dict[str, Tensor], Any]:
 def test_a_real_bert_equals_transformers_on_a_padded_batch_of_sentences() -> None:
     folder = minilm()
     inputs, theirs = real_batch(folder)
-    outputs = load_backbone(folder)(inputs)
+    encoder = BERT.from_config(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+    load_pretrain(encoder, folder)
+    outputs = encoder.eval()(inputs)
     real = inputs["input_mask"]
     assert real.sum(1).tolist() == [4, 24, 13]
     torch.testing.assert_close(
         outputs["encoder_outputs"][real], theirs.last_hidden_state[real], atol=1e-5, rtol=0
     )
     torch.testing.assert_close(outputs["sentence_embedding"], theirs.pooler_output, atol=1e-5, rtol=0)
+    means = (theirs.last_hidden_state * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+    # The directory is a sentence encoder, which says that it takes the mean.
+    torch.testing.assert_close(load_backbone(folder)(inputs)["sentence_embedding"], means, atol=1e-5, rtol=0)
 
 
 @needs_shared
