@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from palm.config import yaml_text
 from palm.config.run import RunConfig, with_tasks
 from palm.config.settings import OF_WHOLE_RUN, marked
 from palm.controller.resolve import edited
 from palm.core.component import did_you_mean, raise_any
-from palm.core.errors import ConfigError, PalmError
-from palm.core.io import write_text
+from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.io import is_sealed, linked_copy
 from palm.core.logging import logger
 from palm.parallel.group import (
     barrier,
@@ -26,14 +25,14 @@ from palm.parallel.group import (
     report_missing_ranks,
 )
 from palm.train.build import build, open_data
-from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Started
-from palm.train.checkpoint import save_checkpoint
-from palm.train.folder import RunFolder
+from palm.train.callbacks import Callback, Completed, Event, Started
+from palm.train.checkpoint import differences, save_checkpoint
+from palm.train.folder import RunFolder, RunStart, read_run_record, result_in
 from palm.train.loop import Training
-from palm.train.model_paths import CONFIGURATION, STAGE_WEIGHTS, STAGES
+from palm.train.model_paths import BEST, LAST, RECORD, STAGE_WEIGHTS, STAGES
 from palm.train.planning import StepPlan
-from palm.train.result import TrainingResult
-from palm.train.staged_directory import StagedDirectory
+from palm.train.result import TrainingResult, combined
+from palm.train.run import write_configuration
 
 PRETRAINED = "pretrained"
 """Value of a stage's `start_from` for the weights that the whole run starts from."""
@@ -50,13 +49,26 @@ class Stage:
 
     Args:
         label: its number and name; also the name of its folder.
-        run: its configuration.
+        run: its configuration, with a folder of its own.
+        given: its settings as given, with absolute paths.
         source: the label of the stage whose weights it starts from; None if its settings give the weights.
     """
 
     label: str
     run: RunConfig
+    given: Mapping[str, Any]
     source: str | None = None
+
+    @property
+    def weights(self) -> Path:
+        """The folder of its final weights."""
+        return self.run.folder / STAGE_WEIGHTS
+
+    @property
+    def is_done(self) -> bool:
+        """True if it is finished and its weights are saved."""
+        record = read_run_record(self.run.folder)
+        return record is not None and record["finished"] is not None and is_sealed(self.weights)
 
     def described(self) -> dict[str, Any]:
         """Return everything that its weights depend on, except the data."""
@@ -174,7 +186,9 @@ def _stage(
     source, start = _starting_weights(entry.get("start_from"), run, before, folder)
     if "reset" in entry:
         start["reset"] = entry["reset"]
-    return Stage(label, edited(of_stage, {**changes, **start}), source)
+    # Elsewhere, relative paths would have another base.
+    given = {**entry, "start_from": str(start["start_from"])} if source is None and start else dict(entry)
+    return Stage(label, edited(of_stage, {**changes, **start}), given, source)
 
 
 def _starting_weights(
@@ -198,17 +212,6 @@ def _starting_weights(
             f"{did_you_mean(str(given), names)}"
         )
     return None, {"start_from": path.absolute(), "reset": None}
-
-
-def absolute_stages(run: RunConfig, stages: Sequence[Stage]) -> list[dict[str, Any]]:
-    """Return the setting `stages` with absolute paths."""
-    names = {PRETRAINED, *(part for s in stages for part in (s.label, s.label.partition("-")[2]))}
-    return [
-        {**entry, "start_from": str((run.base / Path(given).expanduser()).absolute())}
-        if (given := entry.get("start_from")) is not None and given not in names
-        else dict(entry)
-        for entry in run.settings.stages or ()
-    ]
 
 
 def steps_of(
@@ -238,28 +241,23 @@ Train = Callable[[RunConfig, Sequence[Callback]], TrainingResult]
 """Trains a run with callbacks."""
 
 
-class _StageCallback:
-    """Saves the stage's weights when it is complete, and updates the history of all stages."""
+def _saving(stage: Stage) -> Callback:
+    """Return a callback that saves the stage's weights when it is complete, before it counts as finished."""
+    trainings: list[Training] = []
 
-    training: Training
-
-    def __init__(self, directory: StagedDirectory, stage: str) -> None:
-        self.directory = directory
-        self.stage = stage
-
-    def __call__(self, event: Event) -> None:
+    def save(event: Event) -> None:
         if isinstance(event, Started):
-            self.training = event.training
-        if isinstance(event, Completed):  # before the run is recorded as finished
-            save_checkpoint(self.training, self.directory.weights(self.stage), resumable=False)
-        if isinstance(event, (Started, Evaluated, Ended)) and is_main_process():
-            self.directory.write_history()
+            trainings.append(event.training)
+        if isinstance(event, Completed):
+            save_checkpoint(trainings[-1], stage.weights, resumable=False)
+
+    return save
 
 
 def train_stages(
     run: RunConfig, folder: RunFolder, stages: Sequence[Stage], train: Train, callbacks: Sequence[Callback]
 ) -> TrainingResult:
-    """Train all stages that are not done, one after the other.
+    """Train all stages that are not done, one after the other, each in its own folder.
 
     Args:
         run: the whole run.
@@ -268,25 +266,68 @@ def train_stages(
         train: trains a stage.
         callbacks: called with every event of every stage.
     """
-    directory = StagedDirectory(folder, {stage.label: stage.described() for stage in stages})
     restarted = lost_a_process()
-    # If several stages train a target, its model is from the last of them.
-    last = {task.name: stage.label for stage in stages for task in stage.run.tasks}
+    results: dict[str, TrainingResult] = {}
     with folder.locked() if is_main_process() else nullcontext():
-        broadcast(lambda: directory.open(launch_id(), restarted))
+        broadcast(lambda: _open(folder, stages, restarted))
         if is_main_process():
-            document = run.to_dict()
-            write_text(directory.path / CONFIGURATION, yaml_text(document, run.origins_of(document)))
+            write_configuration(run, folder.path)
         for number, stage in enumerate(stages, start=1):
-            is_done = broadcast(lambda label=stage.label: directory.is_done(label))  # type: ignore[misc]
+            is_done = broadcast(lambda stage=stage: stage.is_done)  # type: ignore[misc]
             logger.info("stage %d of %d, %s%s", number, len(stages), stage.label, ": done before" * is_done)
-            if not is_done:
-                own = _StageCallback(directory, stage.label)
-                if train(stage.run.with_settings(resume="auto"), [*callbacks, own]).is_interrupted:
-                    break
+            if is_done:
+                result = broadcast(lambda stage=stage: result_in(stage.run.folder))  # type: ignore[misc]
+            else:
+                result = train(stage.run.with_settings(resume="auto"), [*callbacks, _saving(stage)])
+            results[stage.label] = result
+            if result.is_interrupted:
+                break
             if is_main_process():
+                # If several stages train a target, its model is from the last of them.
                 later = {task for each in stages[number:] for task in each.run.targets}
-                directory.publish(stage.label, [task for task in stage.run.targets if task not in later])
+                _publish(stage, folder.path, [task for task in stage.run.targets if task not in later])
             with report_missing_ranks(f"after stage {stage.label}"):
                 barrier()
-        return broadcast(lambda: directory.result(last))
+        if len(results) == len(stages) and is_main_process():
+            folder.finish()
+        return combined(results)
+
+
+def _open(folder: RunFolder, stages: Sequence[Stage], restarted: bool) -> None:
+    """Continue with existing stages, or make room for new ones.
+
+    Raises:
+        StorageError: the folder holds an earlier run, or stages that have begun with other settings.
+    """
+    record = read_run_record(folder.path)
+    saved = {} if record is None else record["identity"].get("stages", {})
+    now = {stage.label: stage.described() for stage in stages}
+    begun = [label for label in saved if (folder.path / STAGES / label / RECORD).is_file()]
+    lines = [
+        f"stage {label}: {line}"
+        for label in begun
+        for line in (
+            differences(saved[label], now[label]) if label in now else ["is no longer in the configuration"]
+        )
+    ]
+    is_own = restarted and record is not None and record["launch"] == launch_id()
+    is_finished = saved == now and all(stage.is_done for stage in stages)
+    identity = {"stages": now}
+    if record is not None and saved and (is_own or folder.resume == "auto" or is_finished):
+        if not lines and not (is_finished and folder.overwrite and folder.resume is None):
+            folder.record(RunStart(record["id"]), identity, 0, launch_id())
+            return
+        if not folder.overwrite:
+            raise StorageError(folder.refusal(lines))
+    # Each stage resumes from its own checkpoints; the folder of the whole run has none.
+    folder.begin(replace(folder, resume=None).open(), identity, 0, launch_id())
+
+
+def _publish(stage: Stage, folder: Path, targets: Sequence[str]) -> None:
+    """Copy the models of targets to their usual place, `<save_path>/<task>`."""
+    for source in (stage.run.folder / task / kind for task in targets for kind in (LAST, BEST)):
+        place = folder / source.relative_to(stage.run.folder)
+        # A resumed run meets stages whose models have been published already.
+        if is_sealed(source) and not is_sealed(place):
+            linked_copy(source, place)
+            logger.info("%s of stage %s is at %s", source.name, stage.label, place)

@@ -18,7 +18,7 @@ from palm.config import read_config
 from palm.config.run import Document, RunConfig, TaskConfig, with_tasks
 from palm.config.settings import RunSettings
 from palm.controller.resolve import edited_document, resolve
-from palm.controller.stages import Stage, absolute_stages, stages_of, steps_of
+from palm.controller.stages import Stage, stages_of, steps_of
 from palm.core.component import choice_problems, count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import write_json, write_text
@@ -144,9 +144,9 @@ class Setup:
         return sum(task.expected_steps for task in plan.tasks if task.name in self.tests)
 
     @property
-    def given_stages(self) -> list[dict[str, Any]]:
+    def given_stages(self) -> list[Mapping[str, Any]]:
         """The stages as given."""
-        return absolute_stages(self.run, self.stages)
+        return [stage.given for stage in self.stages]
 
     def run_of(self, name: str, variant: Variant, length: Length, seed: int) -> GridRun:
         """Return a run of a variant."""

@@ -55,7 +55,7 @@ from palm.parallel.group import broadcast, is_launched, is_main_process
 from palm.predict.loading import load_model
 from palm.reader.tables.files import is_url
 from palm.reader.tables.selection import data_checksum
-from palm.train.callbacks import Evaluated, Logged, StageStarted
+from palm.train.callbacks import Evaluated, Logged, Planned, Recorded
 from palm.train.evaluation import json_ready
 from palm.train.folder import saved_in
 from palm.train.history import HISTORY_FILE, read_events
@@ -368,18 +368,18 @@ def _trained(folder: Path, controller: Controller, job: Job) -> Result:
     return {
         "state": "done",
         "why": "",
-        "dev": dev_scores(folder / OUT / HISTORY_FILE),
+        "dev": dev_scores(trained.history),
         "steps": trained.steps,
         "seconds": round(trained.seconds, 3),
         "test": {task: _scored(folder, controller, task, job) for task in job["test"]},
     }
 
 
-def dev_scores(history: Path) -> list[tuple[int, float]]:
+def dev_scores(history: Sequence[Recorded]) -> list[tuple[int, float]]:
     """Return global step and score of the evaluations of a run, in its last stage if it has several."""
     found: list[tuple[int, float]] = []
-    for event in read_events(history):
-        if isinstance(event, StageStarted):
+    for event in history:
+        if isinstance(event, Planned):
             found = []
         elif isinstance(event, Evaluated) and event.mean is not None and math.isfinite(event.mean):
             found.append((event.step, event.mean))

@@ -18,10 +18,10 @@ from palm.train.callbacks import (
     Planned,
     PlannedTask,
     Saved,
-    StageStarted,
     Warned,
 )
 from palm.train.history import HISTORY_FILE, read_events
+from palm.train.model_paths import STAGES
 
 E = TypeVar("E", bound=Event)
 
@@ -34,7 +34,6 @@ class History:
     steps: Sequence[Logged] = ()
     draws: Sequence[Drawn] = ()
     evaluations: Sequence[Evaluated] = ()
-    stages: Sequence[StageStarted] = ()
     saved: Sequence[Saved] = ()
     warnings: Sequence[Warned] = ()
     end: Ended | None = None
@@ -81,6 +80,8 @@ def read_history(run: str | Path) -> History:
     """
     path = Path(run)
     if path.is_dir():
+        if stages := sorted(path.glob(f"{STAGES}/*")):
+            raise StorageError(f"{path} is a run in stages; name one of them, such as {stages[-1]}")
         path = path / HISTORY_FILE
         check_plain(path)
     elif path.suffix != Path(HISTORY_FILE).suffix and path.is_file():
@@ -100,7 +101,6 @@ def read_history(run: str | Path) -> History:
         steps,
         of_kind(Drawn),
         of_kind(Evaluated),
-        of_kind(StageStarted),
         of_kind(Saved),
         of_kind(Warned),
         # Steps after an end come from a run that was interrupted and resumed.

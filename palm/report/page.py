@@ -136,7 +136,6 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         update_charts=list(_update_charts(history)),
         mix_chart=_mix_chart(history),
         pace_charts=[Chart(each.name, each.name, [Line(each)]) for each in curves.paces(history)],
-        stages=[(stage.step, stage.stage) for stage in history.stages],
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
         versions=run.versions,

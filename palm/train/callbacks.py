@@ -142,7 +142,6 @@ class Planned(Recorded, recorded_as="start"):
         precision: fp32 or bf16.
         device: kind of device.
         tasks: task -> its plan, in order.
-        stages: names of the stages, in a run with stages.
     """
 
     step: int = 0
@@ -152,24 +151,6 @@ class Planned(Recorded, recorded_as="start"):
     total_steps: int = 0
     precision: str = ""
     device: str = ""
-    tasks: Mapping[str, PlannedTask] = field(default_factory=dict)
-    stages: Sequence[str] | None = None
-
-
-@dataclass(frozen=True)
-class StageStarted(Recorded, recorded_as="stage"):
-    """The first line of a stage in the history of a run with stages.
-
-    Args:
-        step: global steps of all earlier stages.
-        stage: its name.
-        total_steps: its planned steps.
-        tasks: task -> its plan.
-    """
-
-    step: int
-    stage: str
-    total_steps: int = 0
     tasks: Mapping[str, PlannedTask] = field(default_factory=dict)
 
 

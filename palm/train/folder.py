@@ -131,7 +131,7 @@ class RunFolder:
         if found and self.overwrite:
             self._check_movable()
         elif found and (record is None or not record["finished"]):
-            raise StorageError(self._refusal())
+            raise StorageError(self.refusal())
         return RunStart(_new_id(), checkpoint)
 
     def _continued(self, record: names.RunRecord | None) -> RunStart:
@@ -165,7 +165,7 @@ class RunFolder:
             return result_in(self.path)
         is_lost = start.checkpoint is None and (is_finished or bool(lines)) and not self.overwrite
         if is_lost or not start.continues:
-            raise StorageError("\n  ".join([self._refusal(), *lines]))
+            raise StorageError(self.refusal(lines))
         return None
 
     def begin(
@@ -238,8 +238,9 @@ class RunFolder:
             return [f"{names.RECORD}, which would identify the run, is missing"]
         with wrap_read_errors(self.path / names.RECORD):
             saved = dict(record["identity"])
-            is_staged = "stages" in saved or "stages" in identity
-            return differences(saved if is_staged else on_devices_of(identity, saved)[0], identity)
+            if "stages" in saved or "stages" in identity:
+                return [] if saved == identity else ["stages: not the same"]
+            return differences(on_devices_of(identity, saved)[0], identity)
 
     def _check_movable(self) -> None:
         """Check that nothing that this process needs is in the folder of the earlier run."""
@@ -251,7 +252,8 @@ class RunFolder:
                     f"the folder, but {place} is needed; move it, or give another save_path"
                 )
 
-    def _refusal(self) -> str:
+    def refusal(self, lines: Sequence[str] = ()) -> str:
+        """Describe the run in the folder, the differences to this one, and the ways on."""
         record = read_run_record(self.path)
         is_finished = record is not None and record["finished"] is not None
         state = "a finished" if is_finished else "an earlier"
@@ -263,7 +265,8 @@ class RunFolder:
         )
         if not is_finished or newest_checkpoint(self.path) is not None:
             ways = f"Continue it (resume: auto). {ways}"
-        return f"save_path: {self.path} holds {state} run, started at {since} ({found}). {ways}"
+        held = f"save_path: {self.path} holds {state} run, started at {since} ({found}). {ways}"
+        return "\n  ".join([held, *lines])
 
     def _names(self, folders: Sequence[Path]) -> list[str]:
         return [folder.relative_to(self.path).as_posix() for folder in folders]
@@ -303,7 +306,7 @@ def result_in(folder: Path) -> TrainingResult:
     plan = next((event for event in events if isinstance(event, Planned)), Planned())
     planned = {name: task.expected_steps for name, task in plan.tasks.items()}
     drawn = next((event.steps for event in reversed(events) if isinstance(event, Drawn)), {})
-    return result_of(events, {**dict.fromkeys(planned, 0), **drawn}, planned, seconds_of(events), {})
+    return result_of(events, {**dict.fromkeys(planned, 0), **drawn}, planned, seconds_of(events))
 
 
 def is_only_a_run(folder: Path) -> bool:

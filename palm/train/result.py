@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from types import MappingProxyType
+from typing import TypeVar
 
 from palm.core.logging import aligned, shown_score
 from palm.train.callbacks import Ended, Evaluated, Logged, Recorded, Saved
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,6 @@ def result_of(
     steps: Mapping[str, int],
     planned: Mapping[str, int],
     seconds: float,
-    stages: Mapping[str, str] = MappingProxyType({}),
 ) -> TrainingResult:
     """Build the result from the events of a run's history; for the other arguments see `TrainingResult`."""
     best: dict[str, BestScores] = {}
@@ -120,4 +121,32 @@ def result_of(
             best |= {task: BestScores(event.step, event.scores[task]) for task in event.best}
         elif isinstance(event, Saved) and event.kind in KEYS:
             paths[KEYS[event.kind].format(event.task)] = event.path.as_posix()
-    return TrainingResult(tuple(events), best, steps, planned, paths, losses, seconds, stages)
+    return TrainingResult(tuple(events), best, steps, planned, paths, losses, seconds)
+
+
+def combined(stages: Mapping[str, TrainingResult]) -> TrainingResult:
+    """Combine the results of stages: steps and seconds are added, later models and scores replace earlier.
+
+    Args:
+        stages: stage -> its result, in order.
+    """
+    results = list(stages.values())
+    return TrainingResult(
+        [event for result in results for event in result.history],
+        _joined([result.best for result in results]),
+        _added([result.steps for result in results]),
+        _added([result.planned for result in results]),
+        # A stage's models are copied to the same place in the folder of the run.
+        _joined([{k: v for k, v in result.paths.items() if k != KEYS["checkpoint"]} for result in results]),
+        _joined([result.losses for result in results]),
+        sum(result.seconds for result in results),
+        {task: stage for stage, result in stages.items() for task in result.steps},
+    )
+
+
+def _joined(parts: Sequence[Mapping[str, T]]) -> dict[str, T]:
+    return {name: value for part in parts for name, value in part.items()}
+
+
+def _added(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: sum(part.get(name, 0) for part in parts) for name in _joined(parts)}

@@ -200,6 +200,12 @@ def write_bad_rows(folder: Path | None, tasks: Sequence[TaskState]) -> None:
         )
 
 
+def write_configuration(run: RunConfig, folder: Path) -> None:
+    """Write `resolved_config.yaml`, which reproduces the run, with the places of its values."""
+    document = run.to_dict()
+    write_text(folder / CONFIGURATION, yaml_text(document, run.origins_of(document)))
+
+
 Start = Callable[[bool], Training]
 """Makes a run before its first step; True if its weights come from a checkpoint."""
 
@@ -225,8 +231,7 @@ def train(run: RunConfig, folder: RunFolder, start: Start, callbacks: Sequence[C
         evaluator = _restored(training, begin)
         if is_main_process():
             folder.begin(*identified, launch_id())
-            document = run.to_dict()
-            write_text(folder.path / CONFIGURATION, yaml_text(document, run.origins_of(document)))
+            write_configuration(run, folder.path)
             for path, text in run.files.items():
                 write_text(path, text)
         given = _callback_settings(run, folder, training, begin)

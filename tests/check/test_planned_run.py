@@ -15,7 +15,7 @@ from palm.config import settings_of
 from palm.config.run import LISTED
 from palm.config.settings import RunSettings, TaskSettings
 from palm.mixing import MIXINGS
-from palm.train.callbacks import StageStarted
+from palm.train.callbacks import Planned
 from palm.train.loop import Step
 
 PLANNED: dict[str, list[Any]] = {
@@ -138,9 +138,9 @@ def test_the_steps_of_stages_are_those_of_their_runs(tmp_path: Path) -> None:
     found = check(config, measure=False)
     (told,) = (problem.message for problem in found.problems if problem.code == "stages")
     result = palm.Controller(config, argv=[]).train()
-    planned = [line.tasks for line in result.history if isinstance(line, StageStarted)]
+    planned = [line.tasks for line in result.history if isinstance(line, Planned)]
     assert len(planned) == 2
     for stage in planned:
         expected = ", ".join(f"{name} {plan.expected_steps}" for name, plan in stage.items())
         assert expected in told
-    assert [line.total_steps for line in result.history if isinstance(line, StageStarted)] == [7, 6]
+    assert [line.total_steps for line in result.history if isinstance(line, Planned)] == [7, 6]

@@ -33,7 +33,8 @@ def tensors(out: Path) -> dict[str, dict[str, torch.Tensor]]:
 
 
 def told(out: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (out / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    files = sorted(out.glob("stages/*/history.jsonl"))
+    lines = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     unlike = ("seconds", "time", "memory_bytes")
     same = [line for line in lines if line["event"] != "warning"]  # that a stage begins anew
     return [{name: line[name] for name in line if name not in unlike} for line in same]

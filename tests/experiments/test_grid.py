@@ -21,7 +21,7 @@ from palm.core.errors import ConfigError, PalmError, ResourceError, StorageError
 from palm.core.io import checksum, new_directory, write_json
 from palm.experiments import grid as worker
 from palm.experiments.grid import Grid, GridProgress, GridRun, Pool, best_of, remove_models, slots_of
-from palm.train.callbacks import Evaluated, StageStarted
+from palm.train.callbacks import Evaluated, Planned
 
 PROGRAM = """
 import json, sys
@@ -136,12 +136,10 @@ def test_a_run_that_does_not_fit_into_memory_has_failed_and_does_not_end_the_gri
     assert result["why"] == "the GPU has too little memory for a step"
 
 
-def test_scores_are_those_of_the_last_stage_that_are_numbers(tmp_path: Path) -> None:
-    events = [Evaluated(5, {}, mean=0.9), StageStarted(5, "2-b", 3, {})]
+def test_scores_are_those_of_the_last_stage_that_are_numbers() -> None:
+    events = [Planned(), Evaluated(5, {}, mean=0.9), Planned()]
     events += [Evaluated(step, {}, mean=mean) for step, mean in ((6, 0.5), (7, math.nan), (8, 0.5), (9, 0.4))]
-    lines = [json.dumps(event.as_line()) for event in events]
-    (tmp_path / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    scores = worker.dev_scores(tmp_path / "history.jsonl")
+    scores = worker.dev_scores(events)
     assert scores == [(6, 0.5), (8, 0.5), (9, 0.4)]
     result: Any = {"dev": scores}
     assert best_of(result) == (6, 0.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import pytest
 
@@ -61,9 +60,9 @@ def test_ticks_are_round_and_enclose_the_range(low: float, high: float, expected
     assert ticks(low, high, 5) == expected
 
 
-def svg(chart: Chart, stages: Sequence[tuple[float, str]] = ()) -> str:
+def svg(chart: Chart) -> str:
     pytest.importorskip("jinja2", reason="the extra report is not installed")
-    return str(environment().get_template("chart.html").module.picture(chart, stages))  # type: ignore[attr-defined]
+    return str(environment().get_template("chart.html").module.picture(chart))  # type: ignore[attr-defined]
 
 
 def test_a_chart_puts_points_where_their_numbers_are() -> None:
@@ -89,11 +88,3 @@ def test_a_chart_of_equal_numbers_can_be_drawn(values: list[float]) -> None:
 def test_names_in_a_chart_are_escaped() -> None:
     chart = Chart("<b>", "<i>", [Line(Curve("<u>", [(0, 1.0), (1, 2.0)]), marks=True)])
     assert not re.search("<[biu]>", svg(chart))
-
-
-def test_stages_have_a_line_where_they_begin() -> None:
-    line = Line(Curve("loss", [(70, 1.0), (90, 2.0), (120, 3.0)]))
-    stages = [(0, "1-auxiliary"), (95, "2-<merge>"), (130, "3-later")]
-    drawn = svg(Chart("loss", "loss", [line]), stages)
-    assert re.findall('<title>(.*?)</title><line x1="([0-9.]+)"', drawn) == [("2-&lt;merge&gt;", "245.0")]
-    assert "stage" not in svg(Chart("loss", "loss", [line]))

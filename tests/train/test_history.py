@@ -23,7 +23,6 @@ from palm.train.callbacks import (
     Planned,
     PlannedTask,
     Saved,
-    StageStarted,
     Warned,
     event_of,
 )
@@ -159,7 +158,6 @@ EVENTS: list[Event] = [
     Planned(
         0, 1, "0.1.0", "2026-11-22T10:00:00Z", 30, "fp32", "cpu", {"a": PlannedTask(True, 20, 10, 80, 2)}
     ),
-    StageStarted(0, "1-a", 30, {"a": PlannedTask()}),
     Logged(10, "a", 6, 0, 6.5, 6.25, 4e-4, 0.5, 160, 2048, 1.5, 7),
     Drawn(10, {"a": 6}),
     Evaluated(10, {"a": {"f1": 0.5}}, {"a": 2.0}, ["a"], 1.75),
