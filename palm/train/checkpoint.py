@@ -37,7 +37,7 @@ from palm.core.saved import (
     weights_under,
 )
 from palm.core.version import __version__
-from palm.lr_sched import HORIZON, LR_SCHEDULES, Schedule
+from palm.lr_sched import LR_SCHEDULES, Schedule
 from palm.mixing import MIXINGS
 from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
@@ -49,9 +49,21 @@ from palm.reader.tables.selection import data_checksum
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
 from palm.train.model import LORA, PRIVATE
-from palm.train.model_paths import CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
+from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
 from palm.train.task import TaskState
 from palm.train.train_step import check_finite
+
+COMPARED = (
+    "max_tokens_per_batch",
+    "gradient_accumulation_steps",
+    "mix_ratio",
+    "is_target",
+    "shuffle",
+    "loss_weight",
+    "learning_rate_factor",
+    "head_learning_rate",
+)
+"""Settings of a task that the losses depend on, besides its components."""
 
 MAX_TASKS = 50
 """Maximum number of tasks whose steps a model lists; without it, a run's folder would grow quadratically."""
@@ -91,37 +103,32 @@ def training_facts(training: Training, task: TaskState, best: bool = False) -> d
 def data_of(training: Training, task: TaskState) -> dict[str, Any]:
     """Describe a task's training data, and its dev data if the run evaluates it: name, rows and SHA-256."""
     data: dict[str, Any] = {}
-    if task.task.train_file is not None:
-        data["train_file"] = {"rows": len(task.stream.rows), **_file(task.task.train_file)}
-    evaluator = _evaluator(training)
+    if (path := task.task.train_file) is not None:
+        sha256 = _checksum(path, file_facts(path))
+        data["train_file"] = {"rows": len(task.stream.rows), "name": path.name, "sha256": sha256}
+    evaluator = evaluator_of(training)
     if task.task.dev_file is not None and evaluator is not None:
         dev = evaluator.dev[task.name]
         data["dev_file"] = {"rows": dev.num_examples, "name": task.task.dev_file.name, "sha256": dev.sha256}
     return data
 
 
-def _evaluator(training: Training) -> Evaluator | None:
+def evaluator_of(training: Training) -> Evaluator | None:
+    """Return the evaluator of a run, if it has one."""
     evaluator = training.attached("evaluator")
     return evaluator if isinstance(evaluator, Evaluator) else None
 
 
 def _evaluation(training: Training, task: TaskState) -> dict[str, Any] | None:
-    evaluator = _evaluator(training)
-    if evaluator is None or not evaluator.evaluations:
-        return None
-    last = evaluator.evaluations[-1]
-    if task.name not in last.scores:
+    evaluator = evaluator_of(training)
+    last = evaluator.evaluations[-1] if evaluator is not None and evaluator.evaluations else None
+    if last is None or task.name not in last.scores:
         return None
     return {"step": last.step, "scores": json_ready(last.scores[task.name])}
 
 
-def _file(path: Path) -> dict[str, Any]:
-    # A file whose size and modification time have not changed is not read again.
-    return {"name": path.name, "sha256": _checksum(path, file_facts(path))}
-
-
 @lru_cache(maxsize=64)
-def _checksum(path: Path, facts: object) -> str:  # noqa: ARG001 - part of the cache key
+def _checksum(path: Path, facts: object) -> str:  # noqa: ARG001 - a changed file is read again
     """Return the checksum of a data file; cached, because models are saved often and data is large."""
     return data_checksum(path)
 
@@ -173,40 +180,34 @@ def described_schedule(schedule: Callable[[int], float]) -> Any:
 
 
 def _compared_tasks(training: Training) -> dict[str, dict[str, Any]]:
-    owners: dict[Head, str] = {}
-    # Tasks that share a head differ from tasks with equal heads, so each names the owner of its head.
-    tasks = {
-        task.name: {**_compared_task(task), "head_of": owners.setdefault(task.head, task.name)}
-        for task in training.tasks
-    }
     plan = training.plan
     binding = plan.mixing.binding_plan(plan.primary_tasks, plan.count)
-    for task, steps in zip(plan.primary_tasks, binding or (), strict=binding is not None):
-        tasks[task.name]["expected_steps"] = steps
-    return tasks
-
-
-def _compared_task(state: TaskState) -> dict[str, Any]:
-    task = state.task
-    own: dict[str, Any] = {}
-    if task.share_rows_with:
-        own["share_rows_with"] = task.share_rows_with
-    if task.private_layers:
-        own["private_layers"] = task.private_layers
-    if task.lora is not None:
-        # With defaults filled in, so giving a default explicitly does not make another run.
-        own["lora"] = plain(dict(task.lora) if FROM in task.lora else {**DEFAULTS, **task.lora})
-    names = ("max_tokens_per_batch", "gradient_accumulation_steps", "mix_ratio", "is_target", "shuffle")
-    rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")
-    return {
-        **own,
-        "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,
-        "devices": state.stream.world_size,
-        **{name: getattr(task, name) for name in (*names, *rates)},
-        "paradigm": described(HEADS, task.head),
-        # The digest of the rows covers file, vocabulary and reader; paths may differ between programs.
-        "train_file": {"rows": len(state.stream.rows), "digest": state.stream.rows.digest},
-    }
+    names = [task.name for task in plan.primary_tasks]
+    steps = {} if binding is None else dict(zip(names, binding, strict=True))
+    owners: dict[Head, str] = {}
+    found = {}
+    for state in training.tasks:
+        task = state.task
+        own: dict[str, Any] = {name: getattr(task, name) for name in COMPARED}
+        optional = {
+            "share_rows_with": task.share_rows_with,
+            "private_layers": task.private_layers,
+            # With defaults filled in, so giving a default explicitly does not make another run.
+            "lora": task.lora and plain(dict(task.lora) if FROM in task.lora else {**DEFAULTS, **task.lora}),
+            "expected_steps": steps.get(task.name),
+        }
+        found[task.name] = {
+            **own,
+            **{name: value for name, value in optional.items() if value},
+            "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,
+            "devices": state.stream.world_size,
+            "paradigm": described(HEADS, task.head),
+            # Tasks that share a head differ from tasks with equal heads, so each names the owner of its head.
+            "head_of": owners.setdefault(task.head, task.name),
+            # The digest of the rows covers file, vocabulary and reader; paths may differ between programs.
+            "train_file": {"rows": len(state.stream.rows), "digest": state.stream.rows.digest},
+        }
+    return found
 
 
 VERSION = 2
@@ -292,7 +293,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         StorageError: missing, damaged, of another version, or of a run with another identity; `training`
             was not changed.
     """
-    state, steps_per_saved = _state_of(training, folder)
+    state = _state_of(training, folder)
     # All checks are above this line, so a run that is refused has not been changed.
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
@@ -303,13 +304,11 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
         if training.ema is not None:
             training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
-        training.load_state_dict(state, steps_per_saved)
-    if any(factor != 1 for factor in steps_per_saved.values()):
-        logger.info("on these devices, step %d of the checkpoint is step %d", state["step"], training.step)
+        training.load_state_dict(state)
 
 
-def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the state of a resumable checkpoint, and the step factors of `on_devices_of`."""
+def _state_of(training: Training, folder: Path) -> dict[str, Any]:
+    """Return the state of a checkpoint from which the run may resume."""
     files = _verified(folder)
     if "optimizer.safetensors" not in files:
         raise StorageError(
@@ -320,12 +319,11 @@ def _state_of(training: Training, folder: Path) -> tuple[dict[str, Any], dict[st
     state = _of_this_version(read_object(folder / STATE), folder)
     now = compared(training)
     with wrap_read_errors(folder / STATE):
-        saved_run, steps_per_saved = on_devices_of(now, state["run"])
-        found = differences(saved_run, now) or _already_past_end(training, state, steps_per_saved)
+        found = differences(state["run"], now) or _already_past_end(training, state)
     if found:
         lines = "\n  ".join([f"{folder} is a checkpoint of another configuration:", *found])
         raise StorageError(f"{lines}\nRestore these settings to resume it, or {NEW_RUN}")
-    return state, steps_per_saved
+    return state
 
 
 def _verified(folder: Path) -> Collection[str]:
@@ -335,7 +333,7 @@ def _verified(folder: Path) -> Collection[str]:
             f"{folder} is a saved model, not a checkpoint; start a new run from it with {START}, or predict "
             "with palm.load_model"
         )
-    if steps := numbered(folder, "step_"):
+    if steps := numbered(folder, CHECKPOINT):
         raise StorageError(f"{folder} is a run; give one of its checkpoints, such as {steps[max(steps)]}")
     return verify(folder, WEIGHTS_NEEDED)
 
@@ -347,43 +345,19 @@ def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     return state
 
 
-def on_devices_of(run: dict[str, Any], saved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
-    """Translate a saved identity to the devices of `run`, provided that only the devices have changed.
+def _on_devices_of(now: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the saved identity of a task, with the devices of this run if a step has the same rows.
 
-    Either a step still has the same rows, divided differently among devices; or each device still has the
-    same batch, and the number of devices differs. In the second case everything that counts steps changes:
-    the plan of a task, and the horizon of the schedule.
-
-    Returns:
-        The identity, and task -> how many steps now have the rows of one step of the checkpoint.
+    Such a step may be divided differently among devices and batches. With a limit in tokens it may not,
+    because other batches have other rows.
     """
-    tasks = dict(saved["tasks"])
-    schedule = saved["lr_scheduler"]
-    steps_per_saved = {}
-    for name in tasks.keys() & run["tasks"].keys():
-        then = tasks[name]
-        now = run["tasks"][name]
-        sharing = {key: now[key] for key in ("batch_size", "gradient_accumulation_steps", "devices")}
-        # With a limit in tokens, batches that are divided differently have other rows.
-        if now["batch_size"] is not None and _size(then) == _size(now):
-            tasks[name] = {**then, **sharing}
-        elif {**then, "devices": now["devices"]} == {**then, **sharing}:
-            planned = {key: now[key] for key in ("expected_steps",) if key in now}
-            tasks[name] = {**then, **sharing, **planned}
-            steps_per_saved[name] = then["devices"] / now["devices"]
-    schedules = (schedule, run["lr_scheduler"])
-    if any(factor != 1 for factor in steps_per_saved.values()) and all(map(_is_component, schedules)):
-        horizon = {name: value for name, value in schedules[1]["settings"].items() if name in HORIZON}
-        schedule = {**schedule, "settings": {**schedule["settings"], **horizon}}
-    return {**saved, "tasks": tasks, "lr_scheduler": schedule}, steps_per_saved
-
-
-def _size(task: dict[str, Any]) -> int:
-    """Compute the rows (or maximum tokens) of a task's step on all devices, from its identity."""
-    batch: int = task["batch_size"] or task["max_tokens_per_batch"]
-    accumulated: int = task["gradient_accumulation_steps"]
-    devices: int = task["devices"]
-    return batch * accumulated * devices
+    sizes = [
+        (task["batch_size"] or 0) * task["gradient_accumulation_steps"] * task["devices"]
+        for task in (saved, now)
+    ]
+    is_same = now["batch_size"] is not None and sizes[0] == sizes[1]
+    shared = ("batch_size", "gradient_accumulation_steps", "devices")
+    return {**saved, **{name: now[name] for name in shared if is_same}}
 
 
 @dataclass(frozen=True)
@@ -428,34 +402,22 @@ def trained_weights(folder: Path) -> TrainedWeights:
 
 
 def newest_checkpoint(save_path: Path, run_id: str | None = None) -> Path | None:
-    """Return the intact checkpoint under `save_path` with the most progress; None if there is none.
+    """Return the intact checkpoint under `save_path` with the most steps; None if there is none.
 
-    Progress is counted in rows, since a step on several devices has more of them. Damaged checkpoints are
-    ignored with a warning.
+    Damaged checkpoints are ignored with a warning.
 
     Args:
         save_path: the folder of the checkpoints.
         run_id: consider only checkpoints of this run.
     """
-    found = []
-    for folder in numbered(save_path, "step_").values():
+    for _, folder in sorted(numbered(save_path, CHECKPOINT).items(), reverse=True):
         try:
             state = _of_this_version(verified_object(folder, STATE), folder)
-            with wrap_read_errors(folder / STATE):
-                if run_id in (None, state["run_id"]):
-                    steps = state["task_steps"]
-                    tasks = state["run"]["tasks"]
-                    found.append((sum(steps[name] * _size(task) for name, task in tasks.items()), folder))
+            if run_id in (None, state.get("run_id")):
+                verify(folder, NEEDED)  # reads whole files, so it is last
+                return folder
         except StorageError as error:
             logger.warning("ignored: %s", error)
-    # Computing checksums reads whole files, so it starts with the most advanced checkpoint.
-    for _, folder in sorted(found, reverse=True):
-        try:
-            verify(folder, NEEDED)
-        except StorageError as error:
-            logger.warning("ignored: %s", error)
-            continue
-        return folder
     return None
 
 
@@ -463,9 +425,7 @@ def _is_component(value: Any) -> bool:
     return isinstance(value, Mapping) and value.keys() == {"name", "settings"}
 
 
-def _already_past_end(
-    training: Training, state: dict[str, Any], steps_per_saved: Mapping[str, float]
-) -> list[str]:
+def _already_past_end(training: Training, state: dict[str, Any]) -> list[str]:
     """List targets whose new end the checkpoint has already passed, since they would never be saved."""
     if training.parts.mixing.follows_scores:  # its plan comes from the checkpoint
         return []
@@ -473,7 +433,7 @@ def _already_past_end(
         f"{task.name} had {state['task_steps'][task.name]} steps in the checkpoint, but this run plans "
         f"{task.expected_steps} (derived from {DERIVED['expected_steps']})"
         for task in training.tasks
-        if task.is_target and steps_per_saved.get(task.name, 1) == 1
+        if task.is_target
         if state["expected_steps"][task.name] != task.expected_steps <= state["task_steps"][task.name]
     ]
 
@@ -493,7 +453,11 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         saved: the identity in a checkpoint.
         now: the identity of a run.
     """
-    found = sorted(changes(saved, now))
+    tasks = dict(saved.get("tasks", {}))
+    for name in tasks.keys() & now.get("tasks", {}).keys():
+        if "devices" in tasks[name]:  # not in those of stages
+            tasks[name] = _on_devices_of(now["tasks"][name], tasks[name])
+    found = sorted(changes({**saved, "tasks": tasks}, now))
     paths = {change.path for change in found}
     lines = []
     for path, old, new in found:
@@ -502,24 +466,19 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             continue  # settings of two different components
         if path[0] == "tasks" and len(path) == 2:
             continue  # only one run has the task; the difference in task_instance is listed already
-        if path[-2:-1] == ("train_file",):
-            if path[-1] == "rows" or (*path[:-1], "rows") not in paths:
-                lines.append(f"{setting_name(path[:-1])} has changed: {_file_change(path[-1], old, new)}")
+        if path[-2:] == ("train_file", "digest"):
+            lines.append(
+                f"{setting_name(path[:-1])}: its contents or the settings of its reader have changed"
+            )
             continue
         origin = f" (derived from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
-        there = f"{_name_of(old)!r} in the checkpoint"
-        lines.append(f"{setting_name(path)}: {there}, {_name_of(new)!r} in this run{origin}")
+        name = setting_name(path)
+        lines.append(f"{name}: {_name_of(old)!r} in the checkpoint, {_name_of(new)!r} in this run{origin}")
     return lines
 
 
 def _name_of(value: Any) -> Any:
     return value["name"] if _is_component(value) else value
-
-
-def _file_change(name: str, old: Any, new: Any) -> str:
-    if name == "rows":
-        return f"{old} rows in the checkpoint, {new} in this run"
-    return "the same number of rows, but other contents or other settings of the reader"
 
 
 def optimizer_tensors(

@@ -31,7 +31,7 @@ from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.tables.selection import SUFFIX
 from palm.train import model_paths as names
 from palm.train.callbacks import Drawn, Planned
-from palm.train.checkpoint import differences, newest_checkpoint, on_devices_of
+from palm.train.checkpoint import differences, newest_checkpoint
 from palm.train.history import HISTORY_FILE, read_events, seconds_of
 from palm.train.result import TrainingResult, result_of
 
@@ -240,7 +240,7 @@ class RunFolder:
             saved = dict(record["identity"])
             if "stages" in saved or "stages" in identity:
                 return [] if saved == identity else ["stages: not the same"]
-            return differences(on_devices_of(identity, saved)[0], identity)
+            return differences(saved, identity)
 
     def _check_movable(self) -> None:
         """Check that nothing that this process needs is in the folder of the earlier run."""

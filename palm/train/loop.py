@@ -502,31 +502,15 @@ class Training:
             "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
         }
 
-    def load_state_dict(
-        self, state: dict[str, Any], steps_per_saved: Mapping[str, float] | None = None
-    ) -> None:
-        """Restore the progress that `state_dict` returned.
-
-        Args:
-            state: the result of `state_dict`.
-            steps_per_saved: task -> how many of its steps now have the rows of one saved step; 1 by default.
-                With another number, the task resumes at the same fraction of its plan.
-        """
-        factors = {task.name: 1.0 for task in self.tasks} | dict(steps_per_saved or {})
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the progress that `state_dict` returned."""
         for task in self.tasks:
-            factor = factors[task.name]
-            expected = state["expected_steps"][task.name]
             task.scores = list(state["scores"][task.name])
             task.stopped_at = state["stopped_at"][task.name]
+            task.step = state["task_steps"][task.name]
             if self.parts.mixing.follows_scores:
-                task.expected_steps = round(expected * factor)
-            # With other devices the plan may be rounded differently, so the completed fraction is kept.
-            if factor != 1 and expected:
-                factor = task.expected_steps / expected
-            task.step = round(state["task_steps"][task.name] * factor)
-        had = sum(state["task_steps"].values())
-        has = sum(task.step for task in self.tasks)
-        self.step = state["step"] if had == has else round(state["step"] * has / had)
+                task.expected_steps = state["expected_steps"][task.name]
+        self.step = state["step"]
         if self.parts.balance is not None:
             self.parts.balance.load_state_dict(state["balance"])
         self.rows = state["rows"]

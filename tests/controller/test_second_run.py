@@ -142,7 +142,7 @@ def test_a_changed_setting_is_named_and_the_record_of_the_old_run_stays(folder: 
         controller(folder, "cls", num_epochs=1, learning_rate=2e-3, resume="auto").train()
     assert "learning_rate: 0.001 " in str(caught.value)
     assert " 0.002 " in str(caught.value)
-    assert "cls.train_file has changed" in str(caught.value)
+    assert "cls.train_file: " in str(caught.value)
     assert (folder / "out" / "resolved_config.yaml").read_bytes() == before
 
 
