@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -23,8 +24,25 @@ EXIT_CODES = {
 """Meanings of the exit codes."""
 
 
+_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]+:/+)[^/\s?#]*@")
+_QUERY = re.compile(r"(?i)\b([a-z][a-z0-9+.-]+:/+[^\s?'\"]+\?)[^\s'\"]*[^\s'\":;,.)]")
+
+
+def shown_url(text: object) -> str:
+    """Return a text for people, in which URLs have neither a user, a password nor the values of a query."""
+    # A `Path` has one slash of the two.
+    return _QUERY.sub(r"\1…", _LOGIN.sub(r"\1", str(text)))
+
+
 class PalmError(Exception):
-    """Base of all errors that palm raises on purpose; the command line prints them without a traceback."""
+    """Base of all errors that palm raises on purpose; the command line prints them without a traceback.
+
+    Args:
+        message: URLs in it are shown without passwords and queries.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shown_url(message))
 
 
 class Problem(str):

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Literal
 
+from palm.core.errors import shown_url
+
 
 def printable(text: str) -> str:
     """Escape everything unprintable in untrusted text, except spaces, line ends and tabs, for a terminal."""
@@ -47,6 +49,18 @@ def shown_value(value: Any) -> str:
 
 
 logger = logging.getLogger("palm")
+
+
+def _clean(record: logging.LogRecord) -> bool:
+    """Remove control characters and passwords in URLs from a message, whichever handlers will show it."""
+    message = record.getMessage()
+    if (shown := printable(shown_url(message))) != message:
+        record.msg = shown
+        record.args = ()
+    return True
+
+
+logger.addFilter(_clean)
 
 Progress = Literal["auto", "bar", "lines", "none"]
 """Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""

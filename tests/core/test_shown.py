@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from palm.cli.command import json_text
-from palm.core.logging import printable
+from palm.core.errors import ConfigError, shown_url
+from palm.core.logging import logger, printable
 
 
 def test_what_controls_a_terminal_is_escaped_and_every_kind_of_space_stays() -> None:
@@ -14,3 +19,24 @@ def test_what_controls_a_terminal_is_escaped_and_every_kind_of_space_stays() -> 
 def test_json_stays_json() -> None:
     assert json_text({"任务": 1}, indent=None) == '{"任务": 1}'
     assert json_text({"\x9b任务": 1}, indent=None) == '{"\\u009b\\u4efb\\u52a1": 1}'
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("https://me:p@ss@host/a.csv?token=s3cret&x=1: no such file", "https://host/a.csv?…: no such file"),
+        ("s3://key:secret@bucket/a.csv", "s3://bucket/a.csv"),
+        (Path("https://me:secret@host/a.csv?sig=s3cret"), "https:/host/a.csv?…"),
+        ("a https://x/y?a=1,https://z/w?b=2", "a https://x/y?…"),
+        ("me@host: C:\\a@b?c, data/part-?.csv, https://host/a@b.csv", None),
+    ],
+)
+def test_a_url_shows_neither_a_user_nor_a_password_nor_a_query(given: object, shown: str | None) -> None:
+    assert shown_url(given) == (shown or given)
+
+
+def test_errors_and_log_lines_show_no_secret_and_no_escape_sequence(caplog: pytest.LogCaptureFixture) -> None:
+    url = "https://me:secret@host/a.csv?token=secret"
+    logger.warning("cannot read %s: \x1b[2J", url)
+    assert caplog.messages == ["cannot read https://host/a.csv?…: \\x1b[2J"]
+    assert str(ConfigError([f"a: {url}", "b"])) == "a: https://host/a.csv?…\nb"
