@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from palm.cli.command import COMMANDS, Command
-from palm.config.reading import split_arguments
+from palm.config.files import split_arguments
 from palm.core.cache import explain_limits
 from palm.core.component import did_you_mean
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError

@@ -2,26 +2,102 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from palm.config.conversion import REQUIRED, Consumer, Mismatch, convert_value, describe_mismatch, settings_of
-from palm.config.files import Setting, guessed, shown
-from palm.config.foreign import FOREIGN, REMOVED
+import yaml
+
+from palm.config.conversion import (
+    REQUIRED,
+    Consumer,
+    FilePath,
+    Mismatch,
+    ModelPath,
+    convert_value,
+    describe_mismatch,
+    settings_of,
+)
+from palm.config.files import (
+    Lines,
+    Setting,
+    display_path,
+    guessed,
+    program_arguments,
+    read_arguments,
+    read_json,
+    read_yaml,
+    shown,
+)
+from palm.core.cache import explain_limits
 from palm.core.component import did_you_mean, raise_any
-from palm.core.errors import Problem
+from palm.core.errors import ConfigError, PalmError, Problem
 
 logger = logging.getLogger("palm")
 
 AUTO = "auto"
 """Value of `backbone` that means: the encoder named in the directory of pretrained weights."""
 
+PUBLISHED = {"epoch": "num_epochs", "seed": "random_seed"}
+"""Global settings under other names of PaddlePALM's documents and programs."""
+
+PRETRAIN = "pretrain"
+"""The option that sets `backbone: auto` and `pretrain_path`."""
+
 Components = Mapping[str, Collection[str]]
 """The setting that names a component (`reader`) -> names of components."""
+
+Settings = dict[str, Setting]
+Key = tuple[str | None, str]
+"""A task, `backbone` or None for the whole run; and the name of a setting."""
+
+Directory = Callable[[Path | str], Mapping[str, Any]]
+
+
+@explain_limits()
+def read_config(
+    config: str | Path | Mapping[str, Any],
+    task_dir: str | Path = ".",
+    argv: Sequence[str] | None = None,
+    needs_tasks: bool = True,
+    directory: Directory | None = None,
+    resolves_auto: bool = True,
+    origins: Mapping[Key, str] | None = None,
+) -> Config:
+    """Read the configuration of a run.
+
+    Args:
+        config: the global YAML file, or its content as a dict. Its key `tasks` may contain the settings of
+            tasks by name, instead of their files, and `backbone`, if it is a mapping, those of the backbone's
+            JSON, as in the result of `RunConfig.to_dict`.
+        task_dir: the folder of the task files `<name>.yaml`; relative to the folder of the global file if it
+            exists there, otherwise to the working directory.
+        argv: arguments that override the files; None for the program's own, except in a notebook, an
+            interactive session or under pytest.
+        needs_tasks: False if a configuration without tasks is allowed.
+        directory: reads the settings in a directory of pretrained weights, including the name of the encoder
+            as `backbone`; called for `pretrain_path` if `backbone` is 'auto', and for the option
+            `--pretrain`. Its settings are the weakest. For a model on the Hugging Face Hub it also returns
+            the exact name, as `pretrain_path`. None leaves 'auto' and `--pretrain` unresolved.
+        resolves_auto: False leaves 'auto' unresolved, unless there is `--pretrain`.
+        origins: the places of the values of a dict: task, `backbone` or None, and name -> place.
+
+    Raises:
+        ConfigError: a file is missing or unreadable, or the tasks are not clear.
+        HelpRequested: the arguments ask for help.
+    """
+    problems: list[str] = []
+    options = read_arguments(program_arguments() if argv is None else argv, problems)
+    sources = _Sources(options, problems, origins)
+    sources.open(config)
+    if directory is not None:
+        sources.read_directory(directory, resolves_auto)
+    return sources.merged(Path(task_dir), needs_tasks)
 
 
 @dataclass(eq=False)
@@ -35,10 +111,220 @@ class Layer:
         used: names that a component reads, even if the value is overridden.
     """
 
-    settings: dict[str, Setting]
+    settings: Settings
     scope: str | None = None
     is_optional: bool = False
     used: set[str] = field(default_factory=set)
+
+
+class _Sources:
+    """The global file, task files and the backbone's JSON; reports all that cannot be read together.
+
+    Args:
+        options: the settings of the command line.
+        problems: the report.
+        origins: see `read_config`.
+    """
+
+    def __init__(
+        self, options: Settings, problems: list[str], origins: Mapping[Key, str] | None = None
+    ) -> None:
+        self.options = options
+        self.problems = problems
+        self.origins = origins
+        self.failed = False
+        self.title = "config"
+        self.base = Path.cwd()
+        self.everything: Settings = {}
+        self.inline: dict[str, Settings] = {}
+        self.backbone: Settings | None = None
+        self.directory: Settings = {}
+
+    def open(self, config: str | Path | Mapping[str, Any]) -> None:
+        """Read the global file or dict and its sections."""
+        content = config
+        if not isinstance(content, Mapping):
+            path = Path(os.path.abspath(content))  # noqa: PTH100 - resolve() would follow links
+            self.title = display_path(path)
+            self.base = path.parent
+            content = read_yaml(path, self.problems)
+        # A mapping under these names is a section; a string, as in `backbone: bert`, is a setting.
+        names = ("global", "tasks", "backbone")
+        sections = {name: content[name] for name in names if isinstance(content.get(name), Mapping)}
+        titles = {name: self._title(self.title, content, name) for name in sections}
+        everything = self._settings(content, self.title)
+        self.everything = {name: value for name, value in everything.items() if name not in sections}
+        if "global" in sections:
+            self.everything |= self._settings(sections["global"], titles["global"])
+        if "backbone" in sections:
+            self.backbone = self._settings(sections["backbone"], titles["backbone"], "backbone")
+        tasks = sections.get("tasks", {})
+        for name, settings in tasks.items():
+            title = self._title(titles["tasks"], tasks, name)
+            if not isinstance(settings, Mapping | None):
+                place = self._settings(tasks, titles["tasks"])[str(name)].origin
+                self._fail(f"{place}: {name} should be a mapping, not {shown(settings)}")
+                settings = None
+            self.inline[str(name)] = self._settings(settings or {}, title, str(name))
+
+    def _title(self, title: str, content: Mapping[str, Any], name: str) -> str:
+        """Return the title of a section: the file itself, or `config['tasks']`."""
+        return title if isinstance(content, Lines) else f"{title}[{name!r}]"
+
+    def _settings(self, content: Mapping[str, Any], title: str, scope: str | None = None) -> Settings:
+        def place(name: str) -> str:
+            if self.origins is not None:
+                return self.origins.get((scope, name), "")
+            line = content.lines.get(name) if isinstance(content, Lines) else None
+            return title if line is None else f"{title}:{line}"
+
+        return {str(name): Setting(value, place(name), self.base) for name, value in content.items()}
+
+    def _fail(self, *lines: str) -> None:
+        self.problems += lines
+        self.failed |= bool(lines)
+
+    def _of_run(self, name: str) -> Setting | None:
+        return self.options.get(name) or self.everything.get(name)
+
+    def read_directory(self, read: Directory, resolves_auto: bool) -> None:
+        """Add the settings in a directory of pretrained weights, for `backbone: auto` or `--pretrain`."""
+        pretrain = self.options.pop(PRETRAIN, None)
+        if pretrain is not None:
+            values = {"backbone": AUTO, "pretrain_path": pretrain.value, "backbone_config_path": None}
+            self._set_options(pretrain, values)
+        backbone = self._of_run("backbone")
+        if backbone is None or backbone.value != AUTO or not (resolves_auto or pretrain):
+            return
+        where = self._of_run("pretrain_path")
+        if where is None:
+            self._fail(f"{backbone.place('backbone')}: 'auto' needs pretrain_path, the encoder's directory")
+            return
+        try:
+            path = convert_value(where, ModelPath)
+            found = dict(read(path))
+        except Mismatch as error:
+            self._fail(describe_mismatch("pretrain_path", where, ModelPath, error))
+            return
+        except PalmError as error:
+            self._fail(*(f"{where.place('pretrain_path')}: {line}" for line in str(error).splitlines()))
+            return
+        title = found.get("pretrain_path", path if isinstance(path, str) else display_path(path))
+        for name in ("backbone", "pretrain_path"):
+            layer = self.options if name in self.options else self.everything
+            layer[name] = replace(layer[name], value=found.pop(name, layer[name].value))
+        if pretrain is not None:
+            self._set_options(pretrain, {name: found[name] for name in ("vocab_path", "do_lower_case")})
+        self.directory = {name: Setting(value, title, self.base) for name, value in found.items()}
+
+    def _set_options(self, option: Setting, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self.options[name] = replace(option, value=value, origin=f"{option.origin}: {name}")
+
+    def merged(self, task_dir: Path, needs_tasks: bool) -> Config:
+        """Return the configuration of all layers."""
+        beside = self.base / task_dir
+        folder = beside if beside.is_dir() else Path.cwd() / task_dir
+        tasks = {task: self._task(task, folder) for task in self._task_names(needs_tasks)}
+        backbone_title, backbone, gap = self._backbone()
+        if self.failed:
+            raise_any(self.problems)
+        layers = [
+            *self._layers(self.options, list(tasks)),
+            *self._layers(self.everything, list(tasks)),
+            *(Layer(settings, task) for task, (_, settings) in tasks.items()),
+            Layer(self.directory | backbone, "backbone", is_optional=True),
+        ]
+        titles: dict[str | None, str] = {None: self.title}
+        titles.update({task: title for task, (title, _) in tasks.items()}, backbone=backbone_title)
+        config = Config(layers, titles, self.base, self.problems, gap)
+        config.value("task_instance")  # counts as used, although no component reads it
+        config.value("backbone_config_path")
+        return config
+
+    def _task_names(self, needs_tasks: bool) -> list[str]:
+        setting = self._of_run("task_instance")
+        if setting is None and self.inline:
+            setting = self.everything["task_instance"] = Setting(list(self.inline), self.title, self.base)
+        if setting is None and not needs_tasks:
+            return []
+        if setting is None or setting.value is None:
+            given = [*self.everything.items(), *self.options.items()]
+            similar = {name: did_you_mean(name, ["task_instance"]) for name, _ in given}
+            self._fail(
+                f"{self.title}: task_instance is missing (the names of the tasks)",
+                *(f"{own.origin}: nothing uses {n!r}{similar[n]}" for n, own in given if similar[n]),
+            )
+            return []
+        try:
+            names: list[str] = convert_value(setting, list[str])
+        except Mismatch as error:
+            self._fail(describe_mismatch("task_instance", setting, list[str], error))
+            return []
+        place = setting.place("task_instance")
+        self._fail(*(f"{place} names {name!r} twice" for name in sorted({*names}) if names.count(name) > 1))
+        if not names:
+            self._fail(f"{place} names no task")
+        if "backbone" in names:
+            self._fail(f"{place}: a task cannot be called 'backbone'")
+        return list(dict.fromkeys(names))
+
+    def _task(self, task: str, folder: Path) -> tuple[str, Settings]:
+        """Return the title and settings of one task, from the global file or its own file."""
+        if task in self.inline:
+            return next((s.origin for s in self.inline[task].values()), self.title), self.inline[task]
+        path = folder / f"{task}.yaml"
+        title = display_path(path)
+        if path.is_file():
+            return title, self._read(functools.partial(read_yaml, problems=self.problems), path)
+        setting = self._of_run("task_instance")
+        assert setting is not None
+        known = [*self.inline, *(path.stem for path in sorted(folder.glob("*.yaml")))]
+        named = f"{setting.place('task_instance')} names {task!r}"
+        self._fail(f"{named}, but there is no file {title}{did_you_mean(task, known)}")
+        return title, {}
+
+    def _read(self, read: Callable[[Path], Lines], path: Path) -> Settings:
+        """Return the settings in a file; report failures and return none."""
+        try:
+            return self._settings(read(path), display_path(path))
+        except ConfigError as error:
+            self._fail(*error.problems)
+            return {}
+
+    def _backbone(self) -> tuple[str, Settings, str | None]:
+        """Return the title and settings of the backbone, and the problem if its file is missing."""
+        setting = self._of_run("backbone_config_path")
+        if self.backbone is not None or setting is None:
+            return self.title, self.backbone or {}, None
+        try:
+            path = convert_value(setting, FilePath | None)
+        except Mismatch as error:
+            return self.title, {}, describe_mismatch("backbone_config_path", setting, Path, error)
+        if path is None:
+            return self.title, {}, None
+        settings = self._read(read_json, path)
+        backbone = self._of_run("backbone")
+        if backbone is not None and backbone.value == "transformers":
+            settings["encoder_config_path"] = setting  # this backbone reads the whole file itself
+        return display_path(path), settings, None
+
+    def _layers(self, settings: Settings, tasks: Collection[str]) -> list[Layer]:
+        """Return a layer for each task (for settings such as `mrqa.max_seq_len`), and one for all."""
+        # Layers of tasks come first, so they are stronger.
+        scopes: dict[str | None, Settings] = {task: {} for task in tasks}
+        scopes[None] = {}
+        for name, setting in settings.items():
+            task, dot, own = name.rpartition(".")
+            if dot and task not in tasks:
+                unknown = f"there is no task {task!r}{did_you_mean(task, tasks)}"
+                self.problems.append(f"{setting.place(name)}: {unknown}")
+            else:
+                scopes[task or None][own] = setting
+        for other, own_name in PUBLISHED.items():
+            if other in scopes[None] and own_name not in scopes[None]:
+                scopes[None][own_name] = scopes[None].pop(other)
+        return [Layer(own, scope) for scope, own in scopes.items()]
 
 
 class Config:
@@ -224,7 +510,7 @@ class Config:
         values[name] = value
         for setting in found[1:]:
             pair = (winner.origin, setting.origin, name)
-            if pair not in self._reported and not _agree(winner, setting, annotation):
+            if pair not in self._reported and guessed(winner.value) != guessed(setting.value):
                 self._reported.add(pair)
                 given = shown(winner.value), shown(setting.value)
                 logger.info("%s = %s overrides %s (%s)", winner.place(name), *given, setting.origin)
@@ -236,10 +522,8 @@ class Config:
 
         `owners` are the components that accept it, `own` those of the task or the run.
         """
-        if name in REMOVED:
-            return f"{name!r} is no longer a setting; leave it out: {REMOVED[name]}"
-        if name in FOREIGN:
-            return f"nothing uses {name!r}; in palm it is {FOREIGN[name]}"
+        if ours := _other_names().get(name):
+            return f"nothing uses {name!r}; in palm it is {ours}"
         if task is not None and name in self._known[None]:
             return f"{name!r} is a setting of the whole run; it belongs in {self._titles[None]}"
         known = set().union(*self._known.values())
@@ -266,8 +550,8 @@ def _listed(components: Components) -> str:
     return " and ".join(f"{kind} {', '.join(names)}" for kind, names in components.items())
 
 
-def _agree(one: Setting, other: Setting, annotation: Any) -> bool:
-    try:
-        return bool(convert_value(one, annotation) == convert_value(other, annotation))
-    except Mismatch:
-        return False
+@functools.cache
+def _other_names() -> dict[str, str]:
+    """Return names of settings in other programs, and what to write in palm."""
+    content = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_text("utf-8"))
+    return {name: ours for ours, names in content.items() for name in names}

@@ -1,10 +1,13 @@
-"""YAML and JSON files as mappings that know the line of every key."""
+"""Settings as they are written in YAML and JSON files and on the command line, each with its place."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import sys
+import textwrap
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +16,15 @@ import yaml
 
 from palm.core.errors import ConfigError
 from palm.core.io import parse_json, read_bytes
+from palm.core.process import is_program
 
-INTEGER = re.compile(r"[-+]?[0-9][0-9_]{0,399}")  # longer ones are read as floats: infinite
-FLOAT = re.compile(
-    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-)
 TRUE_WORDS = ("true", "yes", "on")
 FALSE_WORDS = ("false", "no", "off")
 NULL_WORDS = ("none", "null")
+
+_NUMBER = re.compile(
+    r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
 
 
 class Plain(str):
@@ -71,13 +75,13 @@ def guessed(value: Any) -> Any:
         return True
     if not isinstance(value, Plain):
         return value
-    if INTEGER.fullmatch(value):
-        return int(value)
-    if FLOAT.fullmatch(value):
-        return number(value)
-    if value.lower() in TRUE_WORDS + FALSE_WORDS:
-        return value.lower() in TRUE_WORDS
-    return None if value.lower() in NULL_WORDS else str(value)
+    word = value.lower()
+    if word in TRUE_WORDS + FALSE_WORDS:
+        return word in TRUE_WORDS
+    for kind in (int, number) if _NUMBER.fullmatch(value) else ():
+        with suppress(ValueError):  # `int` refuses more than 4,300 digits
+            return kind(value)
+    return None if word in NULL_WORDS else str(value)
 
 
 def shown(value: Any) -> str:
@@ -91,24 +95,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
-def flattened(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten each component to its name and its settings, as in a configuration."""
-    found: dict[str, Any] = {}
-    for name, value in facts.items():
-        is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
-        found |= {name: value["name"], **value["settings"]} if is_component else {name: value}
-    return found
-
-
-def json_ready(value: Any) -> Any:
-    """Return the value with tuples as lists and paths as strings."""
-    if isinstance(value, Mapping):
-        return {str(key): json_ready(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_ready(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
-
-
 # `palm download` writes models to `pretrain/NAME`; if that is missing, a model on the Hub is not meant.
 MODEL_NAME = re.compile(r"(?!pretrain/)\w[\w.-]{,95}/\w[\w.-]{,95}(@\w[\w./-]{,95})?", re.ASCII)
 """`owner/name` or `owner/name@revision`, each part at most 96 characters long."""
@@ -119,31 +105,21 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 def names_model(value: str, folder: Path) -> bool:
     """Check whether a setting is the name of a model: it has that form, and is not a path in `folder`."""
-    if not MODEL_NAME.fullmatch(value):
-        return False
-    return not (folder / value).exists()
+    return MODEL_NAME.fullmatch(value) is not None and not (folder / value).exists()
 
+
+# Files
 
 MAX_FILE = 1 << 22
 """Bytes: 4 MiB, ten times a configuration that contains the labels of a large vocabulary."""
 
 MAX_VALUES = 100_000
-"""Values in a YAML file, with aliases expanded; so many take three seconds to read."""
+"""Values in a YAML file, with aliases expanded: nine lines of aliases can expand to a billion."""
 
-_SHOWN = 80
-"""Maximum number of characters of a line in a message."""
-
-_TAG = "tag:yaml.org,2002:"
-_BOOLEAN = "|".join(form for word in TRUE_WORDS + FALSE_WORDS for form in (word, word.title(), word.upper()))
-_PATTERNS = {
-    "null": re.compile(r"^(~|null|Null|NULL|)$"),
-    "bool": re.compile(f"^({_BOOLEAN})$"),
-    "int": re.compile(f"^({INTEGER.pattern})$"),
-    "float": re.compile(f"^({FLOAT.pattern})$"),
-    "merge": re.compile(r"^<<$"),
-}
 ORIGIN = "  # from "
 """Separator between a value and its origin in a resolved configuration."""
+
+_TAG = "tag:yaml.org,2002:"
 
 _OPENED = {
     "while scanning a simple key": "; write 'name: value', with a space",
@@ -153,14 +129,18 @@ _OPENED = {
 }
 """PyYAML's context of an error -> hint; the mistake is in the context's line, not where parsing failed."""
 
-_RESOLVERS: dict[Any, Any] = {None: [(_TAG + name, pattern) for name, pattern in _PATTERNS.items()]}
+
+# Other unquoted scalars become `Plain`, and their types are decided where they are used.
+_RESOLVERS: dict[Any, Any] = {
+    None: [(f"{_TAG}null", re.compile("^(~|null|Null|NULL|)$")), (f"{_TAG}merge", re.compile("^<<$"))]
+}
 
 
 class Lines(dict[str, Any]):
     """A mapping in a file.
 
     Attributes:
-        lines: key -> its line number, from 1.
+        lines: key -> its line number, from 1, if it is known.
     """
 
     def __init__(self) -> None:
@@ -170,8 +150,6 @@ class Lines(dict[str, Any]):
 
 class _Loader(yaml.SafeLoader):
     """YAML with practical scalars: `3e-5` is a number; dates and `1:30` are strings.
-
-    Nine lines of aliases can expand to a billion values, so values are counted before they are built.
 
     Args:
         text: the document.
@@ -186,62 +164,64 @@ class _Loader(yaml.SafeLoader):
         self.shown = shown
         self.problems = problems
         self.num_values = 0
-        self.sizes: dict[int, int] = {}
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node, unless there are too many values."""
-        before = self.num_values
-        is_alias = self.check_event(yaml.AliasEvent)
-        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-        self.num_values += 1
-        node = super().compose_node(parent, index) if self.num_values <= MAX_VALUES else None
-        if is_alias:  # an unfinished node contains its own alias: infinite
-            self.num_values += self.sizes.get(id(node), MAX_VALUES)
-        if self.num_values > MAX_VALUES:
-            problem = f"more than {MAX_VALUES} values, with aliases expanded"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-        self.sizes[id(node)] = self.num_values - before
-        return node
 
     def value(self, node: yaml.Node) -> Any:
-        """Build the Python value of a node; unquoted scalars become `Plain`."""
+        """Build the Python value of a node; unquoted scalars that may be of another type become `Plain`."""
+        self.num_values += 1
+        if self.num_values > MAX_VALUES:
+            raise ConfigError(f"{self.shown}: not YAML: more than {MAX_VALUES} values, with aliases expanded")
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item) for item in node.value]
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node)
+        assert isinstance(node, yaml.ScalarNode)
         kind = node.tag.removeprefix(_TAG)
-        if kind not in (*_PATTERNS, "str"):
-            line = node.start_mark.line + 1
-            raise ConfigError(f"{self.shown}:{line}: the tag {node.tag!r} is not supported; remove it")
-        if kind == "null":
-            return None
-        return str(node.value) if kind == "str" else Plain(node.value)
+        if kind not in ("null", "merge", "str"):
+            raise ConfigError(f"{self.place(node)}: the tag {node.tag!r} is not supported; remove it")
+        plain = Plain(node.value)
+        is_text = node.style is not None or plain.lower() in NULL_WORDS or isinstance(guessed(plain), str)
+        return None if kind == "null" else str(plain) if is_text else plain
+
+    def place(self, node: yaml.Node) -> str:
+        """Return the file and line of a node."""
+        return f"{self.shown}:{node.start_mark.line + 1}"
 
     def _mapping(self, node: yaml.MappingNode) -> Lines:
-        # Before merge keys (`<<`) are resolved: overriding a merged value is not a duplicate.
-        seen: dict[str, int] = {}
-        for key, _ in node.value:
-            place = f"{self.shown}:{key.start_mark.line + 1}"
-            if not isinstance(key, yaml.ScalarNode):
-                raise ConfigError(f"{place}: a name should be a string, not a list or mapping")
-            if key.value in seen:
-                self.problems.append(f"{place}: {key.value!r} is set twice, first in line {seen[key.value]}")
-            seen.setdefault(key.value, key.start_mark.line + 1)
-        self.flatten_mapping(node)
         found = Lines()
+        merged: list[Any] = []
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConfigError(f"{self.place(key)}: a name should be a string, not a list or mapping")
+            if key.tag == f"{_TAG}merge":
+                content = self.value(value)
+                merged += content if isinstance(content, list) else [content]
+                continue
+            if key.value in found:
+                before = found.lines[key.value]
+                self.problems.append(f"{self.place(key)}: {key.value!r} is set twice, first in line {before}")
             found[key.value] = self.value(value)
-            found.lines[key.value] = key.start_mark.line + 1
+            found.lines.setdefault(key.value, key.start_mark.line + 1)
+        for part in merged:
+            if not isinstance(part, Lines):
+                raise ConfigError(f"{self.place(node)}: << should name a mapping, not {shown(part)}")
+            for name in part.keys() - found.keys():
+                found[name] = part[name]
+                found.lines[name] = part.lines[name]
         return found
 
 
 class _Dumper(yaml.SafeDumper):
     """Dumper that quotes every string that the loader would not read as a string."""
 
-    yaml_implicit_resolvers = _RESOLVERS
-
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
         return True
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(f"{_TAG}str", text, style=None if guessed(Plain(text)) == text else "'")
+
+
+_Dumper.add_representer(str, _text_node)
 
 
 def display_path(path: Path) -> str:
@@ -258,27 +238,20 @@ def yaml_text(data: Mapping[str, Any], origins: Mapping[str, Any] | None = None)
         origins: their origins, nested like the values; written as comments. Those of absent values are
             skipped.
     """
+    if origins:
+        return "".join(_entry(name, value, origins.get(name)) for name, value in data.items())
     # Lines are not wrapped, because the origin follows each value as a comment.
-    text = yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
-    if not origins:
-        return text
-    lines = text.split("\n")
-    _add_comments(lines, _load(text, "text", []), data, origins)
-    return "\n".join(lines)
+    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)
 
 
-def _add_comments(
-    lines: list[str], places: Lines, data: Mapping[str, Any], origins: Mapping[str, Any]
-) -> None:
-    for name, origin in origins.items():
-        if name not in data:
-            continue
-        if isinstance(origin, Mapping):
-            if origin:
-                _add_comments(lines, places[name], data[name], origin)
-        elif "\n" not in str(data[name]):  # in a multi-line string, a comment would be part of the text
-            shown = "".join(letter if letter.isprintable() else "?" for letter in origin)
-            lines[places.lines[name] - 1] += ORIGIN + shown
+def _entry(name: str, value: Any, origin: Any) -> str:
+    if isinstance(origin, Mapping) and origin:
+        title = yaml_text({name: {}}).removesuffix(" {}\n")
+        return f"{title}\n{textwrap.indent(yaml_text(value, origin), '  ')}"
+    first, end, rest = yaml_text({name: value}).partition("\n")
+    if isinstance(origin, str) and "\n" not in str(value):  # there, a comment would be part of the text
+        first += ORIGIN + "".join(letter if letter.isprintable() else "?" for letter in origin)
+    return first + end + rest
 
 
 def read_yaml(path: Path, problems: list[str]) -> Lines:
@@ -307,12 +280,12 @@ def parse_yaml(text: str) -> Any:
         return None
 
 
-def read_json(path: Path, problems: list[str]) -> Lines:
-    """Read the object in a JSON file; errors and reports as in `read_yaml`."""
+def read_json(path: Path) -> Lines:
+    """Read the object in a JSON file; errors as in `read_yaml`, also for duplicate keys."""
     text = _text(path)
     shown = display_path(path)
     try:
-        data = parse_json(text.encode())
+        data = parse_json(text.encode(), unique=True)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{shown}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:
@@ -320,23 +293,12 @@ def read_json(path: Path, problems: list[str]) -> Lines:
         raise ConfigError(f"{shown}: not JSON: {reason}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{shown}: should contain a JSON object, {{...}}")
-    # The YAML loader knows lines too, but it refuses tabs between members and surrogate pairs, and accepts
-    # much that is not JSON.
     found = Lines()
-    decoder = json.JSONDecoder()
-    line = 1
-    counted = 0
-    at = _next(text, text.index("{") + 1)
-    while text[at] != "}":
-        line += text.count("\n", counted, at)
-        counted = at
-        key, end = decoder.raw_decode(text, at)
-        value, end = decoder.raw_decode(text, _next(text, end))
-        if key in found:
-            problems.append(f"{shown}:{line}: {key!r} is set twice, first in line {found.lines[key]}")
-        found.setdefault(key, value)
-        found.lines.setdefault(key, line)
-        at = _next(text, end)
+    found.update(data)
+    for name in found:
+        places = [match.start() for match in re.finditer(rf'"{re.escape(name)}"\s*:', text)]
+        if len(places) == 1:  # an inner object may have the same name
+            found.lines[name] = text.count("\n", 0, places[0]) + 1
     return found
 
 
@@ -352,13 +314,6 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{display_path(path)}: cannot be read: {reason}") from None
 
 
-def _next(text: str, at: int) -> int:
-    """Return the position of the next JSON value or bracket."""
-    while text[at] in " \t\r\n:,":
-        at += 1
-    return at
-
-
 def _load(text: str, shown: str, problems: list[str]) -> Any:
     """Return the value of a YAML text; see `_Loader` for the arguments."""
     try:
@@ -366,18 +321,90 @@ def _load(text: str, shown: str, problems: list[str]) -> Any:
         node = loader.get_single_node()
         return None if node is None else loader.value(node)
     except yaml.MarkedYAMLError as error:
-        opened = error.context_mark if error.context in _OPENED else None
-        mark = opened or error.problem_mark
+        mark = error.context_mark if error.context in _OPENED else error.problem_mark
         line = 0 if mark is None else mark.line
-        quoted = "".join(text.splitlines()[line : line + 1]).strip()[:_SHOWN]
+        quoted = "".join(text.splitlines()[line : line + 1]).strip()[:80]
         there = f"; the line is {quoted!r}" if quoted else ""
-        hint = (
-            "; indent with spaces, not tabs"
-            if "'\\t'" in str(error.problem)
-            else _OPENED.get(str(error.context), "")
-        )
+        is_tab = "'\\t'" in str(error.problem)
+        hint = "; indent with spaces, not tabs" if is_tab else _OPENED.get(str(error.context), "")
         raise ConfigError(f"{shown}:{line + 1}: not YAML: {error.problem}{there}{hint}") from None
     except RecursionError:
         raise ConfigError(f"{shown}: not YAML: nested too deeply") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{shown}: not YAML: {' '.join(str(error).split())}") from None
+
+
+# The command line
+
+
+class HelpRequested(Exception):  # noqa: N818 - not an error; the caller prints the help and exits
+    """The arguments contain `--help` or `-h`."""
+
+
+def program_arguments() -> list[str]:
+    """Return the arguments of the running script; none in a notebook, an interactive session or a test."""
+    return sys.argv[1:] if is_program() else []
+
+
+def read_arguments(words: Sequence[str], problems: list[str]) -> dict[str, Setting]:
+    """Return the settings among the arguments, by name; the last one of a name counts.
+
+    Args:
+        words: the arguments, without the program's name.
+        problems: receives the arguments that are not options.
+
+    Raises:
+        HelpRequested: on `--help` or `-h`.
+    """
+    found: dict[str, Setting] = {}
+    for name, value in _options(words):
+        if value in ("--help", "-h") and name is None:
+            raise HelpRequested
+        if name is None:
+            problems.append(f"command line: unexpected argument {value!r}; write --name value")
+        else:
+            found[name] = Setting(value, f"--{name}", Path.cwd())
+    return found
+
+
+def split_arguments(
+    words: Sequence[str], own: Collection[str], flags: Collection[str] = ()
+) -> tuple[list[str], list[str]]:
+    """Split words into a command's options and positional arguments, and all others, which are settings.
+
+    A value stays with its option, so `--batch_size 8 config.yaml` names one file.
+
+    Args:
+        words: all words after the command.
+        own: names of the command's options.
+        flags: those of them without a value, so that the next word is not taken for it.
+    """
+    commands: list[str] = []
+    settings: list[str] = []
+    for name, value in _options(words, flags):
+        if name is None:
+            commands.append(value)
+            continue
+        option = f"--{name}" if isinstance(value, Flag) else f"--{name}={value}"
+        (commands if name in own else settings).append(option)
+    return commands, settings
+
+
+def _options(words: Sequence[str], flags: Collection[str] = ()) -> Iterator[tuple[str | None, Any]]:
+    """Yield (name, value) for each option (`--name=value` or `--name value`), and (None, word) for others."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--help" or not word.strip("-="):
+            yield None, word
+            continue
+        name, equals, value = word[2:].partition("=")
+        task, dot, setting = name.rpartition(".")
+        name = task + dot + setting.replace("-", "_")
+        if equals:
+            yield name, Plain(value)
+        # A value may begin with a single dash, such as -1.
+        elif name not in flags and rest and not rest[0].startswith("--"):
+            yield name, Plain(rest.pop(0))
+        else:
+            yield name, Flag()

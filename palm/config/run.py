@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from palm.config.conversion import REQUIRED, Consumer, Parameter, settings_of, type_name
-from palm.config.files import json_ready
 from palm.config.settings import (
     NO_RESULT,
     NOT_WRITTEN,
@@ -59,7 +58,7 @@ class TaskConfig:
         return {
             "reader": self.reader.described(),
             "paradigm": self.head.described(),
-            **json_ready(results_of(self.settings)),
+            **plain(results_of(self.settings)),
         }
 
 
@@ -161,7 +160,7 @@ class RunConfig:
             if name in run and run[name] != value
         }
         backbone = self._given("backbone", self.backbone.settings)
-        return json_ready({"global": run, "tasks": tasks, "backbone": backbone})  # type: ignore[no-any-return]
+        return plain({"global": run, "tasks": tasks, "backbone": backbone})  # type: ignore[no-any-return]
 
     def _parts_of_run(self) -> Iterator[ComponentConfig]:
         yield from (self.optimizer, self.groups, self.schedule)
@@ -225,10 +224,10 @@ class RunConfig:
         if len(self.tasks) == 1:
             run = {name: value for name, value in run.items() if name not in marked(OF_SEVERAL)}
         return {
-            **json_ready(run),
+            **plain(run),
             "backbone": self.backbone.described(),
             "optimizer": self.optimizer.described(),
-            **json_ready(self.groups.settings),
+            **plain(self.groups.settings),
             "lr_scheduler": self.schedule.described(),
             "mixing": self.mixing.described(),
             "balance": None if self.balance is None else self.balance.described(),

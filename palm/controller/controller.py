@@ -11,7 +11,7 @@ from types import NoneType, TracebackType
 from typing import Any
 
 from palm.config import read_config
-from palm.config.reading import HelpRequested
+from palm.config.files import HelpRequested
 from palm.config.run import ComponentConfig, RunConfig, TaskConfig, config_of, help_text, printed, with_given
 from palm.config.settings import RunSettings
 from palm.controller.effort import choose_by_effort

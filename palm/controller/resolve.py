@@ -14,8 +14,7 @@ from palm.backbone.low_rank import FROM
 from palm.config import Config, read_config, settings_of
 from palm.config.config import AUTO, located
 from palm.config.conversion import REQUIRED, Consumer
-from palm.config.files import json_ready
-from palm.config.run import LISTED, ComponentConfig, Document, Key, RunConfig, TaskConfig
+from palm.config.run import LISTED, ComponentConfig, Document, Key, RunConfig, TaskConfig, plain
 from palm.config.settings import (
     NO_BATCH_SIZE,
     RunSettings,
@@ -459,5 +458,5 @@ def edited_document(run: RunConfig, changes: Mapping[str, Any]) -> Document:
             own.pop(name, None)
         everything.pop(name, None)
         if value is not None:
-            everything[name] = json_ready(value)
+            everything[name] = plain(value)
     return document

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palm.config import yaml_text
-from palm.config.files import flattened
 from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
@@ -206,7 +205,10 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
         f"{training['task_step']:,} of {training['expected_steps']:,} planned steps of this task "
         f"({training['epochs']:g} epochs), saved at global step {training['step']:,}."
     )
-    settings = flattened({**training["settings"]["tasks"][task], **training["settings"]})
+    settings: dict[str, Any] = {}
+    for name, value in {**training["settings"]["tasks"][task], **training["settings"]}.items():
+        is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
+        settings |= {name: value["name"], **value["settings"]} if is_component else {name: value}
     settings["steps"] = training["tasks"]
     shown = {name: each for name, each in settings.items() if name not in OMITTED and each is not None}
     yield f"```yaml\n{yaml_text(shown)}```"

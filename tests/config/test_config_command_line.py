@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.messages import facts
-from palm.config.files import Flag, guessed
-from palm.config.reading import HelpRequested, program_arguments, read_arguments
+from palm.config.files import Flag, HelpRequested, guessed, program_arguments, read_arguments
 
 
 def read(*words: str) -> tuple[dict[str, Any], list[str]]:
@@ -67,7 +66,7 @@ def test_a_test_has_no_arguments_of_its_own() -> None:
 
 SCRIPT = """
 import sys
-from palm.config.reading import program_arguments
+from palm.config.files import program_arguments
 print(program_arguments())
 sys.modules["ipykernel"] = sys
 print(program_arguments())

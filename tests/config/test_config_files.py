@@ -30,9 +30,8 @@ def loaded(text: str) -> Any:
 
 def broken(text: str | bytes, name: str = "c.yaml") -> str:
     Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
-    read = read_json if name.endswith("json") else read_yaml
     with pytest.raises(ConfigError) as caught:
-        read(Path(name), [])
+        read_json(Path(name)) if name.endswith("json") else read_yaml(Path(name), [])
     return str(caught.value)
 
 
@@ -72,7 +71,7 @@ def test_an_empty_file_sets_nothing_and_a_byte_order_mark_is_not_a_name() -> Non
 
 def test_a_name_that_occurs_twice_is_reported_at_any_depth() -> None:
     _, problems = loaded("a: 1\nb: {c: 1, c: 2}\na: 2\n")
-    assert [facts(line) for line in problems] == ["c.yaml:3 'a' 1", "c.yaml:2 'c' 2"]
+    assert [facts(line) for line in problems] == ["c.yaml:2 'c' 2", "c.yaml:3 'a' 1"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_a_broken_yaml_file_is_reported_with_its_line(text: str | bytes, told: s
 def test_odd_characters_and_endless_structures_are_not_crash() -> None:
     assert broken("a: \x07\n").startswith("c.yaml: ")
     assert "#x0007" in broken("a: \x07\n")
-    assert facts(broken("a: &a [*a]\n")).startswith("c.yaml:1 100000")
+    assert broken("a: &a [*a]\n").startswith("c.yaml: ")
 
 
 def test_a_missing_file_is_reported() -> None:
@@ -104,24 +103,18 @@ def test_a_missing_file_is_reported() -> None:
     assert caught.value.problems[0].startswith("gone.yaml: ")
 
 
-def test_json_members_have_lines_and_may_be_indented_with_tabs() -> None:
+def test_json_members_have_lines_unless_two_objects_have_them_and_may_be_indented_with_tabs() -> None:
     Path("c.json").write_text('{\n\t"a": {"b": [1, "}"]},\n\n\t"b" : 2.5,"c":null\n}\n', encoding="utf-8")
-    content = read_json(Path("c.json"), [])
+    content = read_json(Path("c.json"))
     assert content == {"a": {"b": [1, "}"]}, "b": 2.5, "c": None}
-    assert content.lines == {"a": 2, "b": 4, "c": 4}
-
-
-def test_a_json_member_that_occurs_twice_is_reported() -> None:
-    Path("c.json").write_text('{"a": 1,\n "a": 2}', encoding="utf-8")
-    problems: list[str] = []
-    read_json(Path("c.json"), problems)
-    assert [facts(line) for line in problems] == ["c.json:2 'a' 1"]
+    assert content.lines == {"a": 2, "c": 4}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ('{"a": 1,\n "b" 2}', "c.json:2:6: not JSON: Expecting ':' delimiter"),
+        ('{"a": 1,\n "a": 2}', "c.json: not JSON: it has 'a' twice"),
         ("[1]", "c.json: should contain a JSON object, {...}"),
         ("", "c.json:1:1: not JSON: Expecting value"),
     ],
@@ -132,7 +125,7 @@ def test_a_broken_json_file_is_reported_with_its_line(text: str, message: str) -
 
 def test_an_empty_json_object_is_fine() -> None:
     Path("c.json").write_text(" { } ", encoding="utf-8")
-    assert read_json(Path("c.json"), []) == {}
+    assert read_json(Path("c.json")) == {}
 
 
 words = st.one_of(

@@ -82,7 +82,7 @@ def test_json_that_is_too_much_or_nothing_is_named(tmp_path: Path, text: bytes, 
         with pytest.raises(DataError, match=r"^.*labels\.json:"):
             Labels(None, label_map)
         with pytest.raises(ConfigError, match=r"config\.json:"):
-            read_backbone_json(file, [])
+            read_backbone_json(file)
 
 
 def test_a_label_map_in_latin_1_is_reported_with_its_byte(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
     [
         (
             LAUGHS,
-            r"c\.yaml:10: not YAML: more than 100000 values",
+            r"c\.yaml: not YAML: more than 100000 values",
         ),
-        (MERGES, r"c\.yaml:19: not YAML: more than 100000 values"),
-        ("a: &a\n  <<: *a\n", r"c\.yaml:2: not YAML: more than 100000 values"),
+        (MERGES, r"c\.yaml: not YAML: more than 100000 values"),
+        ("a: &a\n  <<: *a\n", r"c\.yaml: not YAML: nested too deeply"),
         ("[" * 100_000, "c.yaml: not YAML: nested too deeply"),
         ("- " * 100_000, "c.yaml: not YAML: nested too deeply"),
         ("#" * (5 << 20), "c.yaml: cannot be read: it is larger than 4 MiB"),
