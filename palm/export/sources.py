@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import normalizers, pre_tokenizers, processors
+from tokenizers import normalizers, pre_tokenizers
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.component import Component, Registry
@@ -52,7 +52,9 @@ def save_tokenizer(
         steps = [normalizers.Replace(" ", ""), library.normalizer]
         library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
     # Readers of words tokenize a text's first word like all others.
-    _add_special_tokens(library, tokenizer, adds_prefix_space=isinstance(reader, WordReader))
+    if isinstance(reader, WordReader) and isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel):
+        described = library.to_str().replace('"add_prefix_space":false', '"add_prefix_space":true')
+        library = tokenizers.Tokenizer.from_str(described)
     library.add_special_tokens(list(roles.values()))
     write_text(folder / "tokenizer.json", library.to_str(pretty=True))
     segments = ["token_type_ids"] if "segment_ids" in backbone.inputs_attr else []
@@ -92,27 +94,6 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
     if not isinstance(tokenizer, Tokenizer):
         raise PalmError(f"{type(reader).__name__} has no palm tokenizer, which is needed for an export")
     return tokenizer
-
-
-def _add_special_tokens(library: tokenizers.Tokenizer, tokenizer: Tokenizer, adds_prefix_space: bool) -> None:
-    """Make it add special tokens around one text or two, as `Tokenizer.row` does."""
-    cls, sep = tokenizer.tokens([tokenizer.cls_id, tokenizer.sep_id])
-    is_byte_level = isinstance(library.pre_tokenizer, pre_tokenizers.ByteLevel)
-    if is_byte_level and adds_prefix_space:
-        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    middle = tokenizer.tokens(tokenizer.between)
-    special = {cls: tokenizer.cls_id, sep: tokenizer.sep_id}
-    special |= dict(zip(middle, tokenizer.between, strict=True))
-    around = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {' '.join(middle)} $B:1 {sep}:1",
-        special_tokens=list(special.items()),
-    )
-    if is_byte_level:
-        # The first step removes spaces from the offsets of words.
-        library.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), around])
-    else:
-        library.post_processor = around
 
 
 def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,35 +67,103 @@ MAX_GROWTH = 1000
 _FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
 _UNASSIGNED = r"\p{Cn}+"
 
+CLASSES = {
+    "vocab.txt": "Bert ConvBert DistilBert Electra Ernie Funnel LayoutLM Lxmert MobileBert SqueezeBert",
+    "vocab.json": "Bart Blenderbot Deberta GPT2 LED Longformer Mvp Roberta",
+}
+"""Vocabulary -> the tokenizer classes of transformers and PaddleNLP that palm computes from it."""
 
-class Library(NamedTuple):
-    """A tokenizer of the library with the files that describe it.
+_ANY_CLASS = ("", "PreTrained", "PreTrainedFast", "TokenizersBackend")
+
+COMPUTED_AS: dict[str, Any] = {
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+    "do_basic_tokenize": True,
+    "never_split": [],
+}
+"""Setting of `tokenizer_config.json` that changes tokens -> the only value that palm computes."""
+
+
+class Files:
+    """A vocabulary and the settings in the files beside it.
 
     Args:
-        tokenizer: as its files describe it, without padding and truncation.
-        settings: the content of `tokenizer_config.json`, empty without one.
-        padding: the padding token of the file, if it names one.
-        companions: the files beside the vocabulary that the tokenizer was made from.
-    """
+        path: the vocabulary.
 
-    tokenizer: tokenizers.Tokenizer
-    settings: Mapping[str, Any]
-    padding: str | None = None
-    companions: tuple[Path, ...] = ()
-
-
-def read_vocabulary(path: Path, do_lower_case: bool) -> Library:
-    """The tokenizer of a vocabulary file; see `palm.reader.tokenizer.load_tokenizer`.
+    Attributes:
+        is_json: the vocabulary is JSON, as palm also saves one whose companions it needs.
+        content: that JSON; empty for a list of tokens.
+        is_whole: the vocabulary is a `tokenizer.json`, so companions that repeat it do not count.
+        settings: the content of `tokenizer_config.json`, over that of `special_tokens_map.json`.
+        companions: the files beside the vocabulary that count.
 
     Raises:
-        DataError: a file cannot be read, or describes a tokenizer that palm does not have.
+        DataError: a file cannot be read, or describes a tokenizer that palm does not compute.
     """
-    beside = path.with_name(SETTINGS)
-    settings = read_mapping(beside) if beside.is_file() else {}
-    if is_json(path):
-        content = read_mapping(path)
-        return _described(path, content, settings) if "model" in content else _byte_level(path, settings)
-    return _wordpiece(path, settings, do_lower_case)
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with wrap_read_errors(path, " the vocabulary", DataError):
+            begin = read_bytes(path, most_bytes(path))[:16]
+        self.is_json = path.suffix == ".json" or begin.startswith(b'{\n  "version":')
+        self.content = self.read(path) if self.is_json else {}
+        self.is_whole = "model" in self.content
+        names = (SETTINGS, SENTENCE) if self.is_whole else COMPANIONS
+        self.companions = tuple(file for name in names if (file := path.with_name(name)).is_file())
+        self.settings = {**self.beside(SPECIAL), **self.beside(SETTINGS)}
+        if not self.is_whole:
+            self._check_class()
+
+    def read(self, file: Path) -> dict[str, Any]:
+        """The JSON object in one of the files."""
+        with wrap_read_errors(file, " the vocabulary", DataError):
+            content = parse_json(read_bytes(file, most_bytes(file)))
+        if not isinstance(content, dict):
+            raise DataError(f"{file}: expected a JSON object, not {type(content).__name__}")
+        return content
+
+    def beside(self, name: str) -> dict[str, Any]:
+        """The JSON object of a companion; empty if it does not count."""
+        file = self.path.with_name(name)
+        return self.read(file) if file in self.companions else {}
+
+    def added_tokens(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
+        """The tokens that are not split, with their ids, besides the special tokens of rows."""
+        with wrap_read_errors(self.path, " the added tokens beside it", DataError):
+            decoder = self.settings.get("added_tokens_decoder") or {}
+            added = {str(token["content"]): int(number) for number, token in decoder.items()}
+            added |= {str(token): int(number) for token, number in self.beside(ADDED).items()}
+            for name in ("additional_special_tokens", "extra_special_tokens"):
+                for token in self.settings.get(name) or []:
+                    last = max((*vocabulary.values(), *added.values()))
+                    added.setdefault(str(_content(token)), vocabulary.get(str(_content(token)), last + 1))
+        rows = {*SPECIAL_TOKENS, *ROBERTA_TOKENS}
+        return {token: number for token, number in added.items() if token and token not in rows}
+
+    def special_token(self, role: str) -> str | None:
+        """The special token that the settings name for a role such as `pad`."""
+        token = _content(self.settings.get(f"{role}_token"))
+        return token if isinstance(token, str) else None
+
+    def _check_class(self) -> None:
+        kind = str(self.settings.get("tokenizer_class") or "").removesuffix("Fast").removesuffix("Tokenizer")
+        known = CLASSES["vocab.json" if self.is_json else "vocab.txt"].split()
+        wrong = [f"{name}: {self.settings[name]!r}" for name in COMPUTED_AS if self._differs(name)]
+        if kind not in (*known, *_ANY_CLASS):
+            wrong.append(f"tokenizer_class: {self.settings['tokenizer_class']!r}")
+        if wrong:
+            raise DataError(
+                f"{self.path.with_name(SETTINGS)}: palm does not compute {' and '.join(wrong)} from "
+                f"{self.path.name}; use a directory with a tokenizer.json"
+            )
+
+    def _differs(self, name: str) -> bool:
+        return self.settings.get(name) not in (None, COMPUTED_AS[name])
+
+
+def _content(token: Any) -> Any:
+    """The text of a token in a file of settings, which may have options."""
+    return token.get("content") if isinstance(token, dict) else token
 
 
 def most_bytes(file: Path) -> int:
@@ -103,22 +171,23 @@ def most_bytes(file: Path) -> int:
     return 2 * MAX_JSON if file.suffix == ".json" else MAX_VOCABULARY
 
 
-def is_json(path: Path) -> bool:
-    """Check whether a vocabulary is JSON, as palm also saves one whose companions it needs."""
-    with wrap_read_errors(path, " the vocabulary", DataError):
-        return path.suffix == ".json" or read_bytes(path, MAX_VOCABULARY).startswith(b'{\n  "version":')
+def library_tokenizer(files: Files, do_lower_case: bool) -> tokenizers.Tokenizer:
+    """The library's tokenizer that a vocabulary's files describe, without padding and truncation.
+
+    Raises:
+        DataError: a file cannot be read, or describes a tokenizer that palm does not have.
+    """
+    if files.is_whole:
+        made = _described(files)
+    else:
+        made = _byte_level(files) if files.is_json else _wordpiece(files, do_lower_case)
+    if files.beside(SENTENCE).get("do_lower_case") is True:
+        steps = [normalizers.Lowercase(), *([] if made.normalizer is None else [made.normalizer])]
+        made.normalizer = normalizers.Sequence(steps)
+    return made
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """The JSON object in a tokenizer's file."""
-    with wrap_read_errors(path, " the vocabulary", DataError):
-        content = parse_json(read_bytes(path, most_bytes(path)))
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: expected a JSON object, not {type(content).__name__}")
-    return content
-
-
-def _wordpiece(path: Path, settings: Mapping[str, Any], do_lower_case: bool) -> Library:
+def _wordpiece(files: Files, do_lower_case: bool) -> tokenizers.Tokenizer:
     """BERT's and ERNIE's tokenizer.
 
     Control characters are removed, every Chinese character is a token, and text is split at white space and
@@ -126,68 +195,61 @@ def _wordpiece(path: Path, settings: Mapping[str, Any], do_lower_case: bool) -> 
 
     Source: Devlin et al., 2018, arXiv:1810.04805, section 3.
     """
-    beside = path.with_name(SETTINGS)
-    if settings.get("word_tokenizer_type", "basic") != "basic":
-        raise DataError(
-            f"{beside}: palm has no {settings['word_tokenizer_type']!r} tokenizer; use a tokenizer.json"
+    vocabulary = load_vocabulary(files.path)
+    added = files.added_tokens(vocabulary)
+    with wrap_read_errors(files.path, " the vocabulary", DataError):
+        model = models.WordPiece(
+            vocabulary | added, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARS_PER_WORD
         )
-    options = {name: settings.get(name) for name in ("strip_accents", "tokenize_chinese_chars")}
-    companions = [] if set(options.values()) <= {None, True} and not options["strip_accents"] else [beside]
-    vocabulary = load_vocabulary(path)
-    added: dict[str, int] = {}
-    if path.with_name(ADDED).is_file():
-        companions.append(path.with_name(ADDED))
-        added = read_mapping(companions[-1])
-    with wrap_read_errors(path, " the vocabulary", DataError):
-        made = tokenizers.Tokenizer(
-            models.WordPiece(
-                vocabulary | added, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARS_PER_WORD
-            )
-        )
-    strips = do_lower_case if options["strip_accents"] is None else bool(options["strip_accents"])
+        made = tokenizers.Tokenizer(model)
+    strips = files.settings.get("strip_accents")
     steps: list[normalizers.Normalizer] = [normalizers.Replace(tokenizers.Regex(_UNASSIGNED), "")]
     if do_lower_case:
         steps.append(normalizers.Replace(tokenizers.Regex(_FINAL_SIGMA), "ς"))
     steps.append(
         normalizers.BertNormalizer(
-            handle_chinese_chars=options["tokenize_chinese_chars"] is not False,
+            handle_chinese_chars=files.settings.get("tokenize_chinese_chars") is not False,
             lowercase=do_lower_case,
-            strip_accents=strips,
+            strip_accents=do_lower_case if strips is None else bool(strips),
         )
     )
     made.normalizer = normalizers.Sequence(steps)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
-    return Library(made, settings, companions=tuple(companions))
+    return made
 
 
-def _byte_level(path: Path, settings: Mapping[str, Any]) -> Library:
+def _byte_level(files: Files) -> tokenizers.Tokenizer:
     """RoBERTa's tokenizer, byte-level byte-pair encoding; its texts may begin with a space.
 
     Source: Radford et al., 2019, section 2.2; Liu et al., 2019, arXiv:1907.11692, section 4.4.
     """
-    merges = path.with_name(MERGES)
+    merges = files.path.with_name(MERGES)
     if not merges.is_file():
-        raise DataError(f"{path}: the vocabulary needs {MERGES} in the same folder")
-    prefix = bool(settings.get("add_prefix_space"))
-    with wrap_read_errors(path, f" the vocabulary with its {MERGES}", DataError):
+        raise DataError(f"{files.path}: the vocabulary needs {MERGES} in the same folder")
+    prefix = bool(files.settings.get("add_prefix_space"))
+    with wrap_read_errors(files.path, f" the vocabulary with its {MERGES}", DataError):
         read_bytes(merges)
-        made = tokenizers.Tokenizer(models.BPE.from_file(str(path), str(merges)))
+        vocabulary, pairs = models.BPE.read_file(str(files.path), str(merges))
+        added = files.added_tokens(vocabulary)
+        made = tokenizers.Tokenizer(models.BPE(vocabulary | added, pairs))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     made.post_processor = processors.ByteLevel(add_prefix_space=prefix, trim_offsets=True)
-    return Library(made, settings, companions=(merges, path.with_name(SETTINGS)) if settings else (merges,))
+    made.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
+    return made
 
 
-def _described(path: Path, content: dict[str, Any], settings: Mapping[str, Any]) -> Library:
+def _described(files: Files) -> tokenizers.Tokenizer:
     """The tokenizer of a `tokenizer.json`."""
-    with wrap_read_errors(path, " the tokenizer", DataError):
-        _check_growth(content.get("normalizer"))
-        made = tokenizers.Tokenizer.from_str(json.dumps(content))
-        padding = None if made.padding is None else str(made.padding["pad_token"])
+    with wrap_read_errors(files.path, " the tokenizer", DataError):
+        _check_growth(files.content.get("normalizer"))
+        made = tokenizers.Tokenizer.from_str(json.dumps(files.content))
+        if made.padding is not None:
+            files.settings.setdefault("pad_token", str(made.padding["pad_token"]))
         # A file may pad every text to any length, also the one with which special tokens are looked for.
         made.no_padding()
         made.no_truncation()
-    return Library(made, settings, padding, (path.with_name(SETTINGS),) if settings else ())
+    return made
 
 
 def _check_growth(normalizer: Any) -> None:
@@ -212,48 +274,30 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     token is ignored; the id of a line without a token is not used.
 
     Raises:
-        DataError: no such file, a line of another form, a repeated token or id, or a missing special token.
+        DataError: no such file, a line of another form, or a repeated token or id.
     """
-    vocabulary: dict[str, int] = {}
-    lines_of_ids: dict[int, int] = {}
-    for line_number, (token, number, place) in enumerate(_entries(path), start=1):
-        if number in lines_of_ids:
-            raise DataError(f"{place}: id {number} is already used in line {lines_of_ids[number]}")
-        if token in vocabulary:
-            first = lines_of_ids[vocabulary[token]]
-            raise DataError(f"{place}: the token {token!r} is already in line {first}; remove one of them")
-        lines_of_ids[number] = line_number
-        if token:
-            vocabulary[token] = number
-    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
-    if missing:
-        raise DataError(
-            f"{path}: the vocabulary lacks {', '.join(missing)}; it should be that of a BERT or ERNIE model"
-        )
-    return vocabulary
-
-
-def _entries(path: Path) -> Iterator[tuple[str, int, str]]:
-    """The token, the id and the place (`file:line`) of every line."""
     with wrap_read_errors(path, " the vocabulary", DataError):
         lines = read_bytes(path, MAX_VOCABULARY).decode("utf-8-sig").removesuffix("\n").split("\n")
     if len(lines) > MAX_TOKENS:
         raise DataError(f"{path}: {len(lines)} lines; a vocabulary has at most {MAX_TOKENS}")
-    for number, line in enumerate(lines):
-        place = f"{path}:{number + 1}"
-        columns = [column.strip() for column in line.strip("\r").split("\t")]
-        if len(columns) == 1:
-            yield columns[0], number, place
-        elif len(columns) != 2 or not re.fullmatch("[0-9]{1,9}", columns[1]):
+    vocabulary: dict[str, int] = {}
+    used: dict[int, int] = {}
+    for line_number, line in enumerate(lines, start=1):
+        place = f"{path}:{line_number}"
+        token, *ids = (column.strip() for column in line.strip("\r").split("\t"))
+        if len(ids) > 1 or not all(re.fullmatch("[0-9]{1,9}", number) for number in ids):
             raise DataError(f"{place}: expected 'token' or 'token<TAB>id', not {line.rstrip()!r}")
-        elif int(columns[1]) >= MAX_ID:
-            raise DataError(f"{place}: the id {columns[1]} should be below {MAX_ID}")
-        else:
-            yield columns[0], int(columns[1]), place
+        number = int(ids[0]) if ids else line_number - 1
+        if number in used:
+            raise DataError(f"{place}: id {number} is already used in line {used[number]}")
+        if token in vocabulary:
+            first = used[vocabulary[token]]
+            raise DataError(f"{place}: the token {token!r} is already in line {first}; remove one of them")
+        used[number] = line_number
+        if token:
+            vocabulary[token] = number
+    return vocabulary
 
-
-SEPARATORS = {SPECIAL_TOKENS: 1, ROBERTA_TOKENS: 2}
-"""Special tokens -> the number of separators between two texts, `[SEP]` or `</s></s>`."""
 
 _UNKNOWN = "a A \u1234 \U0001f9ff"
 """A text with characters that few vocabularies have."""
@@ -286,8 +330,8 @@ class Tokenizer:
     treated as text.
 
     Args:
-        path: the vocabulary file, for messages.
-        library: the tokenizer of the library `tokenizers`, and its settings.
+        files: the vocabulary and the files beside it.
+        do_lower_case: lower-case texts and strip accents; only for WordPiece.
 
     Attributes:
         ids: token -> id, special tokens included.
@@ -303,14 +347,14 @@ class Tokenizer:
             texts or pad rows.
     """
 
-    def __init__(self, path: Path, library: Library) -> None:
-        self._library = library.tokenizer
+    def __init__(self, files: Files, do_lower_case: bool) -> None:
+        self._library = library_tokenizer(files, do_lower_case)
         self.ids = self._library.get_vocab()
-        self.companions = library.companions
+        self.companions = files.companions
         if self.ids and max(self.ids.values()) >= MAX_ID:
-            raise DataError(f"{path}: the id {max(self.ids.values())} should be below {MAX_ID}")
-        with wrap_read_errors(path, " the tokenizer", DataError):
-            special = _special_of(library, self.ids, path)
+            raise DataError(f"{files.path}: the id {max(self.ids.values())} should be below {MAX_ID}")
+        with wrap_read_errors(files.path, " the tokenizer", DataError):
+            special = _special_of(self._library, files, self.ids)
             self._pipeline = _with_special_as_text(self._library, special)
             # Fails if the model's token for unknown words is not in its vocabulary.
             self._pipeline.encode(_UNKNOWN, add_special_tokens=False)
@@ -319,7 +363,9 @@ class Tokenizer:
         self.cls_id = self.ids[special.cls]
         self.sep_id = self.ids[special.sep]
         self.vocab_size = max(self.ids.values()) + 1
-        self.between = _between(self._library) or [self.sep_id] * SEPARATORS.get(special, 1)
+        pair = self._library.encode("a", "a")
+        inner = zip(pair.ids[1:-1], pair.special_tokens_mask[1:-1], strict=True)
+        self.between = [number for number, mark in inner if mark]
         self.separators = len(self.between)
         self._special = special
         self._tokens = {number: token for token, number in self.ids.items()}
@@ -433,15 +479,15 @@ def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
         DataError: the vocabulary cannot be read, or lacks special tokens.
         ConfigError: `do_lower_case` for a cased vocabulary in JSON.
     """
-    path = Path(vocab_path)
-    beside = [file for name in (MERGES, SETTINGS, ADDED) if (file := path.with_name(name)).is_file()]
-    with wrap_read_errors(path, " the vocabulary", DataError):
-        parts = [hashlib.sha256(read_bytes(file, most_bytes(file))).digest() for file in (path, *beside)]
+    files = Files(Path(vocab_path))
+    with wrap_read_errors(files.path, " the vocabulary", DataError):
+        every = (files.path, *files.companions)
+        parts = [hashlib.sha256(read_bytes(file, most_bytes(file))).digest() for file in every]
     # A tokenizer stores the paths of its other files, so these are part of the key.
-    key = (do_lower_case, path.suffix, *parts, *(str(file.absolute()) for file in beside))
+    key = (do_lower_case, files.path.suffix, *parts, *(str(file.absolute()) for file in files.companions))
     tokenizer = _TOKENIZERS.get(key)
     if tokenizer is None:
-        tokenizer = _TOKENIZERS[key] = Tokenizer(path, read_vocabulary(path, do_lower_case))
+        tokenizer = _TOKENIZERS[key] = Tokenizer(files, do_lower_case)
     if do_lower_case and not tokenizer.is_lower_case:
         raise ConfigError(
             about("do_lower_case", f": the vocabulary {str(vocab_path)!r} is cased; remove do_lower_case")
@@ -449,34 +495,44 @@ def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
     return tokenizer
 
 
-def _special_of(library: Library, ids: Mapping[str, int], path: Path) -> SpecialTokens:
-    """The special tokens: BERT's or RoBERTa's, or those that the library puts around a text."""
-    lacking = {special: [token for token in special if token not in ids] for special in SEPARATORS}
+def _special_of(library: tokenizers.Tokenizer, files: Files, ids: Mapping[str, int]) -> SpecialTokens:
+    """The special tokens; makes the library put them around texts, as BERT or RoBERTa, unless it does."""
+    marks = library.encode("a").special_tokens_mask
+    lacking = {
+        known: [token for token in known if token not in ids] for known in (SPECIAL_TOKENS, ROBERTA_TOKENS)
+    }
     known = min(lacking, key=lambda special: len(lacking[special]))
-    if not lacking[known]:
-        return known
-    around = library.tokenizer.encode("a")
-    marks = around.special_tokens_mask
-    unknown = getattr(library.tokenizer.model, "unk_token", None)
-    names = {role: _named(library.settings, role) for role in ("pad", "unk", "mask")}
-    pad = _first((names["pad"], library.padding, "<pad>"), ids)
-    if len(marks) < 3 or not (marks[0] and marks[-1]) or pad is None:
+    surrounds = len(marks) > 2 and bool(marks[0] and marks[-1])
+    if not lacking[known] and not surrounds:
+        _surround(library, known, ids)
+    tokens = library.encode("a").tokens
+    # A byte-level vocabulary has no token for unknown words and needs none.
+    unknown = getattr(library.model, "unk_token", None)
+    added = library.get_added_tokens_decoder().values()
+    masks = [token.content for token in added if token.special and "mask" in token.content.lower()]
+    pad = _first((files.special_token("pad"), known.pad, "<pad>"), ids)
+    if (lacking[known] and not surrounds) or pad is None:
         raise DataError(
-            f"{path}: the vocabulary lacks {', '.join(lacking[known])}; it should be that of a BERT or "
+            f"{files.path}: the vocabulary lacks {', '.join(lacking[known])}; it should be that of a BERT or "
             "RoBERTa model, or a tokenizer.json that adds its own special tokens to texts"
         )
-    # A byte-level vocabulary has no token for unknown words and needs none.
-    unk = _first((names["unk"], unknown, "<unk>"), ids) or pad
-    added = library.tokenizer.get_added_tokens_decoder().values()
-    masks = [token.content for token in added if token.special and "mask" in token.content.lower()]
-    mask = _first((names["mask"], *masks), ids) or "<mask>"
-    return SpecialTokens(pad, unk, around.tokens[0], around.tokens[-1], mask)
+    unk = _first((files.special_token("unk"), unknown, known.unk, "<unk>"), ids) or pad
+    mask = _first((files.special_token("mask"), known.mask, *masks), ids) or "<mask>"
+    return SpecialTokens(pad, unk, tokens[0], tokens[-1], mask)
 
 
-def _named(settings: Mapping[str, object], role: str) -> str | None:
-    token = settings.get(f"{role}_token")
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None
+def _surround(library: tokenizers.Tokenizer, special: SpecialTokens, ids: Mapping[str, int]) -> None:
+    """Make the library put special tokens around one text or two; RoBERTa's has two between them."""
+    cls, sep = special.cls, special.sep
+    between = sep if special is SPECIAL_TOKENS else f"{sep} {sep}"
+    around = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {between} $B:1 {sep}:1",
+        special_tokens=[(cls, ids[cls]), (sep, ids[sep])],
+    )
+    # The first step of a byte-level one removes spaces from the offsets of words.
+    before = [] if library.post_processor is None else [library.post_processor]
+    library.post_processor = processors.Sequence([*before, around])
 
 
 def _first(names: Iterable[str | None], ids: Mapping[str, int]) -> str | None:
@@ -499,13 +555,6 @@ def _with_special_as_text(library: tokenizers.Tokenizer, special: SpecialTokens)
     copy = tokenizers.Tokenizer.from_str(json.dumps(content))
     copy.encode_special_tokens = True  # as text
     return copy
-
-
-def _between(library: tokenizers.Tokenizer) -> list[int]:
-    """The ids of the special tokens between two texts; empty without such a rule."""
-    pair = library.encode("a", "a")
-    inner = zip(pair.ids[1:-1], pair.special_tokens_mask[1:-1], strict=True)
-    return [number for number, mark in inner if mark] if pair.special_tokens_mask[:1] == [1] else []
 
 
 def _is_lower(ids: Iterable[str]) -> bool:
