@@ -13,9 +13,8 @@ import torch
 
 from palm.backbone import BACKBONES
 from palm.check.data import Files, TaskData, data_of
-from palm.check.measuring import measured
-from palm.check.planning import RunPlan, plan_of
-from palm.check.result import SEVERITIES, Check, Problem, Section
+from palm.check.planning import RunPlan, measured, plan_of
+from palm.check.result import SEVERITIES, Check, Problem
 from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
 from palm.controller.stages import steps_of
@@ -23,7 +22,7 @@ from palm.core.cache import explain_limits
 from palm.core.component import raise_any, type_problems
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
-from palm.core.logging import only_collected
+from palm.core.logging import aligned, only_collected
 from palm.paradigm import HEADS
 from palm.parallel.launch import count_devices
 from palm.reader import READERS, Reader
@@ -139,8 +138,7 @@ def _check_run(name: str, controller: Controller, measure: bool) -> Check:
             found = replace(found, problems=[*found.problems, note])
         if measure:
             with explain_limits():
-                cost = measured(training, plan, settings.eval_every_n_steps, settings.eval_every_epoch)
-            found = replace(found, cost=cost)
+                found = replace(found, cost=measured(training, plan))
     except PalmError as error:
         problem = Problem("error", CODES.get(type(error), "run"), "", str(error))
         found = replace(found, problems=[*found.problems, problem])
@@ -164,7 +162,7 @@ def _halve_batches(controller: Controller) -> list[str]:
     return words
 
 
-def _wiring(training: Training, devices: int) -> Section:
+def _wiring(training: Training, devices: int) -> list[str]:
     """Describe the components of each task, the device and the size of the model."""
     table = [("task", "reader", "encoder", "head", "reads", "shares its head with")]
     for task in training.tasks:
@@ -179,7 +177,7 @@ def _wiring(training: Training, devices: int) -> Section:
     trained = sum(size for size, is_trained in sizes if is_trained)
     total = sum(size for size, _ in sizes)
     line = f"{devices} × {name}, {training.model.precision}, {trained:,} of {total:,} parameters are trained"
-    return Section("Wiring", table, [line])
+    return [*aligned(table), line]
 
 
 def _folder_problems(training: Training) -> Iterator[Problem]:

@@ -1,28 +1,46 @@
-"""The data of one task: its files, and problems within and between them."""
+"""The data of one task: one pass over each of its files, and problems within and between them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from palm.check.digests import Matches, contradictory, relabelled, repeated, shared
-from palm.check.files import FileCheck, FileReading
+import numpy as np
+from tqdm import tqdm
+
+from palm.check.digests import Pairs, RowDigests, contradicting, repeated, shared
 from palm.check.result import Problem, Severity
 from palm.core.errors import PalmError, shortened
 from palm.reader import Reader
-from palm.reader.inspection import Role, place_of, shown
+from palm.reader.bad_rows import BadRows
+from palm.reader.cache import encoded_chunks
+from palm.reader.inspection import (
+    MOST_LETTERS,
+    FileStatistics,
+    Role,
+    examples_of,
+    gold_of,
+    place_of,
+    readable_row,
+    shown,
+    texts_of,
+    tokenizer_of,
+)
+from palm.reader.rows import Rows, TextFacts
+from palm.reader.tables.columns import cut
 from palm.reader.tables.files import files_of, is_data
+from palm.reader.tables.selection import is_selection, read_selection, table_of
 
 MOST_EXAMPLES = 3
 """Maximum number of rows that a finding shows."""
 
 MANY = 0.01
-"""Fraction of repeated or truncated rows from which a finding is a warning."""
-
-ODD_UNKNOWN = 0.01
-"""Fraction of unknown tokens from which there is a note; from a tenth, a warning (see `TextFacts`)."""
+"""Fraction of repeated or truncated rows from which a finding is a warning, and of unknown tokens from which
+there is a note; `TextFacts` warns from a tenth."""
 
 DOMINANT = 0.5
 RARE = 20
@@ -31,24 +49,108 @@ RARE = 20
 OUTSIDE = "O"
 """The label of words outside of all entities, which always dominates."""
 
+MOST_UNKNOWN_TEXTS = 500
+"""Number of texts in which unknown words are located: tokenizing with offsets is slower."""
 
 Files: TypeAlias = Mapping[Role, Path | None]
 """The files of a task."""
 
 
-@dataclass(frozen=True)
-class Leak:
-    """Examples of another file that are also in the training file.
+class FileCheck:
+    """One pass over a file; call `run` once.
 
     Args:
-        role: the role of the other file.
-        exact: examples with texts that are the same for the model.
-        normalised: examples with the same texts apart from letter case, punctuation and spaces.
+        reader: the task's reader; it collects `facts` and `bad` during the pass.
+        path: the file.
+        role: its role in the run.
+
+    Attributes:
+        table: the file whose rows are read, by which settings they were `chosen_by` if not all are.
+        digests: digests of its examples.
+        bad: its unusable rows.
+        facts: unknown tokens and truncation.
+        counts: statistics of labels and lengths.
+        repeated: number of examples that repeat an earlier one, but for case and punctuation.
+        first_row: the first row as the model sees it.
     """
 
-    role: Role
-    exact: int
-    normalised: int
+    def __init__(self, reader: Reader, path: Path, role: Role) -> None:
+        self.reader = reader
+        self.path = path
+        self.role = role
+        self.table = table_of(path)
+        self.chosen_by = read_selection(path).settings if is_selection(path) else {}
+        self.digests = RowDigests()
+        self.facts = TextFacts()
+        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
+        self.counts = FileStatistics(reader)
+        self.repeated = 0
+        self.first_row = ""
+        self.unknown_texts = 0
+        self.unknown_words: Counter[str] = Counter()
+        self._tokenizer = tokenizer_of(reader)
+        self._normalizer = self._tokenizer and self._tokenizer.to_library().normalizer
+
+    def run(self) -> None:
+        """Read the file; unusable rows are collected in `bad`.
+
+        Raises:
+            DataError: it does not have the reader's format.
+        """
+        found = examples_of(self.reader, self.path, self.role)
+        examples = tqdm(found, f"reading {self.path.name}", leave=False, disable=None, unit=" rows")
+        self.reader.facts = self.facts
+        self.reader.bad_rows = self.bad
+        try:
+            for chunk, rows in encoded_chunks(self.reader, examples, with_targets=self.role == "train"):
+                truths = list(gold_of(self.reader, chunk, self.role))
+                for example, truth in zip(chunk, truths, strict=True):
+                    texts = [self._normalized(text) for text in texts_of(example)]
+                    self.digests.add(texts, tuple(map(str, truth.values())) or None)
+                self.counts.add(rows, truths)
+                self._show_first(chunk, rows, truths)
+                self._count_unknown(chunk, rows)
+        finally:
+            self.reader.facts = self.reader.bad_rows = None
+
+    def _normalized(self, text: str) -> str:
+        """Return the text as the model sees it: uniform spaces; no case and accents if it lower-cases."""
+        return " ".join((self._normalizer.normalize_str(text) if self._normalizer else text).split())
+
+    def _show_first(self, chunk: Sequence[Any], rows: Rows, truths: Sequence[Mapping[str, Any]]) -> None:
+        if self.first_row or self._tokenizer is None or not len(rows):
+            return
+        number = int(rows["example"][0])
+        targets = {}
+        for name, value in truths[number].items():
+            value = self.counts.names.get(value, value) if name == "label" else value
+            words = " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            targets[name] = cut(words, MOST_LETTERS)
+        text = readable_row(self._tokenizer, rows["token_ids"][0], targets)
+        self.first_row = f"{place_of(chunk[number])} {text}"
+
+    def _count_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
+        """Count the unknown words in the first texts that have any."""
+        tokenizer = self._tokenizer
+        column = rows["token_ids"]
+        if tokenizer is None or column.offsets is None or not len(rows):
+            return
+        places = np.flatnonzero(column.values == tokenizer.unk_id)
+        found = np.unique(np.searchsorted(column.offsets, places, side="right") - 1)
+        wanted = np.unique(rows["example"].values[found])[: MOST_UNKNOWN_TEXTS - self.unknown_texts]
+        self.unknown_texts += len(wanted)
+        texts = [text for number in wanted.tolist() for text in texts_of(chunk[number])]
+        encodings = tokenizer.encode_with_offsets(texts) if texts else []
+        for text, subwords in zip(texts, encodings, strict=True):
+            for place in np.flatnonzero(subwords.ids == tokenizer.unk_id).tolist():
+                self.unknown_words[text[subwords.starts[place] : subwords.ends[place]]] += 1
+
+    def examples_at(self, numbers: Iterable[int]) -> dict[int, Any]:
+        """Return the examples with these numbers, from 0; reads the file again up to the last of them."""
+        wanted = {*numbers}
+        examples = examples_of(self.reader, self.path, self.role)
+        until = islice(enumerate(examples), max(wanted, default=-1) + 1)
+        return {number: example for number, example in until if number in wanted}
 
 
 def data_of(name: str, reader: Reader | PalmError, files: Files) -> TaskData:
@@ -63,12 +165,12 @@ def data_of(name: str, reader: Reader | PalmError, files: Files) -> TaskData:
     if isinstance(reader, PalmError):
         task.add("error", "reader", str(reader))
         return task
-    readings: dict[Role, FileReading] = {}
     for role, path in files.items():
         if path is not None and is_data(path):
-            task.read(reader, path, role, readings)
-    if "train" in readings:
-        task.compare(readings.pop("train"), readings)
+            task.read(reader, path, role)
+    if task.files and task.files[0].role == "train":
+        for other in task.files[1:]:
+            task.compare(task.files[0], other)
     return task
 
 
@@ -78,18 +180,15 @@ class TaskData:
 
     Args:
         task: the task's name.
-        files: the files that could be read.
-        leaks: one entry for each file other than the training file.
-        missing_labels: labels of the label_map that no training row has.
-        unseen_labels: labels in the dev file that no training row has.
+        files: the files that could be read, the training file first.
+        leaks: role of another file -> its examples that are also in the training file, but for case and
+            punctuation.
         problems: all findings.
     """
 
     task: str
     files: list[FileCheck] = field(default_factory=list)
-    leaks: list[Leak] = field(default_factory=list)
-    missing_labels: list[str] = field(default_factory=list)
-    unseen_labels: list[str] = field(default_factory=list)
+    leaks: dict[Role, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     def add(
@@ -98,93 +197,87 @@ class TaskData:
         """Add a finding."""
         self.problems.append(Problem(severity, code, self.task, message, remedy, tuple(examples)))
 
-    def read(self, reader: Reader, path: Path, role: Role, readings: dict[Role, FileReading]) -> None:
-        """Read a file into `readings`, and add the problems in it."""
-        train = readings.get("train")
-        if train is not None and files_of(path) == files_of(train.path):
+    def read(self, reader: Reader, path: Path, role: Role) -> None:
+        """Read a file, and add the problems in it."""
+        train = next((file.path for file in self.files if file.role == "train"), None)
+        if train is not None and files_of(path) == files_of(train):
+            remedy = "give a dev_file with other rows" if role == "dev" else ""
             finding = f"the {role}_file is the training file, {path}"
-            if role == "dev":
-                self.add("warning", "same_file", finding, "give a dev_file with other rows")
-            else:
-                self.add("note", "same_file", finding)
+            self.add("warning" if remedy else "note", "same_file", finding, remedy)
             return
-        reading = FileReading(reader, path, role)
+        file = FileCheck(reader, path, role)
         try:
-            reading.run()
+            file.run()
         except PalmError as error:
             self.add("error", "data", str(error), "correct the file; it was not checked further")
             return
-        self._check_bad_rows(reading)
-        readings[role] = reading
-        self._check_repeats(reading)
-        self._check_texts(reading)
-        self._check_labels(reading)
+        self.files.append(file)
+        self._check_bad_rows(file)
+        self._check_repeats(file)
+        self._check_texts(file)
+        self._check_labels(file)
 
-    def _check_repeats(self, reading: FileReading) -> None:
-        digests = reading.digests
-        same = repeated(digests.exact, MOST_EXAMPLES)
-        nearly = repeated(digests.normalised, 0)
-        clash = contradictory(digests, MOST_EXAMPLES)
-        self.files.append(reading.check(same.count, clash.count))
-        pairs = reading.examples_at({number for pair in (*same.pairs, *clash.pairs) for number in pair})
-        name = reading.path.name
-        total = max(1, len(digests))
-        if same.count:
-            finding = f"{name}: {_part(same.count, total)} rows repeat an earlier one{_more(same, nearly)}"
+    def _check_repeats(self, file: FileCheck) -> None:
+        digests = file.digests
+        same = repeated(digests.normalised)
+        clash = contradicting(repeated(digests.exact), digests.labels, digests.labels)
+        file.repeated = len(same)
+        total = file.counts.examples
+        if len(same):
+            finding = f"{file.path.name}: {_part(len(same), total)} rows repeat an earlier one{BUT_FOR_CASE}"
             remedy = "remove them, or they count twice"
-            remedy += " in every score" if reading.role != "train" else ""
-            severity: Severity = "warning" if same.count >= MANY * total else "note"
-            self.add(severity, "duplicates", finding, remedy, _lines_of(same, pairs, pairs))
-        if clash.count:
-            part = _part(clash.count, total)
-            finding = f"{name}: {part} rows have the same text as another row and a different label"
+            remedy += " in every score" if file.role != "train" else ""
+            severity: Severity = "warning" if len(same) >= MANY * total else "note"
+            self.add(severity, "duplicates", finding, remedy, _lines_of(same, file, file))
+        if len(clash):
+            part = _part(len(clash), total)
+            finding = f"{file.path.name}: {part} rows have the text of an earlier row and a different label"
             remedy = "decide which label is right; the model can only learn one of them"
-            self.add("warning", "contradictions", finding, remedy, _lines_of(clash, pairs, pairs))
+            self.add("warning", "contradictions", finding, remedy, _lines_of(clash, file, file))
 
-    def _check_bad_rows(self, reading: FileReading) -> None:
-        bad = reading.bad
-        name = reading.path.name
+    def _check_bad_rows(self, file: FileCheck) -> None:
+        bad = file.bad
+        name = file.path.name
         lines = [
             f"{name}:{each['line']}: {each['problem']}" if each["line"] else each["problem"]
             for each in bad.records[: 2 * MOST_EXAMPLES]
         ]
         if bad.is_refused:
-            remedy = "correct them, or set on_bad_row: skip" if reading.role != "pred" else "correct them"
+            remedy = "correct them, or set on_bad_row: skip" if file.role != "pred" else "correct them"
             self.add("error", "data", f"{name}: unusable rows: {bad.count}", remedy, lines)
         elif bad.count:
             done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
             finding = f"{name}: {bad.count} unusable rows"
             self.add("warning", "bad_rows", finding, done, lines)
 
-    def _check_texts(self, reading: FileReading) -> None:
-        facts = reading.facts
-        name = reading.path.name
+    def _check_texts(self, file: FileCheck) -> None:
+        facts = file.facts
+        name = file.path.name
         codes = set()
-        for code, message, remedy in facts.remarks(reading.reader.vocab_path):
+        for code, message, remedy in facts.remarks(file.reader.vocab_path):
             few = code == "truncation" and all(count < MANY * total for count, total, _ in facts.cut.values())
             codes.add(code)
             self.add("note" if few else "warning", code, f"{name}: {message}", remedy)
-        if not codes & {"case", "unknown"} and facts.unknown > ODD_UNKNOWN * facts.tokens:
-            words = ", ".join(repr(word) for word, _ in reading.unknown_words.most_common(5))
+        if not codes & {"case", "unknown"} and facts.unknown > MANY * facts.tokens:
+            words = ", ".join(repr(word) for word, _ in file.unknown_words.most_common(5))
             finding = f"{name}: {_part(facts.unknown, facts.tokens)} tokens are [UNK]; most often {words}"
             self.add("note", "unknown", finding, "check whether the task needs these words")
 
-    def _check_labels(self, reading: FileReading) -> None:
-        counts = reading.counts.labels
-        name = reading.path.name
-        if reading.role == "dev" and len(counts) == 1 and OUTSIDE not in counts:
+    def _check_labels(self, file: FileCheck) -> None:
+        counts = file.counts.labels
+        name = file.path.name
+        if file.role == "dev" and len(counts) == 1 and OUTSIDE not in counts:
             finding = f"{name}: all {sum(counts.values())} rows have the label {next(iter(counts))!r}"
             self.add("warning", "one_label", finding, "add rows with other labels, or scores say little")
-        if reading.role != "train" or not counts:
+        if file.role != "train" or not counts:
             return
         if once := sorted(label for label, count in counts.items() if count == 1):
             finding = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", finding, "add rows with such a label, or merge it with another")
-        classes = reading.reader.settings.get("n_classes")
-        named = [*reading.counts.names.values()] or map(str, range(classes or 0))
-        self.missing_labels = [label for label in named if label not in counts]
-        if self.missing_labels:
-            finding = f"{name}: {_several(self.missing_labels)} in no row"
+        classes = file.reader.settings.get("n_classes")
+        named = [*file.counts.names.values()] or map(str, range(classes or 0))
+        if missing := [label for label in named if label not in counts]:
+            finding = f"{name}: {_several(missing)} in no row"
             remedy = "the model never learns such a label: add rows, or remove it from label_map or n_classes"
             self.add("warning", "missing_label", finding, remedy)
         self._check_balance(name, counts)
@@ -199,47 +292,35 @@ class TaskData:
             remedy = "a model that always predicts it has that accuracy: look at macro_f1 too"
             self.add("note", "imbalance", finding, remedy)
 
-    def compare(self, train: FileReading, others: Mapping[Role, FileReading]) -> None:
-        """Add the problems between the training file and the others."""
-        for role, other in others.items():
-            self._check_leaks(train, other)
-            unseen = [label for label in other.counts.labels if label not in train.counts.labels]
-            if role == "dev" and train.counts.labels and unseen:
-                self.unseen_labels = unseen
-                finding = f"{other.path.name}: {_several(unseen)} in no training row"
-                remedy = "predictions for such rows are always wrong: add training rows, or remove them"
-                self.add("warning", "unseen_label", finding, remedy)
-
-    def _check_leaks(self, train: FileReading, other: FileReading) -> None:
-        exact = shared(train.digests.exact, other.digests.exact, MOST_EXAMPLES)
-        nearly = shared(train.digests.normalised, other.digests.normalised, MOST_EXAMPLES)
-        self.leaks.append(Leak(other.role, exact.count, nearly.count))
-        seen = exact if exact.count else nearly
-        if seen.count:
-            firsts = train.examples_at({number for number, _ in seen.pairs})
-            seconds = other.examples_at({number for _, number in seen.pairs})
-            part = _part(seen.count, len(other.digests))
-            finding = f"{other.path.name} ({other.role}): {part} rows are also in {train.path.name}"
-            finding += _more(exact, nearly) if exact.count else BUT_FOR_CASE
-            if train.counts.labels and (count := relabelled(train.digests, other.digests)):
+    def compare(self, train: FileCheck, other: FileCheck) -> None:
+        """Add the problems between the training file and another one."""
+        seen = shared(train.digests.normalised, other.digests.normalised)
+        self.leaks[other.role] = len(seen)
+        name = other.path.name
+        if len(seen):
+            part = _part(len(seen), other.counts.examples)
+            finding = f"{name} ({other.role}): {part} rows are also in {train.path.name}{BUT_FOR_CASE}"
+            if count := len(contradicting(seen, train.digests.labels, other.digests.labels)):
                 finding += f"; {count} of them with a different label"
             reason = ", or scores are too high" if other.role == "dev" else " if predictions will be scored"
             remedy = f"remove them from the training file{reason}"
-            self.add("warning", "leak", finding, remedy, _lines_of(seen, firsts, seconds))
+            self.add("warning", "leak", finding, remedy, _lines_of(seen, train, other))
+        unseen = [label for label in other.counts.labels if label not in train.counts.labels]
+        if other.role == "dev" and train.counts.labels and unseen:
+            finding = f"{name}: {_several(unseen)} in no training row"
+            remedy = "predictions for such rows are always wrong: add training rows, or remove them"
+            self.add("warning", "unseen_label", finding, remedy)
 
 
-BUT_FOR_CASE = " apart from case and punctuation"
+BUT_FOR_CASE = ", apart from case and punctuation"
 
 
-def _lines_of(found: Matches, firsts: Mapping[int, Any], seconds: Mapping[int, Any]) -> Iterator[str]:
-    """Yield a line for each pair to show."""
-    for first, second in found.pairs:
-        yield f"{shown(seconds[second])}  (as {place_of(firsts[first])})"
-
-
-def _more(exact: Matches, nearly: Matches) -> str:
-    """Describe how many more rows match apart from letter case, punctuation and spaces."""
-    return f", {nearly.count - exact.count} more{BUT_FOR_CASE}" if nearly.count > exact.count else ""
+def _lines_of(pairs: Pairs, first: FileCheck, second: FileCheck) -> list[str]:
+    """Return a line for each of the first pairs of rows."""
+    some = pairs[:MOST_EXAMPLES].tolist()
+    firsts = first.examples_at(number for number, _ in some)
+    seconds = second.examples_at(number for _, number in some)
+    return [f"{shown(seconds[b])}  (as {place_of(firsts[a])})" for a, b in some]
 
 
 def _several(labels: Sequence[str]) -> str:

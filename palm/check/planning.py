@@ -1,14 +1,19 @@
-"""The steps of a run as it has planned them, its learning rate, and the sizes of its batches."""
+"""The steps of a run, its learning rate, the sizes of its batches, and its time and memory on a few steps."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+import torch
 
+from palm.parallel.group import exhaust
+from palm.train.display import memory_bytes
+from palm.train.evaluation import load_dev_data, model_of
 from palm.train.loop import Training
 from palm.train.task import TaskState
 
@@ -17,6 +22,13 @@ MOST_BATCHES = 2_000
 
 RATE_POINTS = 60
 """Number of points of the learning-rate curve."""
+
+EVALUATED = 2
+"""Number of chunks of dev examples to predict for the time of an evaluation."""
+
+SETTLING = 10.0
+"""Seconds of steps of the run: fewer miss what slows down one step in ten, and the memory that bf16 on a CPU
+needs for every new number of tokens."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,6 @@ class RunPlan:
         tasks: the part of each task.
         steps: global steps of the run; expected ones if draws depend on dev scores.
         main: the main task, the first target, of which epochs are counted.
-        num_epochs: passes over the rows of the main task.
         rates: (global step from 1, learning rate), about 60 points.
         packs: True if the encoder computes only real tokens, so that padding costs nothing.
     """
@@ -66,7 +77,6 @@ class RunPlan:
     tasks: Sequence[TaskSteps]
     steps: int
     main: str
-    num_epochs: float
     rates: Sequence[tuple[int, float]]
     packs: bool
 
@@ -74,6 +84,13 @@ class RunPlan:
     def is_exact(self) -> bool:
         """True if the run makes exactly these steps, unless it is stopped."""
         return all(task.drawn is not None for task in self.tasks)
+
+    def num_evaluations(self, every: int, every_epoch: bool) -> int:
+        """Estimate the number of evaluations: every so many steps, after epochs, and after the last step."""
+        main = next(each for each in self.tasks if each.task == self.main)
+        epochs = (main.drawn or main.planned) // main.steps_per_epoch if every_epoch else 0
+        ends_with_epoch = every_epoch and epochs * main.steps_per_epoch == main.drawn
+        return (self.steps // every if every > 0 else 0) + epochs + (not ends_with_epoch)
 
 
 def plan_of(training: Training) -> RunPlan:
@@ -86,12 +103,10 @@ def plan_of(training: Training) -> RunPlan:
         drawn = Counter(chain.from_iterable(draws))
     rate = max(training.base_rates)
     points = sorted({*np.linspace(0, max(steps - 1, 0), RATE_POINTS).astype(int).tolist()})
-    main = training.plan.main
     return RunPlan(
         tasks=[_task_steps(task, drawn) for task in training.tasks],
         steps=steps,
-        main=main.name,
-        num_epochs=round(main.expected_steps / main.steps_per_epoch, 2),
+        main=training.plan.main.name,
         rates=[(step + 1, rate * training.schedule(step)) for step in points],
         packs=training.model.backbone.is_packed,
     )
@@ -122,3 +137,83 @@ def _task_steps(task: TaskState, drawn: Mapping[str, int] | None) -> TaskSteps:
         padding=round(1 - float(tokens.sum() / places.sum()), 4),
         fullest=int(np.argmax(tokens)),
     )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time and memory of a run.
+
+    Args:
+        step: seconds of a step, on average.
+        training: seconds of all steps.
+        evaluating: seconds of all evaluations.
+        evaluations: about how many evaluations there are.
+        fullest: task -> seconds of its step with the most tokens.
+        memory_bytes: peak memory, of tensors on a GPU or of the process on a CPU; None if unknown.
+    """
+
+    step: float
+    training: float
+    evaluating: float
+    evaluations: int
+    fullest: Mapping[str, float]
+    memory_bytes: int | None
+
+
+def measured(training: Training, plan: RunPlan) -> Cost:
+    """Train the fullest batches and some steps of the run, and predict some dev rows of each task.
+
+    `training` has not begun, and cannot be used afterwards.
+
+    Raises:
+        DataError: dev data cannot be used; with file and line.
+        TrainingError: a loss is NaN.
+        ResourceError: the fullest batch does not fit into memory.
+    """
+    device = training.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    fullest = {}
+    for task, steps in zip(training.tasks, plan.tasks, strict=True):
+        training.step_on([(task, task.batches(0))])  # warm-up: kernels are selected, buffers allocated
+        began = _now(device)
+        training.step_on([(task, task.batches(steps.fullest))])
+        fullest[task.name] = _now(device) - began
+    step = _seconds_per_step(training, plan)
+    settings = training.config.settings
+    evaluated = [task for task in training.tasks if task.task.dev_file is not None]
+    evaluations = plan.num_evaluations(settings.eval_every_n_steps, settings.eval_every_epoch)
+    return Cost(
+        step=step,
+        training=step * plan.steps,
+        evaluating=evaluations * sum(_evaluation(training, task) for task in evaluated),
+        evaluations=evaluations if evaluated else 0,
+        fullest=fullest,
+        memory_bytes=memory_bytes(device),
+    )
+
+
+def _now(device: torch.device) -> float:
+    """Return the time at which the device is idle."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _seconds_per_step(training: Training, plan: RunPlan) -> float:
+    """Train for up to ten seconds; return the mean duration of a step, 0 if the run has none left."""
+    before = training.step
+    began = time.perf_counter()
+    while time.perf_counter() < began + SETTLING and training.step < plan.steps and not training.is_over:
+        training.next_step()
+    return (_now(training.device) - began) / max(1, training.step - before)
+
+
+def _evaluation(training: Training, task: TaskState) -> float:
+    """Estimate the seconds to predict a task's dev data from its first chunks."""
+    dev = load_dev_data(task)
+    chunks = dev.chunks[:EVALUATED]
+    began = time.perf_counter()
+    exhaust(model_of(training, task.task).predictions(chunks, with_gold=True, losses={}))
+    found = sum(len(chunk.examples) for chunk in chunks)
+    return (_now(training.device) - began) * dev.num_examples / max(1, found)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from palm.check.data import TaskData
-    from palm.check.measuring import Cost
-    from palm.check.planning import RunPlan
+    from palm.check.planning import Cost, RunPlan
 
 Severity = Literal["error", "warning", "note"]
 """error: the run would stop, or could not start. warning: it would run, but results would be misleading or
@@ -48,21 +47,6 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A part of a check in words, for text and page.
-
-    Args:
-        title: its heading.
-        table: a table, whose first row is its head; empty for none.
-        lines: lines below the table.
-    """
-
-    title: str
-    table: Sequence[Sequence[str]] = ()
-    lines: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Check:
     """A dry run.
 
@@ -70,17 +54,17 @@ class Check:
         name: the configuration.
         problems: all findings, the worst first.
         data: the data of each task.
-        wiring: the components of each task, and the device; None if the configuration has errors, like plan
-            and cost.
-        plan: the steps of the run.
-        cost: its time and memory; also None if they were not measured.
+        wiring: lines about the components of each task, and one about the device; empty if the configuration
+            has errors.
+        plan: the steps of the run; None if the configuration has errors.
+        cost: its time and memory; None if they were not measured.
         seconds: duration of the check.
     """
 
     name: str
     problems: Sequence[Problem]
     data: Sequence[TaskData] = ()
-    wiring: Section | None = None
+    wiring: Sequence[str] = ()
     plan: RunPlan | None = None
     cost: Cost | None = None
     seconds: float = 0.0

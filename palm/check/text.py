@@ -1,14 +1,12 @@
-"""A check as sections of lines and tables, which text and page show alike."""
+"""A check as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
-from palm.check.files import FileCheck
-from palm.check.measuring import Cost
-from palm.check.planning import RunPlan
-from palm.check.result import Check, Section
+from palm.check.data import FileCheck
+from palm.check.planning import Cost, RunPlan
+from palm.check.result import Check
 from palm.core.logging import aligned
 from palm.core.process import duration
 from palm.reader.inspection import MOST_LETTERS
@@ -19,31 +17,26 @@ SPARKS = "▁▂▃▄▅▆▇█"
 MOST_LABELS = 6
 """Maximum number of labels in a line."""
 
-Table = Sequence[Sequence[str]]
-
-
-def sections(check: Check) -> Iterator[Section]:
-    """Yield everything that a check found but its problems."""
-    files = [(task.task, file) for task in check.data for file in task.files]
-    if files:
-        yield Section("Data", _data(check), list(chain.from_iterable(map(_about, *zip(*files, strict=True)))))
-        firsts = [(task.task, file) for task in check.data for file in task.files[:1] if file.first_rows]
-        rows = [f"{task}: {cut(file.first_rows[0], MOST_LETTERS)}" for task, file in firsts]
-        yield Section("First rows, as the model sees them", lines=rows)
-    if check.wiring is not None:
-        yield check.wiring
-    if check.plan is not None:
-        yield Section("Plan", *_plan(check.plan))
-    if check.cost is not None:
-        yield Section("Cost, measured on a few real steps", lines=[_cost(check.cost)])
-
 
 def text_of_check(check: Check) -> str:
     """Return the whole check as text; problems and verdict are the last lines."""
+    files = [(task.task, file) for task in check.data for file in task.files]
+    sections = {
+        "Data": [*_data(check), *(line for task, file in files for line in _about(task, file))],
+        "First rows, as the model sees them": [
+            f"{task.task}: {cut(file.first_row, MOST_LETTERS)}"
+            for task in check.data
+            for file in task.files[:1]
+            if file.first_row
+        ],
+        "Wiring": check.wiring,
+        "Plan": [] if check.plan is None else _plan(check.plan),
+        "Cost, measured on a few real steps": [] if check.cost is None else [_cost(check.cost)],
+    }
     lines: list[str] = []
-    for section in sections(check):
-        found = [*(aligned(section.table) if section.table else ()), *section.lines]
-        lines += [section.title, *(f"  {line}" for line in found), ""]
+    for title, found in sections.items():
+        if found:
+            lines += [title, *(f"  {line}" for line in found), ""]
     problems = [*map(str, check.problems), ""] if check.problems else []
     return "\n".join([*lines, *problems, verdict(check)])
 
@@ -54,65 +47,76 @@ def verdict(check: Check) -> str:
     return f"{check.name}: {', '.join(counted) or 'no problems'} ({check.seconds:.1f} s)"
 
 
-def _data(check: Check) -> Table:
+def _data(check: Check) -> list[str]:
     title = "tokens median/95 %/most"
-    leaks = {(task.task, leak.role): str(leak.normalised) for task in check.data for leak in task.leaks}
-    return [
-        ("task", "file", "examples", "rows", title, "cut", "[UNK]", "repeated", "in train"),
-        *(
-            (
-                task.task,
-                file.role,
-                f"{file.examples:,}",
-                f"{file.rows:,}",
-                "/".join(str(int(file.tokens[name])) for name in ("median", "95 %", "most") if file.tokens),
-                f"{100 * max(file.truncated.values(), default=0) / max(1, file.examples):.1f} %",
-                f"{100 * file.unknown_share:.1f} %",
-                str(file.repeated),
-                leaks.get((task.task, file.role), ""),
+    table = [("task", "file", "examples", "rows", title, "cut", "[UNK]", "repeated", "in train")]
+    for task in check.data:
+        for file in task.files:
+            found = file.counts.summary()
+            lengths = [str(int(found["tokens"][n])) for n in ("median", "95 %", "most") if found["tokens"]]
+            most_cut = max((count for count, _, _ in file.facts.cut.values()), default=0)
+            table.append(
+                (
+                    task.task,
+                    file.role,
+                    f"{found['examples']:,}",
+                    f"{found['rows']:,}",
+                    "/".join(lengths),
+                    f"{100 * most_cut / max(1, found['examples']):.1f} %",
+                    f"{100 * file.facts.unknown / max(1, file.facts.tokens):.1f} %",
+                    str(file.repeated),
+                    str(task.leaks.get(file.role, "")),
+                )
             )
-            for task in check.data
-            for file in task.files
-        ),
-    ]
+    return aligned(table) if table[1:] else []
 
 
 def _about(task: str, file: FileCheck) -> Iterator[str]:
     """Describe the choice of a file's rows, its labels, and its lengths."""
     place = f"{task} {file.role}: "
+    found = file.counts.summary()
     if file.chosen_by:
-        yield f"{place}chosen from {file.path} by {', '.join(file.chosen_by)}"
-    if file.label_range:
-        least, mean, largest = file.label_range
+        yield f"{place}chosen from {file.table} by {', '.join(file.chosen_by)}"
+    if file.counts.values:
+        least, total, largest = file.counts.values
+        mean = total / file.counts.examples
         yield f"{place}labels from {least:g} to {largest:g}, {mean:.4g} on average"
-    elif file.labels:
-        more = [f"{file.num_labels - MOST_LABELS} more labels"] if file.num_labels > MOST_LABELS else []
-        yield place + ", ".join([f"{name} {count:,}" for name, count in file.labels[:MOST_LABELS]] + more)
-    if file.histogram and file.role == "train":
-        bars = sparks([count for _, count in file.histogram])
-        yield f"{place}{bars} {file.histogram[0][0]} to {file.histogram[-1][0]} tokens"
+    elif found["labels"]:
+        more = len(file.counts.labels) - MOST_LABELS
+        labels = [f"{name} {count:,}" for name, count in found["labels"][:MOST_LABELS]]
+        yield place + ", ".join([*labels, *([f"{more} more labels"] if more > 0 else [])])
+    if (ranges := found["histogram"]) and file.role == "train":
+        yield f"{place}{sparks([n for _, n in ranges])} {ranges[0][0]} to {ranges[-1][0]} tokens"
 
 
-def _plan(plan: RunPlan) -> tuple[Table, Sequence[str]]:
+def _plan(plan: RunPlan) -> list[str]:
     rates = [rate for _, rate in plan.rates]
+    main = next(each for each in plan.tasks if each.task == plan.main)
+    epochs = round(main.planned / main.steps_per_epoch, 2)
     return [
-        ("task", "", "steps/epoch", "planned", "drawn", "epochs", "rows/step", "tokens/step", "padding"),
-        *(
-            (
-                each.task,
-                "target" if each.is_target else "auxiliary",
-                str(each.steps_per_epoch),
-                str(each.planned),
-                f"~{each.planned}" if each.drawn is None else str(each.drawn),
-                f"{each.epochs:g}",
-                f"{each.rows_per_step:g}",
-                f"{each.tokens_per_step:.0f}",
-                f"{100 * each.padding:.0f} %",
-            )
-            for each in plan.tasks
+        *aligned(
+            [
+                (
+                    *("task", "", "steps/epoch", "planned", "drawn", "epochs"),
+                    *("rows/step", "tokens/step", "padding"),
+                ),
+                *(
+                    (
+                        each.task,
+                        "target" if each.is_target else "auxiliary",
+                        str(each.steps_per_epoch),
+                        str(each.planned),
+                        f"~{each.planned}" if each.drawn is None else str(each.drawn),
+                        f"{each.epochs:g}",
+                        f"{each.rows_per_step:g}",
+                        f"{each.tokens_per_step:.0f}",
+                        f"{100 * each.padding:.0f} %",
+                    )
+                    for each in plan.tasks
+                ),
+            ]
         ),
-    ], [
-        f"{'' if plan.is_exact else 'about '}{plan.steps} steps, {plan.num_epochs:g} epochs of {plan.main}",
+        f"{'' if plan.is_exact else 'about '}{plan.steps} steps, {epochs:g} epochs of {plan.main}",
         f"learning rate {sparks(rates)} from {rates[0]:.3g} via {max(rates):.3g} to {rates[-1]:.3g}",
         f"padding is {'not computed: the encoder packs' if plan.packs else 'computed by the encoder'}",
     ]
@@ -126,7 +130,7 @@ def _cost(cost: Cost) -> str:
     parts.append(f"the fullest step takes {duration(cost.fullest[slowest])} ({slowest})")
     if cost.memory_bytes is not None:
         parts.append(f"at most {cost.memory_bytes / 2**30:.2f} GiB of memory")
-    return f"about {duration(cost.seconds)}: {', '.join(parts)}"
+    return f"about {duration(cost.training + cost.evaluating)}: {', '.join(parts)}"
 
 
 def sparks(values: Sequence[float]) -> str:

@@ -10,7 +10,7 @@ from palm.cli import command as cli
 from palm.core.errors import ExitCode, PalmError
 
 CHECK_OPTIONS = (
-    cli.output("the findings: a .html file"),
+    cli.output("the findings, as text"),
     cli.flag("--strict", "exit with code 1 for warnings, too"),
     cli.flag("--no_measure", "do not measure time and memory"),
     cli.flag("--find_batch_size", "if batches do not fit into memory, halve them until they do"),
@@ -30,11 +30,11 @@ def check_run(options: argparse.Namespace) -> None:
     (with --strict, also for a warning), and 2 if the command line is wrong.
     """
     from palm.check import check
-    from palm.check.page import write_page
     from palm.check.text import text_of_check
+    from palm.core.io import write_text
 
-    if options.output is not None and options.output.suffix != ".html":
-        raise PalmError(f"--output should be a .html file, not {str(options.output)!r}")
+    if options.output is not None and options.output.suffix == ".html":
+        raise PalmError(f"--output is a text file now; give {str(options.output.with_suffix('.txt'))!r}")
     findings = check(
         options.config,
         options.task_dir,
@@ -42,9 +42,9 @@ def check_run(options: argparse.Namespace) -> None:
         measure=not options.no_measure,
         find_batch_size=options.find_batch_size,
     )
-    cli.write_line(text_of_check(findings))
+    cli.write_line(text := text_of_check(findings))
     if options.output is not None:
-        write_page(findings, options.output)
+        write_text(options.output, text + "\n")
     if not findings.is_fine(options.strict):
         raise SystemExit(ExitCode.FOUND)
 

@@ -14,7 +14,6 @@ from helpers import tiny
 from helpers.shared import SHARED, needs_shared
 from palm.check import check
 from palm.check.data import TaskData, data_of
-from palm.check.text import text_of_check
 from palm.cli import main
 from palm.reader import READERS
 from palm.reader.inspection import Role
@@ -66,13 +65,20 @@ def codes(found: TaskData) -> list[tuple[str, str]]:
 def test_nothing_is_found_in_clean_data(tmp_path: Path) -> None:
     found = data(tmp_path, rows(0, 160), rows(160, 200))
     assert found.problems == []
-    assert [(file.role, file.examples, file.rows, file.repeated) for file in found.files] == [
-        ("train", 160, 160, 0),
-        ("dev", 40, 40, 0),
+    assert [(file.role, file.counts.examples, file.repeated) for file in found.files] == [
+        ("train", 160, 0),
+        ("dev", 40, 0),
     ]
-    assert found.files[0].labels == [(str(k), 40) for k in range(4)]
-    assert found.files[0].first_rows[0] == "train.tsv:2 [CLS] anna has the red door of anna [SEP] | label: 0"
-    assert found.files[0].tokens == {"least": 9, "median": 9, "95 %": 9, "99 %": 9, "most": 9, "mean": 9.0}
+    assert found.files[0].counts.labels == {str(k): 40 for k in range(4)}
+    assert found.files[0].first_row == "train.tsv:2 [CLS] anna has the red door of anna [SEP] | label: 0"
+    assert found.files[0].counts.summary()["tokens"] == {
+        "least": 9,
+        "median": 9,
+        "95 %": 9,
+        "99 %": 9,
+        "most": 9,
+        "mean": 9.0,
+    }
 
 
 def leak(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:
@@ -100,9 +106,9 @@ def long_rows(train: list[tuple[str, str]], dev: list[tuple[str, str]]) -> None:
 
 
 FAULTS: dict[Callable[..., None], tuple[str, tuple[str, ...]]] = {
-    leak: ("leak", ("dev.tsv (dev)", "2 of 40 (5.0 %)", "train.tsv", "1 more")),
+    leak: ("leak", ("dev.tsv (dev)", "3 of 40 (7.5 %)", "train.tsv")),
     duplicates: ("duplicates", ("train.tsv", "8 of 168 (4.8 %)")),
-    contradiction: ("contradictions", ("train.tsv", "2 of 160 (1.2 %)")),
+    contradiction: ("contradictions", ("train.tsv", "1 of 160 (0.6 %)")),
     capitals: ("case", ("train.tsv", "160 of 160 (100.0 %)")),
     once: ("rare_label", ("train.tsv", "'3'", "121")),
     long_rows: ("truncation", ("train.tsv", "40 of 160 (25.0 %)")),
@@ -131,6 +137,7 @@ def test_the_rows_of_a_finding_are_shown_with_their_places(tmp_path: Path) -> No
     assert problem.examples == (
         "dev.tsv:9 anna has the red door of dora  (as train.tsv:5)",
         "dev.tsv:10 carl has the old ball of emil  (as train.tsv:102)",
+        "dev.tsv:11 bert has the green lamp of carl .  (as train.tsv:52)",
     )
 
 
@@ -138,11 +145,12 @@ def test_rows_are_compared_as_the_model_sees_them(tmp_path: Path) -> None:
     train = rows(0, 160)
     again = [("2", "Ánna  has the RED door of anna"), ("0", "ANNA has the red door of anna")]
     found = data(tmp_path, [*train, *again], rows(160, 200), do_lower_case=True)
-    assert [(file.repeated, file.contradictory) for file in found.files] == [(2, 3), (0, 0)]
+    assert [file.repeated for file in found.files] == [2, 0]
+    assert "contradictions" in [problem.code for problem in found.problems]
     found = data(
         tmp_path, train, [*rows(160, 200), ("1", "Ànna has the red door of anna")], do_lower_case=True
     )
-    assert [(leak.exact, leak.normalised) for leak in found.leaks] == [(1, 1)]
+    assert found.leaks == {"dev": 1}
 
 
 def test_a_row_that_stands_in_train_with_another_label_is_counted(tmp_path: Path) -> None:
@@ -150,9 +158,7 @@ def test_a_row_that_stands_in_train_with_another_label_is_counted(tmp_path: Path
     dev = [*rows(160, 200), train[3], ("1", train[4][1]), ("2", train[5][1])]  # those of 4 and 5 are 0 and 1
     (problem,) = data(tmp_path, train, dev).problems
     assert problem.code == "leak"
-    assert [
-        part for part in ("3 of 43 (7.0 %) rows", "train.tsv; 2 of them") if part not in problem.message
-    ] == []
+    assert [part for part in ("3 of 43 (7.0 %) rows", "; 2 of them") if part not in problem.message] == []
 
 
 def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_reported(tmp_path: Path) -> None:
@@ -182,8 +188,7 @@ def test_labels_without_rows_and_unknown_words_are_reported(tmp_path: Path) -> N
         ("warning", "one_label"),
         ("warning", "unseen_label"),
     ]
-    assert (found.missing_labels, found.unseen_labels) == (["d"], ["d"])
-    assert found.files[1].unknown == 40
+    assert found.files[1].facts.unknown == 40
 
 
 def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_path: Path) -> None:
@@ -195,7 +200,7 @@ def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_p
     for line, (place, value) in zip(found.problems[0].examples, places, strict=True):
         assert line.startswith(place)
         assert value in line
-    assert [(file.role, file.examples) for file in found.files] == [("train", 18), ("dev", 10)]
+    assert [(file.role, file.counts.examples) for file in found.files] == [("train", 18), ("dev", 10)]
     found = data(tmp_path, train, rows(20, 30), on_bad_row="skip")
     assert codes(found) == [("warning", "bad_rows")]
 
@@ -271,8 +276,7 @@ def test_on_several_devices_there_are_fewer_steps(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     found = check(tiny.config(tmp_path, "cls", num_devices=2), measure=False)
     assert found.plan is not None
-    assert found.wiring is not None
-    assert found.wiring.lines[0].startswith("2 ")
+    assert found.wiring[-1].startswith("2 ")
     assert [(task.steps_per_epoch, task.planned) for task in found.plan.tasks] == [(5, 10)]
 
 
@@ -311,17 +315,18 @@ def config_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_command_shows_the_same_values_as_text_and_on_a_page(
+def test_the_command_prints_the_values_and_writes_them(
     config_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = config_file.with_name("check.html")
-    words = ["--strict", str(config_file), "--no_measure", "--output", str(page), "--batch_size", "8"]
+    file = config_file.with_name("check.txt")
+    words = ["--strict", str(config_file), "--no_measure", "--output", str(file), "--batch_size", "8"]
     assert main(["check", *words]) == 0
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("  cls   target"))
+    text = file.read_text(encoding="utf-8")
+    assert text in capsys.readouterr().out
+    (line,) = (line for line in text.splitlines() if line.startswith("  cls   target"))
     values = ["cls", "target", "5", "10", "10", "2", "8", "72", "0 %"]
     assert line.split() == " ".join(values).split()
-    assert "".join(f"<td>{value}</td>" for value in values) in page.read_text(encoding="utf-8")
-    assert main(["check", str(config_file), "--no_measure", "--output", "check.txt"]) == 2
+    assert main(["check", str(config_file), "--no_measure", "--output", "check.html"]) == 2
     assert "'check.txt'" in capsys.readouterr().err
 
 
@@ -343,17 +348,6 @@ def test_exit_codes_and_the_dry_run_of_train(config_file: Path, capsys: pytest.C
     assert "--dry_run" in said
 
 
-def test_a_row_that_would_run_is_text_on_the_page(tmp_path: Path) -> None:
-    from palm.check.page import page
-
-    tiny.write_files(tmp_path)
-    lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").replace("the ", "<script>alert(1)</script> ")
-    (tmp_path / "cls.tsv").write_text(lines + "1\t<script>alert(1)</script>\n", encoding="utf-8")
-    found = check(tiny.config(tmp_path, "cls"), measure=False)
-    assert "<script" not in page(found)
-    assert text_of_check(found) != ""
-
-
 @needs_shared
 def test_what_is_really_wrong_with_published_data_is_found() -> None:
     vocabulary = ROOT / "data" / "vocab.txt"
@@ -361,12 +355,13 @@ def test_what_is_really_wrong_with_published_data_is_found() -> None:
     mrqa, slot = SHARED / "data" / "palm_demo" / "mrqa", SHARED / "data" / "atis" / "slot"
     reader = READERS["mrc"](**settings, max_query_len=64, doc_stride=64)
     found = data_of("mrqa", reader, {"train": mrqa / "train.json", "dev": mrqa / "dev.json"})
-    assert [(leak.role, leak.exact, leak.normalised) for leak in found.leaks] == [("dev", 28, 28)]
+    assert found.leaks == {"dev": 28}
     reader = READERS["seq_label"](**settings, label_map=slot / "label_map.json")
     found = data_of("slot", reader, {role: slot / f"{name}.tsv" for role, name in ROLES.items()})
-    assert [(leak.role, leak.exact) for leak in found.leaks] == [("dev", 52), ("pred", 13)]
+    assert found.leaks == {"dev": 52, "pred": 13}
     assert found.files[0].repeated == 289
-    assert found.missing_labels == ["UNK"]
+    (missing,) = (problem for problem in found.problems if problem.code == "missing_label")
+    assert "'UNK'" in missing.message
 
 
 def test_the_steps_of_every_stage_are_reported(tmp_path: Path) -> None:
