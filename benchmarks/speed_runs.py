@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.backbone import BERT
-from palm.compat.assembly import described
+from palm.compat.base import described
 from palm.config.run import ComponentConfig
 from palm.config.settings import RunSettings
 from palm.core.device import Precision

@@ -1,74 +1,286 @@
-"""The common part of `Trainer` and `MultiHeadTrainer`: training, saving and loading."""
+"""The common part of `Trainer` and `MultiHeadTrainer`: a run from the calls of PaddlePALM 2.x."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
-from torch import nn
-
-from palm.compat.assembly import Assembly, Forward, Member, require, seed_of
-from palm.compat.fitting import DevFiles, Metrics, set_dev_data
-from palm.config.files import yaml_text
-from palm.core.component import choice_problems, path_problems, raise_any, type_problems
+from palm.backbone import BACKBONES, Backbone
+from palm.compat.optimizer import base_optimizer
+from palm.compat.reader.loading import loading
+from palm.config import yaml_text
+from palm.config.run import ComponentConfig, RunConfig, TaskConfig, config_of
+from palm.config.settings import RunSettings
+from palm.core.component import (
+    choice_problems,
+    count_problems,
+    described_class,
+    path_problems,
+    raise_any,
+    type_problems,
+)
+from palm.core.device import checked, device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.io import check_target, numbered, write_text
-from palm.core.logging import Progress, logger
+from palm.core.logging import Progress, logger, show_on_console
 from palm.core.process import StopRequest, is_notebook, stop_request
 from palm.core.saved import load_into
 from palm.core.tensor_specs import Tensors
-from palm.parallel.group import barrier, broadcast, exhaust, is_main_process
+from palm.lr_sched import Schedule, WarmupScheduler
+from palm.mixing import MIXINGS, Mixing, MixRatio
+from palm.mixing.balance import BALANCES, Balance
+from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
+from palm.paradigm import HEADS, Head
+from palm.parallel.group import barrier, broadcast, exhaust, is_main_process, join
 from palm.pretrained import load_pretrain, pretrained_directory
+from palm.reader import READERS, Reader
+from palm.train.build import start
 from palm.train.callbacks import Callback, Event, Logged, Saved, callback_problems
-from palm.train.checkpoint import save_checkpoint, trained_weights
+from palm.train.checkpoint import described_schedule, load_checkpoint, save_checkpoint, trained_weights
 from palm.train.evaluation import Evaluator
 from palm.train.folder import only_run_in
-from palm.train.loop import Training
+from palm.train.loop import Components, Training
 from palm.train.model_paths import RECIPE
+from palm.train.planning import StepPlan
 from palm.train.result import TrainingResult
 from palm.train.run import CallbackSettings, run_training
 from palm.train.saving import PeriodicSaver, save_model
-from palm.train.task import TaskState
+from palm.train.task import TaskState, wiring_problems
+
+if TYPE_CHECKING:
+    from palm.compat.trainer import Trainer
+
+T = TypeVar("T")
 
 FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
 """`save_type` -> prefix of the name of the saved directory."""
 
+DevFiles = str | Path | Mapping[str, str | Path]
+"""A data file with labels, or task -> file."""
 
-class TrainerBase(Assembly):
-    """Base class of trainers: assembles tasks and passes them to the training loop.
+Metrics = Sequence[str] | Mapping[str, Sequence[str]]
+"""Names of metrics, or task -> names."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """An encoder with one head."""
+
+    backbone: Backbone
+    head: Head
+
+    def __post_init__(self) -> None:
+        problems = type_problems(Backbone, "an encoder of palm.backbone", backbone=self.backbone)
+        raise_any([*problems, *type_problems(Head, "a head of palm.head", task_head=self.head)])
+        self.head.adapt(self.backbone.head_layers)
+
+
+def require(value: T | None, name: str, call: str, caller: str) -> T:
+    """Return `value`, which an earlier call should have set.
+
+    Raises:
+        PalmError: the value is None; with the missing call.
+    """
+    if value is None:
+        raise PalmError(f"trainer {name!r}: {caller} was called too early; call {call} first")
+    return value
+
+
+def seed_of(readers: Iterable[Reader]) -> int:
+    """Return the first seed that is set on a reader; 1 if there is none."""
+    seeds = (loading(reader).seed for reader in readers)
+    return next((seed for seed in seeds if seed is not None), 1)
+
+
+class TrainerBase(ABC):
+    """Base class of trainers: their tasks, and the run once it is assembled.
 
     Args:
         name: for messages.
         precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
 
+    Attributes:
+        fitting_call: the call that sets the training data, for messages.
+
     Raises:
         ConfigError: `precision` is unknown.
     """
 
+    fitting_call: ClassVar[str]
+
     def __init__(self, name: str, precision: str) -> None:
-        super().__init__(name, precision)
-        self._is_training = False
+        show_on_console()
+        # Before anything is built, because every process needs its own GPU.
+        join(device_of(use_gpu=True))
+        self._name = name
+        self._precision = checked(precision)
+        self._optimizer: Optimizer | None = None
+        self._given_optimizer: Optimizer | None = None
+        self._mixing: Mixing = MixRatio()
+        self._balance: Balance | None = None
+        self._groups = ParameterGroups()
+        self._schedule: Callable[[int], float] = WarmupScheduler(0)
+        self._settings: dict[str, Any] = {"precision": self._precision}
+        self._run: Training | None = None
+        self._checkpoint: Path | None = None
+        self._draws: Iterator[tuple[int, Tensors]] | None = None
         self._saver: PeriodicSaver | None = None
         self._save_path: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+    @abstractmethod
+    def _members(self) -> Sequence[Trainer]:
+        """Return the trainers of its tasks, in order."""
 
     def _heading(self, logged: Logged) -> str:  # noqa: ARG002
         """Return the beginning of a step's log line."""
         return ""
 
-    def _log_finish(self, event: Event) -> None:
+    def _log_finish(self, event: Event) -> None:  # noqa: ARG002
         """Log that a target has finished its steps, if several tasks are trained."""
+        return
 
-    def layers_of(self, member: Member) -> nn.Module | None:
-        """Return a task's own layers of the encoder or its adapters, trained ones if there is a run."""
-        if self._run is None:
-            return member.own_layers
-        return self._run.model.own_layers(member.name)
+    def _forwards(self, caller: str) -> dict[str, Forward]:
+        """Return task -> encoder and head to train, set by every trainer's `build_forward`."""
+        call = "build_forward(backbone, head)"
+        return {each.name: require(each.forward, each.name, call, caller) for each in self._members()}
+
+    def _predict_forwards(self, caller: str) -> dict[str, Forward]:
+        """Return task -> encoder and head to predict with, set by every trainer's `build_predict_forward`."""
+        call = "build_predict_forward(backbone, head)"
+        return {each.name: require(each.predict_forward, each.name, call, caller) for each in self._members()}
+
+    def _loadable(self, caller: str) -> dict[str, Forward]:
+        """Return task -> encoder and head to train, or those to predict with if none is to be trained."""
+        trains = any(each.forward for each in self._members())
+        predicts = any(each.predict_forward for each in self._members())
+        return self._predict_forwards(caller) if predicts and not trains else self._forwards(caller)
+
+    def _tasks(self, caller: str) -> list[TaskState]:
+        """Return the tasks with their training data."""
+        return [require(each.task, self.name, self.fitting_call, caller) for each in self._members()]
+
+    def build_backward(
+        self,
+        optimizer: Optimizer,
+        weight_decay: float | None = None,
+        use_ema: bool = False,
+        ema_decay: float | None = None,
+        groups: ParameterGroups | None = None,
+    ) -> None:
+        """Choose how parameters are updated.
+
+        Args:
+            optimizer: of `palm.optimizer`.
+            weight_decay: decoupled weight decay; None for the optimizer's own.
+            use_ema: use moving averages of the weights to predict, and in models saved for prediction.
+            ema_decay: decay of these averages, below 1.
+            groups: learning rates of parts of the model, and frozen parts; None for one rate and no frozen
+                parts.
+
+        Raises:
+            PalmError: `build_forward` was not called.
+            ConfigError: a setting is out of range.
+        """
+        self._forwards("build_backward")
+        if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
+            raise ConfigError(f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}")
+        # Optimizers of 2.x get the schedule in their constructor, but only the run can follow it.
+        self._settings |= {"use_ema": use_ema, "ema_decay": (ema_decay or 0.0) if use_ema else 0.0}
+        self._schedule = getattr(optimizer, "lr_scheduler", None) or WarmupScheduler(0)
+        self._groups = ParameterGroups() if groups is None else groups
+        self._given_optimizer = optimizer
+        settings = dict(optimizer.settings)
+        if isinstance(optimizer, base_optimizer.Optimizer):  # has no weight decay of its own
+            optimizer.weight_decay = weight_decay or 0.0
+            weight_decay = None
+        if weight_decay is not None:
+            if "weight_decay" not in settings:
+                raise ConfigError(f"{type(optimizer).__name__} has no weight_decay; remove it")
+            # Rebuilt, because an optimizer checks and records its settings in its constructor.
+            settings["weight_decay"] = weight_decay
+            optimizer = described_class(type(optimizer))(**settings)  # type: ignore[assignment]
+        self._optimizer = optimizer
+        self._reset_run()
+
+    @property
+    def cur_train_step(self) -> int:
+        """Number of steps so far."""
+        return 0 if self._run is None else self._run.step
+
+    def averaged(self) -> AbstractContextManager[Any]:
+        """Return a context manager that uses the averaged weights, if the run keeps averages."""
+        return nullcontext() if self._run is None else self._run.averaged()
+
+    def _plan(self, caller: str) -> StepPlan:
+        """Return the plan of the run's steps."""
+        return StepPlan(
+            tasks=[task.progress(0) for task in self._tasks(caller)],
+            mixing=self._mixing,
+            tasks_per_step=self._settings.get("tasks_per_step", 1),
+            max_steps=self._settings.get("max_steps"),
+        )
+
+    def _limit_steps(self, max_steps: int | None) -> None:
+        """Set the maximum number of steps; None for no limit.
+
+        Raises:
+            ConfigError: it is below 1.
+        """
+        raise_any([] if max_steps is None else count_problems(max_steps=max_steps))
+        self._settings["max_steps"] = max_steps
+
+    def _reset_run(self) -> None:
+        """Forget the run; the next use assembles a new one."""
+        self._run = None
+        self._draws = None
+
+    def _training(self, caller: str) -> Training:
+        """Return the run, which is assembled on first use."""
+        if self._run is not None:
+            return self._run
+        forwards = self._forwards(caller)
+        optimizer = require(self._optimizer, self.name, "build_backward(optimizer)", caller)
+        tasks = self._tasks(caller)
+        parts = Components(
+            backbone=next(iter(forwards.values())).backbone,
+            optimizer=optimizer,
+            tasks=[task.task for task in tasks],
+            groups=self._groups,
+            mixing=self._mixing,
+            balance=self._balance,
+        )
+        settings = RunSettings(
+            task_instance=[task.name for task in tasks],
+            random_seed=seed_of(task.reader for task in tasks),
+            **self._settings,
+        )
+        rule = self._schedule
+        schedule = ComponentConfig(
+            **described_schedule(rule) if isinstance(rule, Schedule) else {"name": described_schedule(rule)}
+        )
+        run = start(
+            described(settings, parts, schedule), parts, tasks, self._schedule, device_of(use_gpu=True)
+        )
+        if self._checkpoint is not None:
+            load_checkpoint(run, self._checkpoint)
+            self._checkpoint = None
+        # Set last, so that after an error the next call assembles it again.
+        self._run = run
+        if self._given_optimizer is not None:
+            self._given_optimizer.running = run.optimizer
+        return run
 
     # Before training
 
@@ -89,11 +301,6 @@ class TrainerBase(Assembly):
         backbone = next(iter(forwards.values())).backbone
         heads = [(name, forward.head, ()) for name, forward in forwards.items()]
         load_pretrain(backbone, pretrained_directory(model_path), heads)
-        # A task's private layers are copies of the shared ones, and need the pretrained weights, too.
-        for member in self._members():
-            if member.task is not None and isinstance(top := self.layers_of(member), nn.ModuleDict):
-                fresh = backbone.copied_top(member.task.task.private_layers)
-                top.load_state_dict(fresh.state_dict())
 
     def load_ckpt(self, model_path: str | Path) -> None:
         """Resume from a checkpoint (weights, optimizer, averages and position), or predict with its weights.
@@ -112,7 +319,7 @@ class TrainerBase(Assembly):
         self._reset_run()
         self._checkpoint = path
         # Without data and an optimizer there is no run to resume, so the weights are for prediction.
-        if self._optimizer is not None and self._is_fitted():
+        if self._optimizer is not None and all(each.task is not None for each in self._members()):
             self._training("load_ckpt")
         else:
             self._load_trained(forwards, path)
@@ -145,7 +352,9 @@ class TrainerBase(Assembly):
         raise_any(path_problems(save_path=save_path))
         raise_any(type_problems(int, "a number of steps", save_steps=save_steps))
         folder = Path(save_path)
-        kinds = kinds_of(save_type)
+        kinds = [kind.strip() for kind in str(save_type).split(",")]
+        if not set(kinds) <= FOLDERS.keys():
+            raise ConfigError(f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}")
 
         def write(step: int) -> list[Saved]:
             paths = {kind: folder / f"{FOLDERS[kind]}.step{step}" for kind in kinds}
@@ -185,72 +394,72 @@ class TrainerBase(Assembly):
             PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
             Stopped: training was stopped by a signal and there is a saver; notebook cells return normally.
         """
-        raise_any(_callback_problems(print_steps, progress, callbacks))
-        if self._is_training:
-            raise PalmError(f"trainer {self.name!r}: train() is already running in another thread")
-        # Assembling the run resets self._checkpoint.
-        resumed_from = self._checkpoint
+        problems = type_problems(int, "a whole number", print_steps=print_steps)
+        problems += choice_problems(get_args(Progress), progress=progress)
+        problems += choice_problems(("task", "all"), early_stopping_by=early_stopping_by)
+        raise_any([*problems, *callback_problems(callbacks)])
+        resumed_from = self._checkpoint  # assembling the run forgets it
         self._settings |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
-        raise_any(choice_problems(("task", "all"), early_stopping_by=early_stopping_by))
-        run, evaluator = self._evaluated(dev_file, metrics)
+        self._set_dev_data(dev_file, metrics)
+        run = self._training("train")
+        evaluator = Evaluator.of(run, eval_every_n_steps, eval_every_epoch)
         if early_stopping_patience > 0 and evaluator is None:
             raise ConfigError("early_stopping_patience needs a dev_file")
-        given = CallbackSettings(
-            every=print_steps,
-            progress=progress,
-            loggers=loggers,
-            callbacks=[*callbacks, self._log_finish],
-            evaluator=evaluator,
-            patience=early_stopping_patience,
-            stop_by=early_stopping_by,
-            resumed_from=resumed_from,
+        return self._train(
+            run,
+            CallbackSettings(
+                every=print_steps,
+                progress=progress,
+                heading=self._heading,
+                with_epochs=False,
+                folder=self._save_path,
+                configuration=run.config.to_dict(),
+                loggers=loggers,
+                callbacks=[*callbacks, self._log_finish],
+                evaluator=evaluator,
+                patience=early_stopping_patience,
+                stop_by=early_stopping_by,
+                checkpoints=self._saver,
+                resume_advice=self._resume_advice,
+                resumed_from=resumed_from,
+            ),
         )
-        folder = self._save_path
-        with nullcontext() if folder is None or not is_main_process() else only_run_in(folder):
-            return self._train(run, given)
 
     def _train(self, run: Training, given: CallbackSettings) -> TrainingResult:
-        given = replace(
-            given,
-            heading=self._heading,
-            with_epochs=False,
-            folder=self._save_path,
-            checkpoints=self._saver,
-            resume_advice=self._resume_hint,
-        )
-        if run.step and all(task.done for task in run.tasks if task.is_target):
+        if run.step and run.is_over:
             logger.warning(
                 "%s: training has finished; to train from scratch, call build_forward and fit_reader",
                 self.name,
             )
-        configuration = run.config.to_dict()
-        if given.folder is not None and is_main_process():
-            write_text(given.folder / RECIPE, yaml_text(configuration))
-        self._is_training = True
-        try:
+        folder = given.folder if is_main_process() else None
+        with nullcontext() if folder is None else only_run_in(folder):
+            if folder is not None:
+                write_text(folder / RECIPE, yaml_text(given.configuration))
             # A script without a saver ends at once, because it saves nothing anyway.
             with stop_request() if is_notebook() or self._saver else nullcontext(StopRequest()) as request:
-                return run_training(run, replace(given, configuration=configuration, stop_request=request))
-        finally:
-            self._is_training = False
+                return run_training(run, replace(given, stop_request=request))
 
-    def _resume_hint(self) -> str:
+    def _resume_advice(self) -> str:
         saved = {} if self._save_path is None else numbered(self._save_path, f"{FOLDERS['ckpt']}.step")
         again = "to resume, call train() of this trainer again"
         return f"{again}, or load_ckpt({str(saved[max(saved)])!r}) and train() of another" if saved else again
 
-    def _evaluated(
-        self, dev_file: DevFiles | None, metrics: Metrics | None
-    ) -> tuple[Training, Evaluator | None]:
-        """Return the run, and its evaluator if there is dev data."""
+    def _set_dev_data(self, dev_file: DevFiles | None, metrics: Metrics | None) -> None:
+        """Set the dev data and metrics of the tasks.
+
+        Raises:
+            ConfigError: a task is unknown, tasks are not named although there are several, or metrics do not
+                fit.
+        """
         forwards = self._forwards("train")
         require(self._optimizer, self.name, "build_backward(optimizer)", "train")
-        tasks = self._tasks("train")
-        set_dev_data([task.task for task in tasks], forwards, dev_file, metrics)
-        run = self._training("train")
-        return run, Evaluator.of(
-            run, self._settings["eval_every_n_steps"], self._settings["eval_every_epoch"]
-        )
+        tasks = [state.task for state in self._tasks("train")]
+        files = _by_task(dev_file, list(forwards), "dev_file")
+        chosen = _by_task(metrics, list(forwards), "metrics")
+        for task in tasks:
+            task.dev_file = Path(files[task.name]) if task.name in files else None
+            task.metrics = chosen.get(task.name)
+        raise_any(line for task in tasks for line in wiring_problems(task, forwards[task.name].backbone))
 
     def save(self, save_path: str | Path, save_type: str = "ckpt") -> None:
         """Save the current state.
@@ -341,20 +550,37 @@ class TrainerBase(Assembly):
         return next(self._draws)
 
 
-def _callback_problems(print_steps: object, progress: object, callbacks: Any) -> list[str]:
-    """List what is wrong with the arguments of `train` for its callbacks."""
-    problems = type_problems(int, "a whole number", print_steps=print_steps)
-    problems += choice_problems(get_args(Progress), progress=progress)
-    return [*problems, *callback_problems(callbacks)]
+def described(settings: RunSettings, parts: Components, schedule: ComponentConfig) -> RunConfig:
+    """Return the configuration of a run from its components."""
+    backbone = config_of(BACKBONES, parts.backbone)
+    optimizer = config_of(OPTIMIZERS, parts.optimizer)
+    names: dict[str, Any] = {
+        "backbone": backbone.name,
+        "optimizer": optimizer.name,
+        "lr_scheduler": schedule.name,
+    }
+    run = RunConfig(
+        settings=replace(settings, **names),
+        backbone=backbone,
+        optimizer=optimizer,
+        groups=ComponentConfig("groups", parts.groups.settings),
+        schedule=schedule,
+        mixing=config_of(MIXINGS, parts.mixing),
+        balance=None if parts.balance is None else config_of(BALANCES, parts.balance),
+        tasks=tuple(
+            TaskConfig(task.name, config_of(READERS, task.reader), config_of(HEADS, task.head), task.settings)
+            for task in parts.tasks
+        ),
+    )
+    # So that `to_dict` has all of them.
+    return replace(run, origins=dict.fromkeys(run.keys(), "Python"))
 
 
-def kinds_of(save_type: str) -> list[str]:
-    """Split a `save_type` into its kinds.
-
-    Raises:
-        ConfigError: a kind is unknown.
-    """
-    kinds = [kind.strip() for kind in str(save_type).split(",")]
-    if not set(kinds) <= FOLDERS.keys():
-        raise ConfigError(f"save_type should be 'ckpt', 'predict' or 'ckpt,predict', not {save_type!r}")
-    return kinds
+def _by_task(value: Any, names: Sequence[str], what: str) -> Mapping[str, Any]:
+    """Return task -> value; the value of a single task need not be a mapping."""
+    if value is None:
+        return {}
+    found = value if isinstance(value, Mapping) or len(names) > 1 else {names[0]: value}
+    if not isinstance(found, Mapping) or not set(found) <= set(names):
+        raise ConfigError(f"{what} should be a dict with tasks of {', '.join(names)}, not {value!r}")
+    return found

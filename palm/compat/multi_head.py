@@ -9,12 +9,10 @@ from typing import Any
 import torch
 
 from palm.backbone import Backbone
-from palm.compat.assembly import Forward, require, seed_of
-from palm.compat.base import TrainerBase
+from palm.compat.base import Forward, TrainerBase, seed_of
 from palm.compat.conventions import checked_phase
-from palm.compat.predicting import logged_steps, predicted, results_of
+from palm.compat.predicting import SharedPass, logged_steps, results_of
 from palm.compat.reader.loading import LoadingReader, loading
-from palm.compat.shared_pass import SharedPass, versions
 from palm.compat.trainer import Trainer
 from palm.config.settings import TasksPerStep
 from palm.core.component import raise_any, type_problems, unknown
@@ -76,7 +74,6 @@ class MultiHeadTrainer(TrainerBase):
             raise ConfigError(
                 f"MultiHeadTrainer needs trainers with different names (case is ignored), not {self.name!r}"
             )
-        self._shared: SharedPass | None = None
 
     # Before training
 
@@ -111,8 +108,7 @@ class MultiHeadTrainer(TrainerBase):
             WiringError: the trainers have different backbones.
         """
         forwards = self._predict_forwards("build_predict_forward")
-        heads = [each.head for name, each in forwards.items() if not self._has_own_layers(name)]
-        self._shared = SharedPass(_one_backbone(forwards), heads)
+        _one_backbone(forwards)
         return {name: dict(forward.head.outputs_attr) for name, forward in forwards.items()}
 
     def fit_readers(self, readers: Readers, phase: str = "train", *, max_steps: int | None = None) -> None:
@@ -239,18 +235,10 @@ class MultiHeadTrainer(TrainerBase):
     def predict_one_batch(self, task_name: str, batch: Tensors) -> Tensors:
         """Return the outputs of one task's head for a batch, on the CPU.
 
-        The encoder runs only once for consecutive calls with the same inputs, except for tasks with private
-        layers.
-
         Raises:
-            PalmError: `build_predict_forward` was not called, or the task is unknown.
+            PalmError: its `build_predict_forward` was not called, or the task is unknown.
         """
-        forward = self._trainer(task_name).tied("predict_one_batch")
-        with self.averaged():
-            shared = self._shared_pass("predict_one_batch")
-            if self._has_own_layers(task_name):
-                return predicted(forward.backbone, forward.head, batch, self._precision)
-            return predicted(shared, forward.head, batch, self._precision, shared.placed)
+        return self._trainer(task_name).predict_one_batch(batch)
 
     def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
         """Predict the files of all tasks, batch by batch in turn; equal texts are encoded only once.
@@ -263,13 +251,12 @@ class MultiHeadTrainer(TrainerBase):
             Task -> the result of `Trainer.predict`.
         """
         models = {name: trainer.predictor("predict") for name, trainer in self.trainers.items()}
+        encoder = _one_backbone(self._predict_forwards("predict"))
         found: dict[str, list[Record]] = {name: [] for name in models}
         with self.averaged():
-            shared = self._shared_pass("predict")
-            for name, model in models.items():
-                if not self._has_own_layers(name):
-                    model.backbone = shared
-                    model.place = shared.placed
+            shared = SharedPass(encoder, [model.head for model in models.values()])
+            for model in models.values():
+                model.backbone = shared
                 model.precision = self._precision
             # Tasks take turns, because equal texts are encoded once only if they are consecutive.
             steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
@@ -304,18 +291,6 @@ class MultiHeadTrainer(TrainerBase):
         return {
             name: self._trainer(name).evaluate(path, chosen.get(name)) for name, path in dev_files.items()
         }
-
-    def _has_own_layers(self, name: str) -> bool:
-        settings = self.trainers[name].task_settings
-        return bool(settings["private_layers"]) or settings["lora"] is not None
-
-    def _shared_pass(self, caller: str) -> SharedPass:
-        shared = require(self._shared, self.name, "build_predict_forward()", caller)
-        run = self._run
-        # A fused optimizer does not change parameter versions, and swapping averages changes them too often.
-        loaded = versions(shared) if run is None or run.ema is None else None
-        shared.at((id(run), self.cur_train_step, loaded))
-        return shared
 
     # The trainers
 

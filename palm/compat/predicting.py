@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from palm.backbone import Backbone
+from palm.backbone.packing import LAYOUT
 from palm.compat.reader.loading import loading
 from palm.core.device import resolved
 from palm.core.layers import generator
@@ -22,7 +23,7 @@ from palm.paradigm import Head
 from palm.predict.inference import InferenceModel
 from palm.reader import Predictions, Reader, Record
 from palm.reader.cache import encoded_chunks
-from palm.train.loop import Place, placed
+from palm.train.loop import placed
 from palm.train.model import outputs_of
 from palm.train.task_model import encoded
 
@@ -72,12 +73,10 @@ def logged_steps(model: InferenceModel, every: int, heading: str = "") -> Iterat
 
 
 @torch.inference_mode()
-def predicted(
-    backbone: Backbone, head: Head, batch: Tensors, precision: str, place: Place = placed
-) -> Tensors:
+def predicted(backbone: Backbone, head: Head, batch: Tensors, precision: str) -> Tensors:
     """Return the head's outputs for a batch, on the CPU."""
     device = next(backbone.parameters()).device
-    outputs = outputs_of(backbone, head, place(batch, device, backbone), resolved(precision, device))
+    outputs = outputs_of(backbone, head, placed(batch, device, backbone), resolved(precision, device))
     return {name: value.cpu() for name, value in outputs.items()}
 
 
@@ -96,3 +95,30 @@ def results_of(
     else:
         logger.info("Predictions saved at %s", folder / "predictions.json")
     return written
+
+
+class SharedPass(Backbone):
+    """An encoder that keeps its outputs for the last batch, for the next head that reads it.
+
+    Args:
+        encoder: the wrapped encoder.
+        heads: the heads that read from it; the outputs that any of them needs are computed together.
+    """
+
+    def __init__(self, encoder: Backbone, heads: Iterable[Head]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.inputs_attr = encoder.inputs_attr
+        self.outputs_attr = encoder.outputs_attr
+        self.is_packed = encoder.is_packed
+        self._wanted = {name for head in heads for name in head.inputs_attr} & encoder.outputs_attr.keys()
+        self._inputs: Tensors = {}
+        self._outputs: Tensors = {}
+
+    def forward(self, inputs: Tensors, wanted: Collection[str] | None = None) -> Tensors:
+        given = {name: value for name, value in inputs.items() if name in {*self.inputs_attr, *LAYOUT}}
+        last = self._inputs
+        if given.keys() != last.keys() or any(not torch.equal(given[name], last[name]) for name in given):
+            self._outputs = self.encoder(given, self._wanted)
+            self._inputs = given
+        return {name: self._outputs[name] for name in (self._wanted if wanted is None else wanted)}

@@ -9,36 +9,42 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from palm.backbone import Backbone
-from palm.backbone.low_rank import LowRank
-from palm.compat.assembly import Forward, require, seed_of
-from palm.compat.base import TrainerBase
+from palm.compat.base import Forward, TrainerBase, require, seed_of
 from palm.compat.conventions import checked_phase
-from palm.compat.fitting import task_of
 from palm.compat.head.results import Results, own_results
 from palm.compat.predicting import logged_steps, predicted, prediction_batches, results_of
+from palm.compat.reader import base_reader
 from palm.compat.reader.loading import LoadingReader, loading
 from palm.core.component import number_problems, path_problems, raise_any, type_problems
 from palm.core.device import device_of
+from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.io import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm import Head
-from palm.parallel.group import broadcast, exhaust, is_main_process
+from palm.parallel.group import broadcast, exhaust, is_main_process, world_size
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_weights
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader
 from palm.reader.cache import training_rows
 from palm.train.loop import Training
-from palm.train.model import adapters_of, share_parameters
+from palm.train.model import share_parameters
 from palm.train.model_paths import WEIGHTS, name_problem
-from palm.train.task import TaskState
+from palm.train.task import Task, TaskState, wiring_problems
 
 FIT_TO_PREDICT = "fit_reader(reader, phase='predict')"
 """The call that sets the file to predict, for messages."""
+
+SETTINGS = {
+    "gradient_accumulation_steps",
+    "head_learning_rate",
+    "learning_rate_factor",
+    "loss_weight",
+    "share_rows_with",
+}
+"""Settings of `palm.Task` that a trainer takes beyond those of 2.x."""
 
 
 class Trainer(TrainerBase):
@@ -48,17 +54,11 @@ class Trainer(TrainerBase):
         name: the task's name, which is used in logs and checkpoints.
         mix_ratio: how often the task is drawn, relative to the others.
         reuse_head_with: the name of the trainer whose head this one shares.
-        loss_weight: as in `Task`.
-        learning_rate_factor: as in `Task`.
-        gradient_accumulation_steps: as in `Task`.
-        head_learning_rate: as in `Task`.
-        share_rows_with: as in `Task`.
-        private_layers: as in `Task`.
-        lora: as in `Task`.
         precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
+        settings: further settings of its `palm.Task`, see `SETTINGS`.
 
     Raises:
-        ConfigError: `precision` is unknown.
+        ConfigError: a setting is unknown or out of range.
     """
 
     fitting_call = "fit_reader(reader)"
@@ -69,34 +69,21 @@ class Trainer(TrainerBase):
         mix_ratio: float = 1.0,
         reuse_head_with: str | None = None,
         *,
-        loss_weight: float = 1.0,
-        learning_rate_factor: float = 1.0,
-        gradient_accumulation_steps: int = 1,
-        head_learning_rate: float | None = None,
-        share_rows_with: str | None = None,
-        private_layers: int = 0,
-        lora: Mapping[str, Any] | None = None,
         precision: str = "auto",
+        **settings: Any,
     ) -> None:
         least = "a number, 0 or more"
-        wrong = number_problems(least, lambda value: 0 <= value < math.inf, mix_ratio=mix_ratio)
-        raise_any(problem for problem in (name_problem(name), *wrong) if problem)
+        problems = number_problems(least, lambda value: 0 <= value < math.inf, mix_ratio=mix_ratio)
+        problems += [problem for problem in [name_problem(name)] if problem]
+        problems += [
+            f"{setting} is not a setting of a Trainer; give it to a palm.Task, and train that with "
+            "palm.Controller(settings, tasks=[task])"
+            for setting in settings.keys() - SETTINGS
+        ]
+        raise_any(problems)
         super().__init__(name, precision)
-        self.task_settings: dict[str, Any] = {
-            "mix_ratio": mix_ratio,
-            "is_target": True,
-            "loss_weight": loss_weight,
-            "learning_rate_factor": learning_rate_factor,
-            "gradient_accumulation_steps": gradient_accumulation_steps,
-            "head_learning_rate": head_learning_rate,
-            "share_rows_with": share_rows_with,
-            "private_layers": private_layers,
-            "lora": lora,
-        }
+        self._task_settings = {"mix_ratio": mix_ratio, "is_target": True, **settings}
         self._is_loaded = False
-        self.own_top: nn.ModuleDict | None = None
-        self.own_layers: nn.Module | None = None
-        self._own_encoder: Backbone | None = None
         self.reuse_head_with = reuse_head_with
         self.forward: Forward | None = None
         self.predict_forward: Forward | None = None
@@ -115,7 +102,6 @@ class Trainer(TrainerBase):
         """
         self.forward = Forward(backbone, task_head)
         self.task = None
-        self.own_layers = None
         self._reset_run()
         return f"{self.name}.loss"
 
@@ -126,8 +112,6 @@ class Trainer(TrainerBase):
             The specs of the outputs of `predict_one_batch`.
         """
         self.predict_forward = Forward(pred_backbone, pred_head)
-        self.own_top = None
-        self._own_encoder = None
         return dict(pred_head.outputs_attr)
 
     def fit_reader(
@@ -163,10 +147,7 @@ class Trainer(TrainerBase):
 
     def fit(self, reader: LoadingReader, seed: int) -> TaskState:
         """Create the task with its training data, for a run with this seed."""
-        forward = self._forwards("fit_reader")[self.name]
-        task = task_of(self.name, reader, forward, self.task_settings)
-        if self.task is not None and (run := self._run or self.joint_run) is not None:
-            self.own_layers = run.model.own_layers(self.name)  # trained layers are kept, like the head
+        task = self._task(reader, self._forwards("fit_reader")[self.name])
         # Rows that `load_data` has encoded are reused, so a file is read only once.
         rows = reader.loaded_rows
         if rows is None:
@@ -175,6 +156,45 @@ class Trainer(TrainerBase):
         self._reset_run()
         logger.info("ok!")
         return self.task
+
+    def _task(self, reader: LoadingReader, forward: Forward, for_train: bool = True) -> Task:
+        """Return the task of a reader, encoder and head, without its data.
+
+        Raises:
+            PalmError: `load_data` or `register_with` was not called.
+            ConfigError: the batch size is not a multiple of the number of devices, or a setting is out of
+                range.
+            WiringError: reader, backbone and head do not fit together.
+        """
+        loaded = reader.loaded
+        if reader.get_registered_backbone() is None:
+            raise PalmError(f"trainer {self.name!r}: call register_with(backbone) on its reader first")
+        batch_size = loaded.batch_size
+        if for_train and batch_size is not None:
+            # A reader's batch_size is the total of all devices, as in PaddlePALM 2.x.
+            if batch_size % world_size():
+                raise ConfigError(
+                    f"load_data: batch_size {batch_size} should be a multiple of the {world_size()} devices"
+                )
+            batch_size //= world_size()
+        if isinstance(reader, base_reader.Reader):
+            # A reader of 2.x returns only requested tensors: here, those that the encoder does not compute.
+            for tensor in {**forward.head.targets_attr, **forward.head.inputs_attr}:
+                if tensor not in forward.backbone.outputs_attr:
+                    reader.require_attr(tensor)
+        task = Task(
+            self.name,
+            reader,
+            forward.head,
+            batch_size=batch_size,
+            max_tokens_per_batch=loaded.max_tokens_per_batch,
+            train_file=loaded.path,
+            shuffle=loaded.shuffle,
+            **self._task_settings,
+        )
+        if problems := wiring_problems(task, forward.backbone, for_train):
+            raise WiringError("\n".join(problems))
+        return task
 
     def set_as_aux(self) -> None:
         """Make the task an auxiliary, whose progress does not affect the end of training."""
@@ -301,7 +321,7 @@ class Trainer(TrainerBase):
         if self.task is None:
             model = self.predictor("evaluate")
         else:
-            trained = Forward(self._trained_encoder(), self.task.head)
+            trained = self._forwards("evaluate")[self.name]
             model = self._model(self.task.reader, trained, self.task.task.rows_per_prediction)
         with self.averaged():
             return model.evaluate(dev_file, metrics)
@@ -309,33 +329,13 @@ class Trainer(TrainerBase):
     def tied(self, caller: str) -> Forward:
         """Return the encoder and head to predict with, with trained weights, in evaluation mode."""
         forward = self._predict_forwards(caller)[self.name]
-        encoder = forward.backbone
-        if count := self.task_settings["private_layers"]:
-            self.own_top = self.own_top or encoder.copied_top(count)
-            encoder = encoder.with_top(self.own_top)
-        if (lora := self.task_settings["lora"]) is not None:
-            # Kept, because weights may be loaded into its layers.
-            own = self._own_encoder or adapters_of(self.name, lora, encoder).merged_into(encoder)
-            encoder = self._own_encoder = own
         if self.forward is not None:
             # Repeated at every call, because build_forward or a new run may have replaced the modules.
-            share_parameters(self._trained_encoder(), encoder)
+            share_parameters(self.forward.backbone, forward.backbone)
             share_parameters(self.forward.head, forward.head)
-        for module in (encoder, forward.head):
+        for module in (forward.backbone, forward.head):
             module.to(device_of(use_gpu=True)).eval()
-        return Forward(encoder, forward.head)
-
-    def _trained_encoder(self) -> Backbone:
-        """Return the trained encoder, with the task's private layers if it has been fitted."""
-        backbone = self._forwards("evaluate")[self.name].backbone
-        if self.task is None:
-            return backbone
-        run = self._run or self.joint_run
-        own = self.own_layers if run is None else run.model.own_layers(self.name)
-        if isinstance(own, LowRank):
-            with self.averaged():
-                return own.merged_into(backbone)
-        return backbone.with_top(own) if isinstance(own, nn.ModuleDict) else backbone
+        return forward
 
     def predictor(self, caller: str) -> InferenceModel:
         """Return the model to predict with."""
@@ -358,7 +358,7 @@ class Trainer(TrainerBase):
 
     def _fit_for_prediction(self, reader: LoadingReader) -> Iterator[Tensors]:
         forward = self._predict_forwards("fit_reader")[self.name]
-        task = task_of(self.name, reader, forward, self.task_settings, for_train=False)
+        task = self._task(reader, forward, for_train=False)
         self._predict_reader = reader
         self._predict_batches = prediction_batches(
             self.name, reader, reader.loaded.path, task.rows_per_prediction
@@ -375,7 +375,7 @@ class Trainer(TrainerBase):
     @property
     def mix_ratio(self) -> float:
         """The relative frequency at which the task is drawn among several."""
-        ratio: float = self.task_settings["mix_ratio"]
+        ratio: float = self._task_settings["mix_ratio"]
         return ratio
 
     @mix_ratio.setter
@@ -384,7 +384,7 @@ class Trainer(TrainerBase):
 
     def _set(self, setting: str, value: Any) -> None:
         """Set a setting of the current task, and of tasks that later calls of `fit_reader` create."""
-        self.task_settings[setting] = value
+        self._task_settings[setting] = value
         if self.task is not None:
             setattr(self.task.task, setting, value)
 

@@ -157,36 +157,14 @@ def test_only_the_drawn_head_moves(folder: Path) -> None:
 def test_a_text_that_two_heads_read_is_encoded_once(folder: Path) -> None:
     trainer = article.program(folder)
     batches = with_prediction(trainer, folder, rows=40)
-    ernie = trainer.trainers["slot"].predict_forward.backbone
-    passes = encoder_passes(ernie)
+    passes = encoder_passes(trainer.trainers["slot"].predict_forward.backbone)
     for slot_batch, intent_batch in zip(batches("slot"), batches("intent"), strict=True):
         assert [int(batch["__task_id"]) for batch in (slot_batch, intent_batch)] == [0, 1]
-        slot = trainer.predict_one_batch("slot", slot_batch)
-        intent = trainer.predict_one_batch("intent", intent_batch)
-        alone = trainer.trainers["intent"].predict_one_batch(intent_batch)
-        torch.testing.assert_close(intent["probs"], alone["probs"], atol=1e-6, rtol=0)
-        assert set(slot) == {"logits", "word_mask"}
-    assert passes == [16, 16, 16, 16, 8, 8]  # each of 3 batches together, then alone
+        assert set(trainer.predict_one_batch("slot", slot_batch)) == {"logits", "word_mask"}
+        assert set(trainer.predict_one_batch("intent", intent_batch)) == {"logits", "probs"}
     passes.clear()
     trainer.predict()
     assert passes == [14, 14, 12]  # about as many tokens in each
-
-
-@pytest.mark.parametrize("averages", [{}, {"use_ema": True, "ema_decay": 0.5}])
-def test_what_is_kept_of_a_batch_is_forgotten_when_weights_change(
-    folder: Path, averages: dict[str, Any]
-) -> None:
-    trainer = article.program(folder, **averages)
-    batches = with_prediction(trainer, folder)
-    batch = next(batches("intent"))
-    before = trainer.predict_one_batch("intent", batch)["logits"]
-    assert torch.equal(trainer.predict_one_batch("intent", batch)["logits"], before)
-    for _ in range(4):
-        trainer.train_one_step(trainer.get_one_batch())
-    after = trainer.predict_one_batch("intent", batch)["logits"]
-    assert not torch.equal(after, before)
-    alone = trainer.trainers["intent"].predict_one_batch(batch)["logits"]
-    torch.testing.assert_close(after, alone, atol=1e-6, rtol=0)
 
 
 @needs_shared

@@ -127,21 +127,9 @@ def test_an_interrupted_cell_ends_with_a_partial_result_and_train_continues(
         assert other.train().steps == {"cls": 10}
 
 
-def test_a_training_that_is_done_or_under_way_is_reported(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_training_that_is_done_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     trainer = single(folder, num_epochs=1)
-    problems: list[str] = []
-
-    def train_again(event: Event) -> None:
-        if isinstance(event, Step) and event.number == 2:
-            with pytest.raises(palm.PalmError) as caught:
-                trainer.train()
-            problems.append(str(caught.value))
-
-    result = trainer.train(callbacks=[train_again])
-    assert (result.steps, len(problems)) == ({"cls": 10}, 1)
-    assert all(word in problems[0] for word in ("'cls'", "train()"))
+    assert trainer.train().steps == {"cls": 10}
     caplog.clear()
     assert trainer.train().steps == {"cls": 10}
     assert re.search(r"cls: .*fit_reader", caplog.text)
@@ -163,9 +151,9 @@ def test_several_tasks_have_a_dev_file_each(folder: Path) -> None:
     trainer.build_forward()
     trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
     trainer.fit_readers([each.reader for each in trainers])  # type: ignore[attr-defined]
-    with pytest.raises(palm.ConfigError, match=r"dev_file: .*\(cls, match\).* dict"):
+    with pytest.raises(palm.ConfigError, match=r"dev_file\b.* dict .*\bcls, match,"):
         trainer.train(dev_file=folder / "cls.tsv")
-    with pytest.raises(palm.ConfigError, match=r"dev_file .*\bclss\b.* cls, match"):
+    with pytest.raises(palm.ConfigError, match=r"dev_file\b.* cls, match,.*'clss'"):
         trainer.train(dev_file={"clss": folder / "cls.tsv"})
     result = trainer.train(dev_file={"match": folder / "match.tsv"})
     assert list(result.best) == ["match"]
