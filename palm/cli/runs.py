@@ -92,7 +92,7 @@ def _train_one(options: argparse.Namespace) -> None:
     "find out whether tasks help each other",
     [
         *cli.CONFIG,
-        cli.option("--seeds", type=int, default=5, metavar="N", help="runs of every variant (default: 5)"),
+        cli.option("--seeds", type=int, default=5, metavar="N", help="runs of every way (default: 5)"),
         cli.repeated("--test", "TASK=FILE", "labelled data to compare a target on (default: its dev_file)"),
         cli.option(
             "--model",
@@ -102,12 +102,12 @@ def _train_one(options: argparse.Namespace) -> None:
         cli.repeated(
             "--also",
             "NAME:SETTING=VALUE",
-            "a setting of another variant with all tasks, such as each_step:tasks_per_step=all",
+            "a setting of another way to train all tasks, such as each_step:tasks_per_step=all",
         ),
         cli.repeated(
             "--tune",
             "NAME=V1,V2",
-            "values of a setting; each variant is compared with the values that are best on its dev data",
+            "values of a setting; each way is compared with the values that are best on its dev data",
         ),
         *cli.GRID,
     ],

@@ -8,17 +8,15 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from types import MappingProxyType
 from typing import Any
 
 from palm.config import read_config
-from palm.config.run import Document, RunConfig, TaskConfig, with_tasks
-from palm.config.settings import RunSettings
+from palm.config.run import Document, RunConfig, with_tasks
 from palm.controller.resolve import edited_document, resolve
-from palm.controller.stages import Stage, stages_of, steps_of
+from palm.controller.stages import stages_of, steps_of
 from palm.core.component import choice_problems, count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import write_json, write_text
@@ -26,287 +24,45 @@ from palm.core.logging import logger, set_verbosity, show_on_console
 from palm.experiments.grid import (
     ROWS,
     Grid,
-    GridProgress,
     GridRun,
-    Pool,
     Result,
     Source,
     best_of,
     data_checksums,
     devices_of,
     folder_of,
+    slots_of,
 )
 from palm.experiments.outcome import (
     ALONE,
     REFERENCE,
     STAGED,
-    Length,
     Outcome,
     Scoring,
-    Variant,
-    controls_of,
-    fitted,
-    length_of,
-    lengths_of,
+    Way,
     outcome_of,
-    planned,
     read_rows,
-    variants_of,
 )
-from palm.experiments.statistics import smallest_differences
 from palm.experiments.sweep import grid_points, space_of
-from palm.reader import READERS
+from palm.mixing import MixRatio
 from palm.reader.tables.files import is_data
 from palm.train.build import build, open_data
 from palm.train.folder import only_run_in
 from palm.train.model_paths import BEST
 from palm.train.planning import StepPlan
 
-VARIANT_NAME = re.compile(r"\w[\w.-]{0,40}")
-"""Valid names of variants in `also`, which are also names of folders."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The setup of a comparison.
-
-    Args:
-        run: the configuration.
-        tests: target -> the file to compare it on.
-        model: which model to score on it, `best` or `last`.
-        stages: the planned stages of the configuration; empty if it has none.
-        also: name -> the setup of another variant with all tasks.
-    """
-
-    run: RunConfig
-    tests: Mapping[str, Path]
-    model: str
-    stages: Sequence[Stage] = ()
-    also: Mapping[str, Setup] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> RunSettings:
-        """The settings of the whole run."""
-        return self.run.settings
-
-    def data(self) -> dict[str, str]:
-        """Return file -> checksum of all data of its runs."""
-        return data_checksums([self.run, *(other.run for other in self.also.values())], self.tests.values())
-
-    def ways(self) -> list[tuple[Variant, Length]]:
-        """Return the variants, first the one with all tasks, and their lengths.
-
-        Training files are encoded for this, so the data is in the cache before the first run needs it.
-        """
-        whole = self._planned()
-        names = [task.name for task in whole.tasks]
-        variants = variants_of({task.name: task.is_target for task in whole.tasks})
-        lengths = lengths_of(variants, whole, self.settings.num_epochs)
-        ways = list(zip(variants, lengths, strict=True))
-        for name, other in ({STAGED: self, **self.also} if self.stages else self.also).items():
-            label = "in stages" if name == STAGED else name
-            length, stages = self._length(other, whole)
-            ways.append((Variant(name, label, names, {"stages": stages}, is_way=True), length))
-        return [*ways, *controls_of(ways, whole)]
-
-    def _planned(self) -> StepPlan:
-        """Return the plan of all tasks with these settings; their data is in the cache afterwards."""
-        return open_data(self.run, build(self.run), devices_of(self.settings))[1]
-
-    def num_rows(self) -> dict[str, int]:
-        """Return target -> the number of examples in its test file."""
-        tasks = {task.name: task for task in self.run.tasks}
-        return {name: num_examples(tasks[name], path) for name, path in self.tests.items()}
-
-    def _length(self, other: Setup, whole: StepPlan) -> tuple[Length, list[dict[str, Any]] | None]:
-        """Return the length of a run of all tasks with other settings, and its stages if it has some.
-
-        Targets have the same steps as in the run of all tasks, unless the settings have another length.
-        """
-        epochs = other.settings.num_epochs
-        as_given = (epochs, other.settings.max_steps) != (self.settings.num_epochs, self.settings.max_steps)
-        if not other.stages:
-            plan = other._planned()
-            return length_of(plan, epochs) if as_given else fitted(plan, epochs, whole), None
-        plans = list(steps_of(other.stages, devices_of(other.settings)).values())
-        # All stages are scaled by the same factor, so they keep their proportions.
-        factor = 1.0 if as_given else self._target_steps(whole) / sum(map(self._target_steps, plans))
-        plans = [planned(plan, None, max(1, round(factor * plan.total_steps))) for plan in plans]
-        stages = [
-            {**stage, "num_epochs": None, "max_steps": plan.max_steps}
-            for stage, plan in zip(other.given_stages, plans, strict=True)
-        ]
-        steps = sum((Counter(plan.expected_steps) for plan in plans), Counter[str]())
-        total = sum(plan.total_steps for plan in plans)
-        return Length(epochs, dict(steps), total, other.settings.max_steps), stages
-
-    def _target_steps(self, plan: StepPlan) -> int:
-        return sum(task.expected_steps for task in plan.tasks if task.name in self.tests)
-
-    @property
-    def given_stages(self) -> list[Mapping[str, Any]]:
-        """The stages as given."""
-        return [stage.given for stage in self.stages]
-
-    def run_of(self, name: str, variant: Variant, length: Length, seed: int) -> GridRun:
-        """Return a run of a variant."""
-        source = self.also.get(variant.name, self)
-        changes = {
-            "num_epochs": length.num_epochs,
-            "max_steps": length.max_steps,
-            "random_seed": seed,
-            "num_devices": devices_of(self.settings),
-            "stages": None,
-            "effort": None,
-            **variant.changes,
-        }
-        settings = edited_document(with_tasks(source.run, variant.tasks), changes)
-        balance = {} if source.run.balance is None else source.run.balance.settings
-        for line in drop_missing(settings, ("balance", *balance)):
-            if seed == self.settings.random_seed:
-                logger.info("variant %s: %s", variant.name, line)
-        tests = {task: str(self.tests[task].absolute()) for task in variant.tasks if task in self.tests}
-        return GridRun(name, settings, length.total, tests, self.model)
-
-    def equal(self, whole: Length) -> str:
-        """Describe what is equal in all variants; `whole` is the length of the run of all tasks."""
-        steps = ", ".join(f"{name} {whole.steps[name]}" for name in self.tests)
-        return (
-            f"Equal steps of targets: {steps}. Each way is judged against the better of two runs of the "
-            "target alone: with these steps, and with as many updates as that way."
-        )
-
-    def is_dev(self, target: str) -> bool:
-        """Check whether a target is compared on its dev_file."""
-        return self.tests[target] == dev_file_of(self.run, target)
-
-
-def check_runs(runs: Mapping[str, GridRun]) -> None:
-    """Build the model of each variant once, and discard it, so that errors come before the first run.
-
-    Args:
-        runs: variant -> one of its runs.
-
-    Raises:
-        ConfigError: a variant has errors of its own, such as settings that need other tasks.
-    """
-    problems: list[str] = []
-    for variant, run in runs.items():
-        try:
-            config = resolve(read_config(run.settings, argv=[]))
-            build(config)
-            stages_of(config)
-        except ConfigError as error:
-            problems += [f"variant {variant}: {line}" for line in error.problems]
-    raise_any(problems)
-
-
-def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]:
-    """Drop settings that refer to tasks which a variant lacks; yield a message about each.
-
-    Args:
-        settings: of the variant; changed in place.
-        of_balance: the names of `balance` and of its settings.
-    """
-    run = settings["global"]
-    tasks = settings["tasks"]
-    for name, own in tasks.items():
-        if (primary := own.get("share_rows_with")) is not None and primary not in tasks:
-            del own["share_rows_with"]
-            yield f"task {name!r} reads its own rows: share_rows_with names {primary!r}, which is left out"
-    drawn = sum("share_rows_with" not in own for own in tasks.values())
-    count = run.get("tasks_per_step", 1)
-    if count != "all" and count > drawn:
-        run["tasks_per_step"] = drawn
-        yield f"tasks_per_step is {drawn} instead of {count}: only {drawn} tasks are drawn"
-    together = len(tasks) if count == "all" else min(count, drawn) + len(tasks) - drawn
-    if "balance" in run and together < 2:
-        yield f"balance {run['balance']} is left out: a step has one task"
-        for name in of_balance:
-            run.pop(name, None)
-
-
-def setup_of(
-    run: RunConfig,
-    test: Mapping[str, str | Path],
-    model: str | None,
-    also: Mapping[str, RunConfig] = MappingProxyType({}),
-) -> Setup:
-    """Set up a comparison, and check everything that can be checked before training.
-
-    Args:
-        run: the configuration.
-        test: target -> the file to compare it on.
-        model: which model to score on it.
-        also: name -> the configuration of another variant with all tasks.
-
-    Raises:
-        ConfigError: there are errors; all of them in one report.
-    """
-    raise_any(_name_problems(run, also))
-    tests = _test_files(run, run.targets, test)
-    is_apart = all(path != dev_file_of(run, name) for name, path in tests.items())
-    return Setup(
-        run,
-        tests,
-        model or ("best" if is_apart else "last"),
-        stages_of(run),
-        {name: setup_of(each, test, model) for name, each in also.items()},
-    )
-
-
-def _name_problems(run: RunConfig, also: Mapping[str, RunConfig]) -> Iterator[str]:
-    names = [task.name for task in run.tasks]
-    for name, other in also.items():
-        is_taken = name in (REFERENCE, STAGED) or name.startswith((f"{ALONE}-", "without-"))
-        if is_taken or not VARIANT_NAME.fullmatch(name):
-            yield f"also: {name!r} cannot name a variant; use another word, such as 'each_step'"
-        if [task.name for task in other.tasks] != names:
-            yield f"also: {name} has other tasks; every variant in `also` needs all tasks"
-
-
-def _test_files(plan: RunConfig, targets: Sequence[str], given: Mapping[str, str | Path]) -> dict[str, Path]:
-    """Return target -> the file to compare it on.
-
-    Raises:
-        ConfigError: a target has no such file, or a file is given for a task that is not a target.
-    """
-    known = ", ".join(targets)
-    problems = [f"test: {name!r} is not a target; known: {known}" for name in given if name not in targets]
-    if len(plan.tasks) == 1:
-        problems.append("task_instance names only one task; a comparison needs at least two")
-    found = {}
-    for name in targets:
-        path = Path(given[name]) if name in given else dev_file_of(plan, name)
-        if path is None:
-            problems.append(
-                f"task {name!r} has no test file and no dev_file; name one with --test {name}=FILE"
-            )
-        elif not is_data(path):
-            problems.append(f"test: no such file: {path}, for task {name!r}")
-        else:
-            found[name] = path
-    raise_any(problems)
-    return found
-
-
-def num_examples(task: TaskConfig, path: Path) -> int:
-    """Count the examples of a file with labels."""
-    reader = READERS[task.reader.name](**task.reader.settings)
-    return sum(1 for _ in reader.read(path, with_targets=True))
-
-
-def dev_file_of(run: RunConfig, task: str) -> Path | None:
-    """Return the `dev_file` of a task."""
-    return next(each.settings.dev_file for each in run.tasks if each.name == task)
-
-
 COMPARE_JSON = "compare.json"
 COMPARE_TEXT = "compare.txt"
 COMPARE_TABLE = "compare.csv"
 
-Ways = Sequence[tuple[Variant, Length]]
-"""The variants, first the one with all tasks, and their lengths."""
+WAY_NAME = re.compile(r"\w[\w.-]{0,40}")
+"""Valid names of ways in `also`, which are also names of folders."""
+
+ALIKE = 0.05
+"""The share by which numbers of updates may differ and still count as equal."""
+
+TABLES = (".csv", ".tex")
+"""Suffixes of the table that `output` may name."""
 
 
 def compare(
@@ -331,15 +87,16 @@ def compare(
 
     Args:
         config, task_dir, argv: as for `palm.Controller`.
-        seeds: number of runs of every variant, at least 2; seeds count up from `random_seed`.
+        seeds: number of runs of every way, at least 2; seeds count up from `random_seed`.
         test: target -> the file with labels to compare it on; by default its `dev_file`.
         model: the model to score, `best` on dev data or `last`. By default `best` if all targets have a test
             file other than their dev_file, else `last`: the best of many on the same rows looks too good.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.
-        output: the folder; by default `<save_path>_compare`.
+        output: the folder; by default `<save_path>_compare`. If it ends in .csv or .tex, the table is written
+            there, and the runs to the default folder.
         overwrite: put the runs of another comparison in the folder aside.
         keep_models: keep the models and checkpoints of scored runs.
-        also: name -> settings of another variant with all tasks.
+        also: name -> settings of another way to train all tasks.
         tune: setting -> values. Every way is trained with all combinations, and compared with the one that
             is best on its dev data.
 
@@ -351,172 +108,377 @@ def compare(
     raise_any([*problems, *choice_problems(("best", "last"), model=model or "best")])
     source = Source(config, task_dir, argv)
     points = grid_points(space_of(tune)) if tune else []
-    setup, *setups = [_setup_at(source, values, test, model, also) for values in ({}, *points)]
-    raise_any(_tuning_problems(setup, tune) if tune else ())
-    set_verbosity(setup.settings.quiet, setup.settings.verbose)
-    with only_run_in(folder := folder_of(setup.run.folder, "compare", output)):
-        grid = Grid(folder, setup.data(), keep_models)
-        pool = source.pool(grid, "compare", workers, setup.settings)
-        found = _compared(setup, setups or [setup], points, pool, seeds, overwrite)
-        _write(folder, found)
-        return found
+    # Stages of the configuration are a way already.
+    runs, *tuned = [
+        {
+            REFERENCE: source.edited(values),
+            **{name: source.edited({"stages": None, **own, **values}) for name, own in (also or {}).items()},
+        }
+        for values in ({}, *points)
+    ]
+    run = runs[REFERENCE]
+    raise_any(_name_problems(run, runs))
+    tests = _test_files(run, test or {})
+    raise_any(_tuning_problems(runs, tests, tune) if tune else ())
+    set_verbosity(run.settings.quiet, run.settings.verbose)
+    table = Path(output) if output is not None and Path(output).suffix in TABLES else None
+    with only_run_in(folder := folder_of(run.folder, "compare", None if table else output)):
+        data = data_checksums(runs.values(), tests.values())
+        slots = slots_of(workers, run.settings.use_gpu, devices_of(run.settings))
+        grid = Grid(folder, data, keep_models, source.command("compare"), slots)
+        is_apart = all(path != _dev_file_of(run, name) for name, path in tests.items())
+        scored = model or ("best" if is_apart else "last")
+        found = _Comparison(runs, tuned, points, tests, scored, grid, overwrite).outcome(seeds)
+        write_json(folder / COMPARE_JSON, found.as_json())
+        write_text(folder / COMPARE_TEXT, f"{found}\n")
+        for file in (folder / COMPARE_TABLE, *([table] if table else [])):
+            write_text(file, table_text(found.rows(), file.suffix))
+    return found
 
 
-def _setup_at(
-    source: Source,
-    values: Mapping[str, Any],
-    test: Mapping[str, str | Path] | None,
-    model: str | None,
-    also: Mapping[str, Mapping[str, Any]] | None,
-) -> Setup:
-    """Return the setup with some settings changed."""
-    # Stages of the configuration already are a variant.
-    others = {
-        name: source.edited({"stages": None, **changes, **values}) for name, changes in (also or {}).items()
-    }
-    return setup_of(source.edited(values), test or {}, model, others)
+def table_text(rows: Sequence[Sequence[str]], suffix: str) -> str:
+    """Return a table with a header as CSV, or for .tex as the body of a LaTeX document."""
+    if suffix == ".csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        return text.getvalue()
+    lines = [" & ".join(re.sub(r"([&%$#_{}])", r"\\\1", cell) for cell in row) + r" \\" for row in rows]
+    lines = [re.sub("[±<]", lambda found: {"±": r"$\pm$", "<": "$<$"}[found[0]], line) for line in lines]
+    begin = rf"\begin{{tabular}}{{{'l' * len(rows[0])}}}"
+    return "\n".join([begin, lines[0], r"\hline", *lines[1:], r"\end{tabular}", ""])
 
 
-def _write(folder: Path, found: Outcome) -> None:
-    write_json(folder / COMPARE_JSON, found.as_json())
-    write_text(folder / COMPARE_TEXT, f"{found}\n")
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(found.rows())
-    write_text(folder / COMPARE_TABLE, table.getvalue())
+def _name_problems(run: RunConfig, runs: Mapping[str, RunConfig]) -> Iterator[str]:
+    names = [task.name for task in run.tasks]
+    for name, other in runs.items():
+        if name != REFERENCE:
+            is_taken = name == STAGED or name.startswith((f"{ALONE}-", "without-"))
+            if is_taken or not WAY_NAME.fullmatch(name):
+                yield f"also: {name!r} cannot name a way to train; use another word, such as 'each_step'"
+            if [task.name for task in other.tasks] != names:
+                yield f"also: {name} has other tasks; every way in `also` needs all tasks"
 
 
-def _tuning_problems(setup: Setup, tune: Mapping[str, Any]) -> Iterator[str]:
+def _test_files(run: RunConfig, given: Mapping[str, str | Path]) -> dict[str, Path]:
+    """Return target -> the file to compare it on.
+
+    Raises:
+        ConfigError: a target has no such file, or a file is given for a task that is not a target.
+    """
+    known = ", ".join(run.targets)
+    problems = [
+        f"test: {name!r} is not a target; known: {known}" for name in given if name not in run.targets
+    ]
+    if len(run.tasks) == 1:
+        problems.append("task_instance names only one task; a comparison needs at least two")
+    found = {}
+    for name in run.targets:
+        path = Path(given[name]) if name in given else _dev_file_of(run, name)
+        if path is None:
+            problems.append(
+                f"task {name!r} has no test file and no dev_file; name one with --test {name}=FILE"
+            )
+        elif not is_data(path):
+            problems.append(f"test: no such file: {path}, for task {name!r}")
+        else:
+            found[name] = path
+    raise_any(problems)
+    return found
+
+
+def _dev_file_of(run: RunConfig, task: str) -> Path | None:
+    return next(each.settings.dev_file for each in run.tasks if each.name == task)
+
+
+def _tuning_problems(
+    runs: Mapping[str, RunConfig], tests: Mapping[str, Path], tune: Mapping[str, Any]
+) -> Iterator[str]:
     """List the reasons why settings cannot be chosen by dev data and then compared on other rows."""
-    for target in setup.tests:
-        if setup.is_dev(target):
+    for target, path in tests.items():
+        dev_file = _dev_file_of(runs[REFERENCE], target)
+        if dev_file == path:
             yield f"tune: dev data chooses the settings of {target!r}; name other rows: --test {target}=FILE"
-        elif dev_file_of(setup.run, target) is None:
+        elif dev_file is None:
             yield f"tune: dev data chooses the settings, and task {target!r} has no dev_file"
-    for stage in (stage for each in (setup, *setup.also.values()) for stage in each.given_stages):
-        if own := tune.keys() & stage.keys():
+    for stage in (stage for run in runs.values() for stage in stages_of(run)):
+        if own := tune.keys() & stage.given.keys():
             yield f"tune: a stage sets {', '.join(sorted(own))} itself; remove it there to have it tuned"
 
 
-def _compared(
-    setup: Setup,
-    setups: Sequence[Setup],
-    points: Sequence[Mapping[str, Any]],
-    pool: Pool,
-    number: int,
-    overwrite: bool,
-) -> Outcome:
-    ways = setup.ways()
-    equal = setup.equal(ways[0][1])
-    logger.info("%s", equal)
-    for target, rows in setup.num_rows().items():
-        message = "%s: %d seeds and %d rows can show differences above %.0f to %.0f points"
-        logger.info(message, target, number, rows, *smallest_differences(number, rows))
-    seeds = range(setup.settings.random_seed, setup.settings.random_seed + number)
-    chosen: dict[str, int] = {}
-    if points:
-        chosen = _tuned(ways, setups, pool, seeds[0], overwrite)
-        shown = "; ".join(f"{variant} {json.dumps(points[k])}" for variant, k in chosen.items())
-        equal += f" Each way has the settings with its best dev score, with the first seed: {shown}."
-    runs = _runs(ways, setups, seeds, chosen)
-    return _outcome(setup, ways, equal, _trained(pool, runs, overwrite), seeds, chosen, pool.grid)
+def ways_of(whole: StepPlan, num_epochs: float | None) -> list[Way]:
+    """Return the ways to train: all tasks together, each target alone, and without each auxiliary.
 
+    Each target has the same steps in all of them. If two would train the same tasks, only the first is
+    returned.
 
-def _tuned(ways: Ways, setups: Sequence[Setup], pool: Pool, seed: int, overwrite: bool) -> dict[str, int]:
-    """Train every way with all settings and one seed; return variant -> the number of its best.
-
-    The runs with the chosen settings are those of the comparison with this seed.
+    Args:
+        whole: the plan of the run of all tasks.
+        num_epochs: of the main task in that run.
     """
-    each = [{variant.name: k for variant, _ in ways} for k in range(len(setups))]
-    results = _trained(
-        pool,
-        [run for chosen in each for run in _runs(ways, setups, [seed], chosen)],
-        overwrite,
-        may_fail=True,
-    )
-    best = {}
-    for variant, _ in ways:
-        scores = (best_of(results[_name(variant, seed, chosen)][1])[1] for chosen in each)
-        known = {k: score for k, score in enumerate(scores) if score is not None}
-        if not known:
-            raise PalmError(
-                f"tune: no run of {variant.name} finished with a dev score; try lower learning rates"
-            )
-        best[variant.name] = max(known, key=known.__getitem__)
-    return best
+    names = [task.name for task in whole.tasks]
+    parts = {f"{ALONE}-{task.name}": [task.name] for task in whole.tasks if task.is_target}
+    for task in whole.tasks:
+        if (
+            not task.is_target
+            and (rest := [name for name in names if name != task.name]) not in parts.values()
+        ):
+            parts[f"without-{task.name}"] = rest
+    found = [Way(REFERENCE, names, whole.expected_steps, whole.total_steps, {"stages": None}, is_whole=True)]
+    for name, tasks in parts.items():
+        plan, changes = fitted(part_of(whole, tasks), num_epochs, whole)
+        found.append(Way(name, tasks, plan.expected_steps, plan.total_steps, {"stages": None, **changes}))
+    return found
 
 
-def _name(variant: Variant, seed: int, chosen: Mapping[str, int]) -> str:
-    return f"{variant.name}{f'-{chosen[variant.name]}' if chosen else ''}-seed{seed}"
+def controls_of(ways: Sequence[Way], whole: StepPlan) -> list[Way]:
+    """Return ways of every target alone with as many updates as each way of all tasks, if missing."""
+    found: list[Way] = []
+    for way in ways:
+        for target in (task.name for task in whole.tasks if task.is_target and way.is_whole):
+            alone = [each for each in (*ways, *found) if each.is_alone and target in each.tasks]
+            if all(abs(each.updates - way.updates) > ALIKE * way.updates for each in alone):
+                plan = replace(part_of(whole, [target]), max_steps=way.updates).over_epochs(None)
+                name = f"{ALONE}-{target}-{way.updates}-updates"
+                changes = {"stages": None, "num_epochs": None, "max_steps": way.updates}
+                found.append(Way(name, [target], plan.expected_steps, plan.total_steps, changes))
+    return found
 
 
-def _runs(
-    ways: Ways, setups: Sequence[Setup], seeds: Sequence[int], chosen: Mapping[str, int]
-) -> list[GridRun]:
-    """Return the runs of all ways; `chosen` is the number of each variant's setup if there are several."""
-    return [
-        setups[chosen.get(variant.name, 0)].run_of(_name(variant, seed, chosen), variant, length, seed)
-        for seed in seeds
-        for variant, length in ways
+def fitted(plan: StepPlan, num_epochs: float | None, whole: StepPlan) -> tuple[StepPlan, dict[str, Any]]:
+    """Choose the length of a run so that each target has the same steps as in the run of all tasks.
+
+    Args:
+        plan: of the run, with its expected steps.
+        num_epochs: of its main task, used if that results in the same steps.
+        whole: the plan of the run of all tasks.
+
+    Returns:
+        The plan with its new length, and the settings that give it.
+    """
+    wanted = {task.name: whole.expected_steps[task.name] for task in plan.tasks if task.is_target}
+    per_epoch = plan.main.mix_ratio * plan.main.steps_per_epoch
+    main = wanted[plan.main.name]
+    # The quotient, multiplied and truncated again, may be a step short; with half a step more it is not.
+    epochs = [main / per_epoch, (main + 0.5) / per_epoch]
+    lengths: list[tuple[float | None, int | None]] = [(each, None) for each in epochs]
+    lengths = [*([] if num_epochs is None else [(num_epochs, None)]), *lengths, (None, plan.total_steps)]
+    plans = [replace(plan, max_steps=most).over_epochs(each) for each, most in lengths]
+    off = [sum(abs(each.expected_steps[name] - n) for name, n in wanted.items()) for each in plans]
+    best = off.index(min(off))
+    return plans[best], {"num_epochs": lengths[best][0], "max_steps": lengths[best][1]}
+
+
+def part_of(whole: StepPlan, names: Sequence[str]) -> StepPlan:
+    """Return the plan of some of the tasks, with the same steps as among all, and without a step limit.
+
+    Tasks that share the rows of one that is missing are drawn themselves. A task by itself has no mixing.
+    """
+    tasks = [
+        replace(task, share_rows_with=task.share_rows_with if task.share_rows_with in names else None)
+        for task in whole.tasks
+        if task.name in names
     ]
+    if len(tasks) == 1:
+        return StepPlan(tasks=[replace(tasks[0], mix_ratio=1.0)], mixing=MixRatio())
+    part = replace(whole, tasks=tasks, max_steps=None)
+    return replace(part, tasks_per_step=min(whole.count, len(part.primary_tasks)))
 
 
-def _trained(
-    pool: Pool, runs: Sequence[GridRun], overwrite: bool, may_fail: bool = False
-) -> dict[str, tuple[str, Result]]:
-    """Train runs, equal ones once; return run -> the one that was trained for it, and its result.
+def planned_ways(runs: Mapping[str, RunConfig]) -> list[Way]:
+    """Return the ways to train configurations, and their lengths.
+
+    Training files are encoded for this, so the data is in the cache before the first run needs it.
+
+    Args:
+        runs: `together` and the names in `also` -> their configurations.
+    """
+    run = runs[REFERENCE]
+    length = (run.settings.num_epochs, run.settings.max_steps)
+    whole = _planned(run)
+    names = [task.name for task in run.tasks]
+    ways = ways_of(whole, length[0])
+    others = {**({STAGED: run} if run.settings.stages else {}), **runs}
+    del others[REFERENCE]
+    for name, other in others.items():
+        if stages := stages_of(other):
+            plans = list(steps_of(stages, devices_of(other.settings)).values())
+            steps = sum((Counter(plan.expected_steps) for plan in plans), Counter[str]())
+            changes: dict[str, Any] = {"stages": [dict(stage.given) for stage in stages]}
+            ways.append(Way(name, names, steps, sum(plan.total_steps for plan in plans), changes, True))
+            continue
+        plan, changes = _planned(other), {}
+        is_as_long = (other.settings.num_epochs, other.settings.max_steps) == length
+        if is_as_long and plan.expected_steps != whole.expected_steps:
+            plan, changes = fitted(plan, length[0], whole)
+        ways.append(Way(name, names, plan.expected_steps, plan.total_steps, changes, True))
+    return [*ways, *controls_of(ways, whole)]
+
+
+def _planned(run: RunConfig) -> StepPlan:
+    return open_data(run, build(run), devices_of(run.settings))[1]
+
+
+def document_of(runs: Mapping[str, RunConfig], way: Way, seed: int) -> Document:
+    """Return the configuration of a way's run with a seed.
+
+    Args:
+        runs: `together` and the names in `also` -> their configurations.
+        way: the way.
+        seed: of the run.
+    """
+    source = runs.get(way.name, runs[REFERENCE])
+    devices = devices_of(source.settings)
+    changes = {"random_seed": seed, "num_devices": devices, "effort": None, **way.changes}
+    settings = edited_document(with_tasks(source, way.tasks), changes)
+    balance = {} if source.balance is None else source.balance.settings
+    for line in drop_missing(settings, ("balance", *balance)):
+        if seed == source.settings.random_seed:
+            logger.info("%s: %s", way.name, line)
+    return settings
+
+
+def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]:
+    """Drop settings that refer to tasks which a way lacks; yield a message about each.
+
+    Args:
+        settings: of the way; changed in place.
+        of_balance: the names of `balance` and of its settings.
+    """
+    run = settings["global"]
+    tasks = settings["tasks"]
+    for name, own in tasks.items():
+        if (primary := own.get("share_rows_with")) is not None and primary not in tasks:
+            del own["share_rows_with"]
+            yield f"task {name!r} reads its own rows: share_rows_with names {primary!r}, which is left out"
+    drawn = sum("share_rows_with" not in own for own in tasks.values())
+    count = run.get("tasks_per_step", 1)
+    if count != "all" and count > drawn:
+        run["tasks_per_step"] = drawn
+        yield f"tasks_per_step is {drawn} instead of {count}: only {drawn} tasks are drawn"
+    together = len(tasks) if count == "all" else min(count, drawn) + len(tasks) - drawn
+    if "balance" in run and together < 2:
+        yield f"balance {run['balance']} is left out: a step has one task"
+        for name in of_balance:
+            run.pop(name, None)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The runs of a comparison.
+
+    Args:
+        runs: `together` and the names in `also` -> their configurations.
+        tuned: the same for each combination of settings that are tuned.
+        points: these combinations.
+        tests: target -> the file to compare it on.
+        model: which model to score on it, `best` or `last`.
+        grid: trains the runs.
+        overwrite: put other runs aside.
+    """
+
+    runs: Mapping[str, RunConfig]
+    tuned: Sequence[Mapping[str, RunConfig]]
+    points: Sequence[Mapping[str, Any]]
+    tests: Mapping[str, Path]
+    model: str
+    grid: Grid
+    overwrite: bool
+
+    def outcome(self, number: int) -> Outcome:
+        """Train all runs with this many seeds, and compare them."""
+        run = self.runs[REFERENCE]
+        ways = planned_ways(self.runs)
+        seeds = range(run.settings.random_seed, run.settings.random_seed + number)
+        steps = ", ".join(f"{name} {ways[0].steps[name]}" for name in self.tests)
+        equal = f"Equal steps of targets: {steps}. Each way is judged against the better of two runs of the "
+        equal += "target alone: with these steps, and with as many updates as that way."
+        logger.info("%s", equal)
+        chosen = self._tuned(ways, seeds[0]) if self.points else {}
+        if chosen:
+            shown = "; ".join(f"{name} {json.dumps(self.points[k])}" for name, k in chosen.items())
+            equal += f" Each way has the settings with its best dev score, with the first seed: {shown}."
+        names = {way.name: [_name(way, seed, chosen.get(way.name)) for seed in seeds] for way in ways}
+        results = self._trained([self._run(w, seed, chosen.get(w.name)) for seed in seeds for w in ways])
+        own = {name: [results[run] for run in runs] for name, runs in names.items()}
+        rows = {
+            target: {
+                way.name: [
+                    read_rows(self.grid.folder(run) / ROWS / f"{target}.jsonl") for run, _ in own[way.name]
+                ]
+                for way in ways
+                if target in way.tasks
+            }
+            for target in self.tests
+        }
+        tests = {}
+        for target, path in self.tests.items():
+            scored = own[REFERENCE][0][1]["test"][target]
+            kind = "best" if scored["model"] == BEST else "last"
+            is_dev = path == _dev_file_of(run, target)
+            tests[target] = Scoring(
+                str(path), scored["metric"], len(rows[target][REFERENCE][0]), kind, is_dev
+            )
+        ways = [replace(way, seconds=mean(result["seconds"] for _, result in own[way.name])) for way in ways]
+        return outcome_of(ways, rows, tests, list(seeds), equal)
+
+    def _tuned(self, ways: Sequence[Way], seed: int) -> dict[str, int]:
+        """Train every way with all settings and one seed; return way -> the number of its best.
+
+        The runs with the chosen settings are those of the comparison with this seed.
+        """
+        numbers = range(len(self.points))
+        results = self._trained([self._run(way, seed, k) for k in numbers for way in ways], may_fail=True)
+        best = {}
+        for way in ways:
+            scores = {k: best_of(results[_name(way, seed, k)][1])[1] for k in numbers}
+            known = {k: score for k, score in scores.items() if score is not None}
+            if not known:
+                raise PalmError(
+                    f"tune: no run of {way.name} finished with a dev score; try lower learning rates"
+                )
+            best[way.name] = max(known, key=known.__getitem__)
+        return best
+
+    def _run(self, way: Way, seed: int, point: int | None) -> GridRun:
+        runs = self.runs if point is None else self.tuned[point]
+        tests = {task: str(self.tests[task].absolute()) for task in way.tasks if task in self.tests}
+        return GridRun(_name(way, seed, point), document_of(runs, way, seed), tests, self.model)
+
+    def _trained(self, runs: Sequence[GridRun], may_fail: bool = False) -> dict[str, tuple[str, Result]]:
+        """Train runs, equal ones once; return run -> the one that was trained for it, and its result.
+
+        Raises:
+            PalmError: a run failed, unless it `may_fail`.
+        """
+        # A seed cannot cause an error, so one run of each way is enough.
+        _check_runs({run.name.rpartition("-seed")[0]: run for run in runs})
+        first: dict[str, GridRun] = {}
+        same = {run.name: first.setdefault(json.dumps(run.about(), sort_keys=True), run).name for run in runs}
+        self.grid.check(first.values(), self.overwrite)
+        results: dict[str, Result] = {}
+        for run, result in self.grid.train(first.values(), len(first)):
+            if result["state"] != "done" and not may_fail:
+                raise PalmError(f"run {run.name} has no result to compare: {result['why']}")
+            results[run.name] = result
+        return {name: (trained, results[trained]) for name, trained in same.items()}
+
+
+def _name(way: Way, seed: int, point: int | None) -> str:
+    return f"{way.name}{'' if point is None else f'-{point}'}-seed{seed}"
+
+
+def _check_runs(runs: Mapping[str, GridRun]) -> None:
+    """Build the model of each way once, and discard it, so that errors come before the first run.
 
     Raises:
-        PalmError: a run failed, unless it `may_fail`.
+        ConfigError: a way has errors of its own, such as settings that need other tasks.
     """
-    # A seed cannot cause an error, so one run of each variant is enough.
-    check_runs({run.name.rpartition("-seed")[0]: run for run in runs})
-    first: dict[str, GridRun] = {}
-    same = {run.name: first.setdefault(json.dumps(run.about()), run).name for run in runs}
-    pool.grid.check(first.values(), overwrite)
-    results: dict[str, Result] = {}
-    progress = GridProgress({run.name: run.steps for run in first.values()})
-
-    def done(run: GridRun, result: Result, is_old: bool) -> None:
-        if result["state"] != "done" and not may_fail:
-            raise PalmError(f"run {run.name} has no result to compare: {result['why']}")
-        shown = [result["why"]] if result["why"] else []
-        for task, scored in result["test"].items():
-            name, value = next(iter(scored["scores"].items()))
-            shown.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
-        progress.report(run.name, result, is_old, ", ".join(shown))
-        results[run.name] = result
-
-    pool.train(first.values(), done)
-    return {name: (trained, results[trained]) for name, trained in same.items()}
-
-
-def _outcome(
-    setup: Setup,
-    ways: Ways,
-    equal: str,
-    results: Mapping[str, tuple[str, Result]],
-    seeds: Sequence[int],
-    chosen: Mapping[str, int],
-    grid: Grid,
-) -> Outcome:
-    """Compare the runs' results."""
-    own = {variant.name: [results[_name(variant, seed, chosen)] for seed in seeds] for variant, _ in ways}
-    rows = {}
-    described = {}
-    for target, path in setup.tests.items():
-        rows[target] = {
-            variant.name: [
-                read_rows(grid.folder(run) / ROWS / f"{target}.jsonl") for run, _ in own[variant.name]
-            ]
-            for variant, _ in ways
-            if target in variant.tasks
-        }
-        scored = own[REFERENCE][0][1]["test"][target]
-        kind = "best" if scored["model"] == BEST else "last"
-        count = len(rows[target][REFERENCE][0])
-        described[target] = Scoring(str(path), scored["metric"], count, kind, setup.is_dev(target))
-    timed = [
-        (variant, length, mean(result["seconds"] for _, result in own[variant.name]))
-        for variant, length in ways
-    ]
-    return outcome_of(timed, rows, described, list(seeds), equal)
+    problems: list[str] = []
+    for name, run in runs.items():
+        try:
+            config = resolve(read_config(run.settings, argv=[]))
+            build(config)
+            stages_of(config)
+        except ConfigError as error:
+            problems += [f"{name}: {line}" for line in error.problems]
+    raise_any(problems)

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 import torch
 
@@ -55,10 +55,9 @@ from palm.parallel.group import broadcast, is_launched, is_main_process
 from palm.predict.loading import load_model
 from palm.reader.tables.files import is_url
 from palm.reader.tables.selection import data_checksum
-from palm.train.callbacks import Evaluated, Logged, Planned, Recorded
+from palm.train.callbacks import Evaluated, Planned, Recorded
 from palm.train.evaluation import json_ready
 from palm.train.folder import saved_in
-from palm.train.history import HISTORY_FILE, read_events
 from palm.train.model_paths import BEST, LAST
 from palm.train.task_model import encoded
 
@@ -77,20 +76,6 @@ def data_checksums(runs: Iterable[RunConfig], more: Iterable[Path] = ()) -> dict
     return {str(path): data_checksum(path)[:32] for path in sorted(paths)}
 
 
-def changed_data(checksums: Mapping[str, str]) -> list[str]:
-    """Return the files whose content is no longer that of `data_checksums`.
-
-    Raises:
-        DataError: a file is missing or cannot be read.
-    """
-    found = []
-    for name, known in checksums.items():
-        with wrap_read_errors(name, error=DataError):
-            if data_checksum(Path(name))[:32] != known:
-                found.append(name)
-    return found
-
-
 @dataclass(frozen=True)
 class Source:
     """A configuration as given.
@@ -106,16 +91,18 @@ class Source:
     argv: Sequence[str]
 
     def edited(self, changes: Mapping[str, Any]) -> RunConfig:
-        """Return it with some settings changed; `task.setting` is a setting of one task."""
+        """Return it with some settings changed; `task.setting` is a setting of one task.
+
+        The configuration is read again, because what `effort` chooses may depend on the changes.
+        """
         words = [*self.argv, *(f"--{name}={word_of(value)}" for name, value in changes.items())]
         run = read_run(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
         return choose_rows(run, for_train=True)
 
-    def pool(self, grid: Grid, command: str, workers: int | None, settings: RunSettings) -> Pool:
-        """Return the process pool of a grid; its processes can import the user's own components."""
+    def command(self, name: str) -> list[str]:
+        """Return the `palm` command that trains one run and can import the user's own components."""
         home = [] if isinstance(self.config, Mapping) else ["--of", str(self.config)]
-        slots = slots_of(workers, settings.use_gpu, settings.num_devices)
-        return Pool(grid, [command, "--one_run", *home], slots)
+        return [name, "--one_run", *home]
 
 
 def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:
@@ -141,6 +128,11 @@ ROWS = "rows"
 
 MOST_DIFFERENCES = 8
 """Maximum differences in a message."""
+
+POLL_SECONDS = 0.1
+
+KILL_SECONDS = 120.0
+"""Time that a run has to finish its current step and save a checkpoint before it is killed."""
 
 
 class Job(TypedDict):
@@ -197,40 +189,41 @@ class GridRun:
     Args:
         name: of its folder.
         settings: its configuration, without `save_path`.
-        steps: planned steps, to estimate the remaining time; 0 if unknown.
         test: task -> a file with labels to score its model on after training.
         model: which model to score: `best`, if there is one, or `last`.
         point: the settings that a search tries in this run.
-        basis: everything that its result depends on, if that is not its configuration.
     """
 
     name: str
     settings: Document
-    steps: int = 0
     test: Mapping[str, str] = field(default_factory=dict)
     model: str = "best"
     point: Mapping[str, Any] = field(default_factory=dict)
-    basis: Mapping[str, Any] = field(default_factory=dict)
 
     def about(self) -> Mapping[str, Any]:
         """Return everything that its result depends on except the data, JSON-ready."""
         tested = {"test": self.test, "model": self.model} if self.test else {}
-        return self.basis or {**result_settings(self.settings), **tested}
+        return {**result_settings(self.settings), **tested}
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A folder of runs.
+    """A folder of runs, and the processes that train them.
 
     Args:
         path: the folder.
         data: file -> checksum of the data of all runs.
         keep_models: whether to keep the models and checkpoints of finished runs.
+        command: the `palm` command that trains one run, followed by its options; the path of the run's
+            configuration is inserted after the first word.
+        slots: environment variables of the runs that are trained at the same time, one mapping for each.
     """
 
     path: Path
     data: Mapping[str, str] = field(default_factory=dict)
     keep_models: bool = False
+    command: Sequence[str] = ("compare", "--one_run")
+    slots: Sequence[Mapping[str, str]] = ({},)
 
     def check(self, runs: Iterable[GridRun], overwrite: bool = False) -> None:
         """Compare runs with those of the same names that were begun before.
@@ -293,6 +286,109 @@ class Grid:
         file = self.folder(name) / RESULT
         return read_record(file, Result) if file.exists() else None
 
+    def train(self, runs: Iterable[GridRun], count: int) -> Iterator[tuple[GridRun, Result]]:
+        """Train all unfinished runs in order, as many at a time as there are slots.
+
+        Each is yielded with its result, also if it had one before.
+
+        Args:
+            runs: the next one is requested when a slot is free.
+            count: their number.
+
+        Raises:
+            PalmError: a run ended with an error; the others that are active end with a checkpoint, and
+                results are kept.
+            KeyboardInterrupt, Stopped: requested by the user; the same.
+        """
+        waiting = iter(runs)
+        free = list(self.slots)
+        active: list[tuple[GridRun, subprocess.Popen[bytes], Mapping[str, str]]] = []
+        known = trained = 0
+        began = time.monotonic()
+        try:
+            while True:
+                while free and (run := next(waiting, None)) is not None:
+                    if (result := self.result(run.name)) is not None:
+                        known += 1
+                        yield run, result
+                        continue
+                    active.append((run, self._started(run, free[-1]), free.pop()))
+                if not active:
+                    return
+                time.sleep(POLL_SECONDS)  # subprocess cannot wait for the first of several processes
+                # A copy, because processes that have ended are removed from `active`.
+                for run, process, slot in [each for each in active if each[1].poll() is not None]:
+                    active.remove((run, process, slot))
+                    free.append(slot)
+                    result = self._result(run, process)
+                    trained += 1
+                    left = count - known - trained
+                    seconds = (time.monotonic() - began) / trained * left
+                    more = f"; about {duration(seconds)} left" if left else ""
+                    logger.info(
+                        "run %d of %d, %s: %s%s", known + trained, count, run.name, told(result), more
+                    )
+                    yield run, result
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._resume_hint()) from None
+        except Stopped:
+            logger.warning("%s", self._resume_hint())
+            raise
+        finally:
+            _stop([process for _, process, _ in active])
+
+    def _started(self, run: GridRun, slot: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        folder = self.prepare(run)
+        first, *rest = self.command
+        words = [*START, first, str(folder / CONFIGURATION), *rest]
+        logger.info("%s: training; its log is %s", run.name, folder / LOG)
+        with (folder / LOG).open("ab") as log:
+            log.write(f"{shlex.join(words)}\n".encode())
+            log.flush()
+            # With a new session, Ctrl-C reaches only this process, which stops the others.
+            return subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,  # closed when this process dies, which ends the run (see `work`)
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **slot},
+                start_new_session=True,
+            )
+
+    def _result(self, run: GridRun, process: subprocess.Popen[bytes]) -> Result:
+        assert process.stdin is not None
+        process.stdin.close()
+        if (result := self.result(run.name)) is not None:
+            return result
+        if process.returncode == -signal.SIGKILL:
+            # Not recorded: the next call tries again, perhaps with more memory.
+            return _failed("killed by the system, usually because the machine is out of memory")
+        log = self.folder(run.name) / LOG
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+        output = "\n".join(lines[errors[-1] :] if errors else lines[-5:])
+        raise PalmError(
+            f"run {run.name} ended with exit code {process.returncode}:\n{output}\n"
+            f"Its log is {log}; finished runs are kept, and the same command continues from there"
+        )
+
+    def _resume_hint(self) -> str:
+        done = len(list(self.folder("").glob(f"*/{RESULT}")))
+        command = command_of_program() or "run the same command again"
+        return f"{done} runs are done; to resume the others from their checkpoints: {command}"
+
+
+def told(result: Result) -> str:
+    """Return why a run failed, or its scores on test rows, or else its best dev score."""
+    if result["why"]:
+        return f"{result['state']}: {result['why']}"
+    found = []
+    for task, scored in result["test"].items():
+        name, value = next(iter(scored["scores"].items()))
+        found.append(f"{task} {name} {'–' if value is None else f'{value:.4f}'}")
+    score = best_of(result)[1]
+    return ", ".join(found) or ("no dev score" if score is None else f"dev score {score:.4f}")
+
 
 def best_of(result: Result) -> tuple[int, float | None]:
     """Return the global step and the score of the best evaluation of a run."""
@@ -343,7 +439,12 @@ def _check_data(job: Job) -> None:
     Raises:
         StorageError: some have changed; names them.
     """
-    if changed := changed_data(job["data"]):
+    changed = []
+    for name, known in job["data"].items():
+        with wrap_read_errors(name, error=DataError):
+            if data_checksum(Path(name))[:32] != known:
+                changed.append(name)
+    if changed:
         raise StorageError(
             f"the data changed after the run was begun: {', '.join(changed)}; restore the files and "
             "run the same command again, or train all runs anew (--overwrite)"
@@ -362,17 +463,23 @@ def _end_with_parent() -> None:
 def _trained(folder: Path, controller: Controller, job: Job) -> Result:
     try:
         trained = controller.train()
+        tested = {task: _scored(folder, controller, task, job) for task in job["test"]}
     except (ResourceError, TrainingError) as error:  # too little memory or a NaN loss is a result, too
-        why = str(error).splitlines()[0]
-        return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
+        return _failed(str(error).splitlines()[0])
+    seconds = round(trained.seconds, 3)
+    dev = dev_scores(trained.history)
     return {
         "state": "done",
         "why": "",
-        "dev": dev_scores(trained.history),
+        "dev": dev,
         "steps": trained.steps,
-        "seconds": round(trained.seconds, 3),
-        "test": {task: _scored(folder, controller, task, job) for task in job["test"]},
+        "seconds": seconds,
+        "test": tested,
     }
+
+
+def _failed(why: str) -> Result:
+    return {"state": "failed", "why": why, "dev": [], "steps": {}, "seconds": 0.0, "test": {}}
 
 
 def dev_scores(history: Sequence[Recorded]) -> list[tuple[int, float]]:
@@ -406,116 +513,6 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     return {"metric": names[0], "model": which, "scores": json_ready(scores_of(metrics_of(names), pairs))}
 
 
-POLL_SECONDS = 0.1
-REPORT_SECONDS = 60.0
-"""Time between two log lines about the progress of the runs."""
-
-KILL_SECONDS = 120.0
-"""Time that a run has to finish its current step and save a checkpoint before it is killed."""
-
-
-@dataclass(frozen=True)
-class Pool:
-    """The processes that train the runs of a grid.
-
-    Args:
-        grid: the folder of the runs.
-        command: the `palm` command that trains one run, followed by its options; the path of the run's
-            configuration is inserted after the first word.
-        slots: environment variables of the runs that are trained at the same time, one mapping for each.
-    """
-
-    grid: Grid
-    command: Sequence[str]
-    slots: Sequence[Mapping[str, str]]
-
-    def train(self, runs: Iterable[GridRun], done: Callable[[GridRun, Result, bool], None]) -> None:
-        """Train all unfinished runs in order, as many at a time as there are slots.
-
-        Args:
-            runs: the next one is requested when a slot is free.
-            done: called with every run, its result, and whether it had been finished before.
-
-        Raises:
-            PalmError: a run failed; the others that are active end with a checkpoint, and results are kept.
-            KeyboardInterrupt, Stopped: requested by the user; the same.
-        """
-        waiting = iter(runs)
-        free = list(self.slots)
-        active: list[tuple[GridRun, subprocess.Popen[bytes], Mapping[str, str]]] = []
-        reported = time.monotonic()
-        try:
-            while True:
-                while free and (run := next(waiting, None)) is not None:
-                    if (result := self.grid.result(run.name)) is not None:
-                        done(run, result, True)
-                        continue
-                    active.append((run, self._started(run, free[-1]), free.pop()))
-                if not active:
-                    return
-                time.sleep(POLL_SECONDS)  # subprocess cannot wait for the first of several processes
-                if time.monotonic() - reported > REPORT_SECONDS:
-                    reported = time.monotonic()
-                    logger.info("%s", "; ".join(self._describe_progress(run) for run, _, _ in active))
-                # A copy, because processes that have ended are removed from `active`.
-                for each in [each for each in active if each[1].poll() is not None]:
-                    active.remove(each)
-                    free.append(each[2])
-                    done(each[0], self._result(each[0], each[1]), False)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(self._resume_hint()) from None
-        except Stopped:
-            logger.warning("%s", self._resume_hint())
-            raise
-        finally:
-            _stop([process for _, process, _ in active])
-
-    def _started(self, run: GridRun, slot: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        folder = self.grid.prepare(run)
-        first, *rest = self.command
-        words = [*START, first, str(folder / CONFIGURATION), *rest]
-        logger.info("%s: training; its log is %s", run.name, folder / LOG)
-        with (folder / LOG).open("ab") as log:
-            log.write(f"{shlex.join(words)}\n".encode())
-            log.flush()
-            # With a new session, Ctrl-C reaches only this process, which stops the others.
-            return subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,  # closed when this process dies, which ends the run (see `work`)
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **slot},
-                start_new_session=True,
-            )
-
-    def _result(self, run: GridRun, process: subprocess.Popen[bytes]) -> Result:
-        assert process.stdin is not None
-        process.stdin.close()
-        if (result := self.grid.result(run.name)) is not None:
-            return result
-        log = self.grid.folder(run.name) / LOG
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        errors = [number for number, line in enumerate(lines) if line.startswith("error: ")]
-        output = "\n".join(lines[errors[-1] :] if errors else lines[-5:])
-        raise PalmError(
-            f"run {run.name} ended with exit code {process.returncode}:\n{output}\n"
-            f"Its log is {log}; finished runs are kept, and the same command continues from there"
-        )
-
-    def _describe_progress(self, run: GridRun) -> str:
-        """Describe the last step that a run has recorded."""
-        history = self.grid.folder(run.name) / OUT / HISTORY_FILE
-        events = read_events(history) if history.is_file() else []
-        steps = [event.step for event in events if isinstance(event, Logged)]
-        of = f" of {run.steps}" if run.steps else ""
-        return f"{run.name}: step {steps[-1] if steps else 0}{of}"
-
-    def _resume_hint(self) -> str:
-        done = len(list(self.grid.folder("").glob(f"*/{RESULT}")))
-        command = command_of_program() or "run the same command again"
-        return f"{done} runs are done; to resume the others from their checkpoints: {command}"
-
-
 def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Let runs finish the current step and save a checkpoint; kill those that take too long."""
     for process in processes:
@@ -529,21 +526,23 @@ def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
             process.wait()
 
 
-def slots_of(
-    workers: int | None, use_gpu: bool, num_devices: int | Literal["auto"] = "auto"
-) -> list[dict[str, str]]:
+def slots_of(workers: int | None, use_gpu: bool, size: int = 1) -> list[dict[str, str]]:
     """Return the environment variables of the processes that train at the same time.
 
     Args:
         workers: number of runs; None for as many as the visible GPUs are enough for, or one on a CPU.
         use_gpu: whether the runs use GPUs if there are any.
-        num_devices: number of devices of a run; auto for one.
+        size: number of devices of a run.
 
     Raises:
         ConfigError: `workers` is below 1.
     """
-    size = 1 if num_devices == "auto" else num_devices
-    groups = _groups_of_gpus(size) if use_gpu else []
+    number = torch.cuda.device_count() if use_gpu else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = visible.split(",")[:number] if visible else [str(k) for k in range(number)]
+    # Too few GPUs for one run are an error of that run.
+    starts = range(0, max(1, number - size + 1), size) if number else ()
+    groups = [",".join(devices[start : start + size]) for start in starts]
     if workers is None:
         workers = max(1, len(groups))
     raise_any(count_problems(workers=workers))
@@ -554,47 +553,3 @@ def slots_of(
     # Without a limit, each process would use all cores, and they would wait for each other.
     threads = max(1, (os.cpu_count() or 1) // (workers * size))
     return [{"OMP_NUM_THREADS": str(threads)} for _ in range(workers)]
-
-
-def _groups_of_gpus(size: int) -> list[str]:
-    """Return the visible GPUs in groups, as in CUDA_VISIBLE_DEVICES; none, if there are no GPUs."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    number = torch.cuda.device_count()
-    devices = visible.split(",")[:number] if visible else [str(k) for k in range(number)]
-    # Too few GPUs for one run are an error of that run.
-    starts = range(0, max(1, number - size + 1), size) if number else ()
-    return [",".join(devices[start : start + size]) for start in starts]
-
-
-class GridProgress:
-    """Logs every run that ends, its scores, and the remaining time.
-
-    Args:
-        runs: name -> its planned steps; 1 for each if they are unknown.
-    """
-
-    def __init__(self, runs: Mapping[str, int]) -> None:
-        self._left = dict(runs)
-        self._total = len(runs)
-        self._made = 0
-        self._began = time.monotonic()
-
-    def report(self, run: str, result: Result, is_old: bool, scores: str) -> None:
-        """Log a finished run.
-
-        Args:
-            run: its name.
-            result: its result.
-            is_old: whether it had been finished before.
-            scores: its scores as text.
-        """
-        steps = self._left.pop(run, 0)
-        number = self._total - len(self._left)
-        if is_old:
-            logger.info("run %d of %d, %s: done before; %s", number, self._total, run, scores)
-            return
-        self._made += steps
-        seconds = (time.monotonic() - self._began) / max(1, self._made) * sum(self._left.values())
-        left = f"; about {duration(seconds)} left" if self._left else ""
-        state = "" if result["state"] == "done" else f" {result['state']}:"
-        logger.info("run %d of %d, %s:%s %s%s", number, self._total, run, state, scores, left)

@@ -200,7 +200,9 @@ class Outcome:
         found = [[*head, "p", "p corrected", "verdict"]]
         scores = {way.name: way.scores for way in self.ways}
         for each in self.answers:
-            both = [text for name in (each.way, each.against) for text in (name, str(scores[name][each.target]))]
+            both = [
+                text for name in (each.way, each.against) for text in (name, str(scores[name][each.target]))
+            ]
             effect = each.difference
             interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
             p_values = [_p(effect.p_value), _p(each.p_corrected)]

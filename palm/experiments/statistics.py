@@ -87,19 +87,6 @@ def paired_difference(per_seed: Floats, resampled: Floats) -> Difference:
     )
 
 
-def smallest_differences(seeds: int, rows: int) -> tuple[float, float]:
-    """Estimate the smallest difference that a comparison can show, in points of accuracy: low and high.
-
-    This is half the width of the 95 % interval before correction, for two ways that disagree on 10 to 30 % of
-    the rows and whose difference has a standard deviation of 2 to 4 points over seeds.
-    """
-    low, high = (
-        t_quantile(1 - LEVEL / 2, seeds - 1) * math.sqrt(deviation**2 / seeds + 100**2 * disagreement / rows)
-        for deviation, disagreement in ((2, 0.1), (4, 0.3))
-    )
-    return low, high
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for their number, which bounds the probability of any false positive.
 

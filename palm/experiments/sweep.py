@@ -11,7 +11,7 @@ from typing import Any
 
 from palm.config import yaml_text
 from palm.config.files import guessed, parse_yaml, read_yaml
-from palm.config.run import Document, RunConfig, result_settings
+from palm.config.run import Document, RunConfig
 from palm.config.settings import RunSettings
 from palm.controller.resolve import edited_document
 from palm.core.component import count_problems, raise_any, type_problems
@@ -20,15 +20,14 @@ from palm.core.io import check_not_read, write_json, write_text
 from palm.core.logging import aligned, set_verbosity, show_on_console
 from palm.experiments.grid import (
     Grid,
-    GridProgress,
     GridRun,
-    Pool,
     Result,
     Source,
     best_of,
     data_checksums,
     devices_of,
     folder_of,
+    slots_of,
     word_of,
 )
 from palm.train.folder import only_run_in
@@ -139,11 +138,6 @@ def grid_points(space: Space) -> list[Values]:
 def first_point(space: Space) -> Values:
     """Return the first value of every setting."""
     return {name: each.low if isinstance(each, Range) else each[0] for name, each in space.items()}
-
-
-def json_of_space(space: Space) -> dict[str, Any]:
-    """Return the space, JSON-ready."""
-    return {name: asdict(each) if isinstance(each, Range) else list(each) for name, each in space.items()}
 
 
 class Study:
@@ -303,12 +297,12 @@ def sweep(
     settings = _checked(first)
     with only_run_in(folder := folder_of(first.folder, "sweep", output)):
         check_not_read(folder / BEST_CONFIG, [source.config])
-        grid = Grid(folder, data_checksums([first]), keep_models)
-        pool = source.pool(grid, "sweep", workers, settings)
+        slots = slots_of(workers, settings.use_gpu, devices_of(settings))
+        grid = Grid(folder, data_checksums([first]), keep_models, source.command("sweep"), slots)
         if trials is None:
-            tried = _all_tried(pool, source, found, overwrite)
+            tried = _all_tried(grid, source, found, overwrite)
         else:
-            tried = _chosen(pool, source, found, trials, settings.random_seed, overwrite)
+            tried = _chosen(grid, source, Study(found, settings.random_seed), trials, overwrite)
         return _written(folder, tried, source)
 
 
@@ -333,45 +327,35 @@ def _document(source: Source, point: Mapping[str, Any], **changes: Any) -> Docum
     return edited_document(run, more)
 
 
-def _all_tried(pool: Pool, source: Source, space: Space, overwrite: bool) -> list[Trial]:
+def _all_tried(grid: Grid, source: Source, space: Space, overwrite: bool) -> list[Trial]:
     """Train a run for every point of a grid."""
     # All configurations are made before the first run, so that all errors are reported.
-    runs = [
-        GridRun(_name(number), _document(source, point), point=point)
-        for number, point in enumerate(grid_points(space))
-    ]
-    pool.grid.check(runs, overwrite)
-    return _trained(pool, iter(runs), len(runs))
+    runs = [_run(source, _name(number), point) for number, point in enumerate(grid_points(space))]
+    grid.check(runs, overwrite)
+    trials = {run.name: Trial.of(run, result) for run, result in grid.train(runs, len(runs))}
+    return [trials[name] for name in sorted(trials)]
 
 
-def _chosen(pool: Pool, source: Source, space: Space, trials: int, seed: int, overwrite: bool) -> list[Trial]:
+def _chosen(grid: Grid, source: Source, study: Study, trials: int, overwrite: bool) -> list[Trial]:
     """Train runs whose points a study chooses by the scores of earlier ones."""
-    basis = {**result_settings(_document(source, first_point(space))), "space": json_of_space(space)}
-    study = Study(space, seed)
-    pool.grid.check((GridRun(_name(k), {}, basis=basis) for k in range(trials)), overwrite)
+    jobs = {name: job for name in map(_name, range(trials)) if (job := grid.job(name)) is not None}
+    grid.check((_run(source, name, dict(job["point"])) for name, job in jobs.items()), overwrite)
 
     def runs() -> Iterator[GridRun]:
         for name in map(_name, range(trials)):
             # A trial that was begun has its point on disk; it is passed to Optuna before the next choice.
-            job = pool.grid.job(name)
-            point = study.next_point(None if job is None else dict(job["point"]))
-            yield GridRun(name, _document(source, point), point=point, basis=basis)
+            job = grid.job(name)
+            yield _run(source, name, study.next_point(None if job is None else dict(job["point"])))
 
-    return _trained(pool, runs(), trials, study)
-
-
-def _trained(pool: Pool, runs: Iterator[GridRun], count: int, study: Study | None = None) -> list[Trial]:
-    progress = GridProgress({_name(k): 1 for k in range(count)})
-    found: dict[str, Trial] = {}
-
-    def done(run: GridRun, result: Result, is_old: bool) -> None:
+    found = {}
+    for run, result in grid.train(runs(), trials):
         trial = found[run.name] = Trial.of(run, result)
-        if study is not None:
-            study.tell(int(run.name), trial.score if trial.state == "done" else None)
-        progress.report(run.name, result, is_old, str(trial))
-
-    pool.train(runs, done)
+        study.tell(int(run.name), trial.score if trial.state == "done" else None)
     return [found[name] for name in sorted(found)]
+
+
+def _run(source: Source, name: str, point: Values) -> GridRun:
+    return GridRun(name, _document(source, point), point=point)
 
 
 def _name(number: int) -> str:

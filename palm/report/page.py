@@ -82,10 +82,10 @@ def write_report(
 
 
 def comparison_page(folder: Path) -> str:
-    """Return the page of a comparison: verdicts, scores of all variants, differences with their intervals."""
+    """Return the page of a comparison: verdicts, scores of all ways, differences with their intervals."""
     file = folder / COMPARISON
     found = read_object(file)
-    if (found.get("format"), found.get("version")) != ("palm-comparison", 2):
+    if (found.get("format"), found.get("version")) != ("palm-comparison", 3):
         raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")
     template = environment().get_template("comparison.html")
     with wrap_read_errors(file):

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,9 @@ from palm.controller.resolve import edited_document, resolve
 from palm.core.errors import ConfigError, StorageError
 from palm.core.records import read_record
 from palm.experiments import grid as worker
-from palm.experiments.compare import setup_of
-from palm.experiments.grid import CONFIGURATION, JOB, ROWS, Grid, GridRun, Job, Pool
-from palm.experiments.outcome import (
-    Length,
-    Outcome,
-    Scoring,
-    Variant,
-    lengths_of,
-    outcome_of,
-    read_rows,
-    variants_of,
-)
+from palm.experiments.compare import document_of, planned_ways, ways_of
+from palm.experiments.grid import CONFIGURATION, JOB, ROWS, Grid, GridRun, Job
+from palm.experiments.outcome import Outcome, Scoring, Way, outcome_of, read_rows
 from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
 from palm.train.planning import StepPlan
@@ -83,17 +74,17 @@ def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
     names = [f"{variant}-seed{seed}" for variant in ways for seed in (1, 2)]
     assert sorted(path.name for path in runs.iterdir()) == names
     found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
-    steps = [each["length"]["steps"] for each in found["variants"]]
+    steps = [each["steps"] for each in found["ways"]]
     assert steps == [{"cls": 4, "match": 2}, {"cls": 4}, {"cls": 6}]
     results = [json.loads((runs / name / "result.json").read_text(encoding="utf-8")) for name in names]
     assert [result["steps"]["cls"] for result in results] == [6, 6, 4, 4, 4, 4]
-    scores = found["variants"][1]["scores"]["cls"]["per_seed"]
+    scores = found["ways"][1]["scores"]["cls"]["per_seed"]
     assert scores == [result["test"]["cls"]["scores"]["accuracy"] for result in results[2:4]]
     assert found["auxiliaries"] == {"match": {"cls": "no difference"}}
     table = list(csv.reader((tmp_path / "grid" / "compare.csv").open(encoding="utf-8")))
     assert [row[:2] + row[3:4] for row in table[1:]] == [
-        ["cls", "together", "alone"],
-        ["cls", "together", "alone for 6 updates"],
+        ["cls", "together", "alone-cls"],
+        ["cls", "together", "alone-cls-6-updates"],
     ]
 
     # What is done is reused.
@@ -154,37 +145,32 @@ def test_a_document_of_some_tasks_has_nothing_of_the_others(tmp_path: Path) -> N
     assert (one.settings.random_seed, one.settings.best_by) == (7, ["mrc"])
 
 
-def names(**tasks: bool) -> dict[str, list[str]]:
-    return {variant.name: list(variant.tasks) for variant in variants_of(tasks)}
-
-
-def test_variants_are_together_alone_and_without_each_auxiliary() -> None:
-    assert names(slot=True, intent=True, mlm=False) == {
-        "together": ["slot", "intent", "mlm"],
-        "alone-slot": ["slot"],
-        "alone-intent": ["intent"],
-        "without-mlm": ["slot", "intent"],
-    }
-    assert names(slot=True, mlm=False) == {"together": ["slot", "mlm"], "alone-slot": ["slot"]}
-
-
 SLOT = TaskProgress(name="slot", mix_ratio=0.7, rows=300, steps_per_epoch=30)
 INTENT = TaskProgress(name="intent", mix_ratio=1.3, rows=90, steps_per_epoch=9)
 MLM = TaskProgress(name="mlm", mix_ratio=0.5, rows=1000, steps_per_epoch=100, is_target=False)
 
 
+def planned(*tasks: TaskProgress, mixing: Any = None, epochs: float = 1) -> list[Way]:
+    whole = StepPlan(tasks=tasks, mixing=mixing or MixRatio()).over_epochs(epochs)
+    return ways_of(whole, epochs)
+
+
+def test_ways_are_together_alone_and_without_each_auxiliary() -> None:
+    assert {way.name: list(way.tasks) for way in planned(SLOT, INTENT, MLM)} == {
+        "together": ["slot", "intent", "mlm"],
+        "alone-slot": ["slot"],
+        "alone-intent": ["intent"],
+        "without-mlm": ["slot", "intent"],
+    }
+    assert [way.name for way in planned(SLOT, MLM)] == ["together", "alone-slot"]
+
+
 @pytest.mark.parametrize("mixing", [MixRatio(), Proportional()])
 @pytest.mark.parametrize("epochs", [1, 2.3, 7])
-def test_a_target_has_the_same_steps_in_every_variant(mixing: Any, epochs: float) -> None:
-    variants = variants_of({"slot": True, "intent": True, "mlm": False})
-    lengths = lengths_of(
-        variants, StepPlan(tasks=[SLOT, INTENT, MLM], mixing=mixing).over_epochs(epochs), epochs
-    )
-    whole = lengths[0].steps
-    for length in lengths:
-        assert {name: length.steps[name] for name in length.steps} == {
-            name: whole[name] for name in length.steps
-        }
+def test_a_target_has_the_same_steps_in_every_way(mixing: Any, epochs: float) -> None:
+    whole, *parts = planned(SLOT, INTENT, MLM, mixing=mixing, epochs=epochs)
+    for way in parts:
+        assert way.steps == {name: whole.steps[name] for name in way.tasks}
 
 
 def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_later(
@@ -194,7 +180,7 @@ def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_la
     also = ["--also", "equal:mix_ratio=1,1", "--also", "equal:tasks_per_step=all"]
     assert main([*words, *also]) == 0
     found = json.loads((tmp_path / "grid" / "compare.json").read_text(encoding="utf-8"))
-    updates = {each["variant"]["name"]: each["length"]["total"] for each in found["variants"]}
+    updates = {each["name"]: each["updates"] for each in found["ways"]}
     assert updates == {"together": 6, "alone-cls": 4, "equal": 4, "alone-cls-6-updates": 6}
     pairs = [(answer["way"], answer["against"]) for answer in found["answers"]]
     assert sorted(pairs) == [
@@ -205,9 +191,7 @@ def test_a_further_variant_has_the_steps_of_its_own_settings_and_can_be_added_la
     ]
     run = yaml.safe_load((tmp_path / "grid/runs/equal-seed2/config.yaml").read_text(encoding="utf-8"))
     assert (run["global"]["tasks_per_step"], run["global"]["random_seed"]) == ("all", 2)
-    scores = {
-        each["variant"]["name"]: np.array(each["scores"]["cls"]["per_seed"]) for each in found["variants"]
-    }
+    scores = {each["name"]: np.array(each["scores"]["cls"]["per_seed"]) for each in found["ways"]}
     of_pair = found["answers"][pairs.index(("equal", "alone-cls"))]
     assert of_pair["difference"]["mean"] == pytest.approx(
         100 * (scores["equal"] - scores["alone-cls"]).mean()
@@ -237,7 +221,7 @@ def test_a_further_variant_that_cannot_be_is_refused(
         palm.compare(given, also=also)
 
 
-WAYS = [Variant("together", "together", ["a", "b"], is_way=True), Variant("alone-a", "alone", ["a"])]
+WAYS = [Way("together", ["a", "b"], {}, 20, is_whole=True), Way("alone-a", ["a"], {}, 20)]
 TEST = {"a": Scoring("test.tsv", "accuracy", 400, "best", is_dev=False)}
 
 
@@ -252,8 +236,7 @@ def table(share_together: float, share_alone: float, num_seeds: int = 5) -> Outc
 
     rows = {"a": {}} | {"a": {name: [run(share) for _ in range(num_seeds)] for name, share in
                               (("together", share_together), ("alone-a", share_alone))}}  # fmt: skip
-    ways = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in WAYS]
-    return outcome_of(ways, rows, TEST, range(1, num_seeds + 1), "Equal.", resamples=400)
+    return outcome_of(WAYS, rows, TEST, range(1, num_seeds + 1), "Equal.", resamples=400)
 
 
 def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
@@ -268,7 +251,7 @@ def test_a_helper_that_helps_is_called_helpful_and_by_how_much() -> None:
 
 
 def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
-    ways = [*WAYS, Variant("alone-a-20-updates", "alone for 20 updates", ["a"])]
+    ways = [WAYS[0], Way("alone-a", ["a"], {}, 10), Way("alone-a-20-updates", ["a"], {}, 20)]
     rng = np.random.default_rng(2)
 
     def runs(share: float) -> list[Any]:
@@ -276,12 +259,10 @@ def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
 
     def judged(few: float, many: float) -> list[tuple[str, bool]]:
         rows = {"together": runs(0.8), "alone-a": runs(few), "alone-a-20-updates": runs(many)}
-        totals = (20, 10, 20)
-        lengths = [(w, Length(1, {"a": 10}, n), 1.0) for w, n in zip(ways, totals, strict=True)]
-        found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "Equal.", resamples=50)
+        found = outcome_of(ways, {"a": rows}, TEST, range(1, 6), "Equal.", resamples=50)
         assert [each.comparisons for each in found.answers] == [2, 2]
         assert set(found.auxiliaries["b"]) == {"a"}
-        return [(each.against.name, each.judged) for each in found.answers]
+        return [(each.against, each.judged) for each in found.answers]
 
     assert judged(0.5, 0.7) == [("alone-a", False), ("alone-a-20-updates", True)]
     assert judged(0.7, 0.5) == [("alone-a", True), ("alone-a-20-updates", False)]
@@ -294,7 +275,7 @@ def test_a_helper_that_harms_is_called_harmful() -> None:
 
 
 def test_a_further_variant_is_compared_with_each_target_alone() -> None:
-    ways = [*WAYS, Variant("staged", "in stages", ["a", "b"], is_way=True)]
+    ways = [*WAYS, Way("staged", ["a", "b"], {}, 20, is_whole=True)]
     right = {"together": 0.8, "alone-a": 0.8, "staged": 0.9}
     rng = np.random.default_rng(1)
     difficulty = rng.random(400)
@@ -308,9 +289,8 @@ def test_a_further_variant_is_compared_with_each_target_alone() -> None:
         ]
         for name, share in right.items()
     }
-    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
-    found = outcome_of(lengths, {"a": rows}, TEST, range(1, 6), "Equal.", resamples=400)
-    assert [(answer.way.name, answer.against.name, answer.direction) for answer in found.answers] == [
+    found = outcome_of(ways, {"a": rows}, TEST, range(1, 6), "Equal.", resamples=400)
+    assert [(answer.way, answer.against, answer.direction) for answer in found.answers] == [
         ("together", "alone-a", 0),
         ("staged", "together", 1),
         ("staged", "alone-a", 1),
@@ -321,15 +301,14 @@ def test_a_further_variant_is_compared_with_each_target_alone() -> None:
 def answered(*per_seed: list[float], metric: str = "accuracy", **asked: list[float]) -> Outcome:
     """The outcome of variants right on these shares of 1000 rows more than the reference, seed by seed."""
     shares = {"together": [0.0] * len(per_seed[0])} | {f"without-{k}": own for k, own in enumerate(per_seed)}
-    ways = [Variant(name, name, [name], is_way=name in asked) for name in (shares | asked)]
+    ways = [Way(name, [name], {}, 20, is_whole=name in asked) for name in (shares | asked)]
     rows = {
         name: [[({"label": int(k < 500 + 1000 * share)}, {"label": 1}) for k in range(1000)] for share in own]
         for name, own in (shares | asked).items()
     }
-    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
     test = {"a": Scoring("test.tsv", metric, 1000, "last", is_dev=False)}
     seeds = range(len(per_seed[0]))
-    return outcome_of(lengths, {"a": rows}, test, seeds, "Equal.", resamples=50)
+    return outcome_of(ways, {"a": rows}, test, seeds, "Equal.", resamples=50)
 
 
 def test_intervals_are_corrected_as_verdicts_are() -> None:
@@ -348,7 +327,7 @@ def test_a_variant_that_was_asked_for_changes_no_verdict_of_the_planned_ones() -
     large = [0.15, 0.25, 0.2, 0.3, 0.1]
     planned = answered(large).answers[0]
     both = answered(large, twin=[0.0, 0.1, -0.1, 0.05, 0.0]).answers
-    assert [(each.way.name, each.comparisons) for each in both] == [("without-0", 1), ("twin", 1)]
+    assert [(each.way, each.comparisons) for each in both] == [("without-0", 1), ("twin", 1)]
     assert both[0] == planned
 
 
@@ -364,28 +343,23 @@ def test_a_score_that_is_not_a_number_is_the_worst() -> None:
         return [({"words": [{"log_prob": -loss, "word": 1, "predicted": 1}]}, {"words": []})] * 20
 
     rows = {"together": [run(math.nan), run(1.0)], "alone-a": [run(2.0), run(1.5)]}
-    lengths = [(way, Length(1, {"a": 10}, 20), 1.0) for way in WAYS]
     test = {"a": Scoring("test.tsv", "perplexity", 20, "last", is_dev=False)}
-    found = outcome_of(lengths, {"a": rows}, test, [1, 2], "Equal.", resamples=20)
-    assert found.variants[0].scores["a"].per_seed == pytest.approx([math.exp(2), math.exp(1)])
+    found = outcome_of(WAYS, {"a": rows}, test, [1, 2], "Equal.", resamples=20)
+    assert found.ways[0].scores["a"].per_seed == pytest.approx([math.exp(2), math.exp(1)])
     rows = {"together": [[({"value": 1.0}, {"value": k}) for k in range(20)]] * 2}
     rows["alone-a"] = [[({"value": -k}, {"value": k}) for k in range(20)]] * 2
     test = {"a": Scoring("test.tsv", "pearson", 20, "last", is_dev=False)}
-    found = outcome_of(lengths, {"a": rows}, test, [1, 2], "Equal.", resamples=20)
-    assert [own.scores["a"].mean for own in found.variants] == [-1.0, pytest.approx(-1.0)]
+    found = outcome_of(WAYS, {"a": rows}, test, [1, 2], "Equal.", resamples=20)
+    assert [own.scores["a"].mean for own in found.ways] == [-1.0, pytest.approx(-1.0)]
 
 
 def test_a_verdict_is_one_short_line() -> None:
     tasks = ["target", *(f"auxiliary_{k}" for k in range(12))]
-    ways = [Variant("together", "together", tasks, is_way=True), Variant("alone-target", "alone", ["target"])]
-    ways += [
-        Variant(f"without-{task}", f"without {task}", [each for each in tasks if each != task])
-        for task in tasks[1:]
-    ]
+    ways = [Way("together", tasks, {}, 20, is_whole=True), Way("alone-target", ["target"], {}, 20)]
+    ways += [Way(f"without-{task}", [t for t in tasks if t != task], {}, 20) for task in tasks[1:]]
     rows = {way.name: [[({"label": 1}, {"label": k % 2}) for k in range(40)]] * 2 for way in ways}
-    lengths = [(way, Length(1, dict.fromkeys(way.tasks, 10), 20), 1.0) for way in ways]
     test = {"target": Scoring("test.tsv", "accuracy", 40, "last", is_dev=False)}
-    found = outcome_of(lengths, {"target": rows}, test, [1, 2], "Equal.", resamples=20)
+    found = outcome_of(ways, {"target": rows}, test, [1, 2], "Equal.", resamples=20)
     verdict = found.verdicts["target"]
     assert len(verdict) <= 120
     assert verdict.endswith("; …")
@@ -398,36 +372,24 @@ def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
     assert [answer.direction for answer in found.answers] == [0]
 
 
-def test_stages_have_the_steps_of_the_budget(tmp_path: Path) -> None:
+def test_stages_are_a_way_with_the_lengths_that_they_have(tmp_path: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
     given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="famo", tasks_per_step=2)
-    setup = setup_of(resolved(given), {}, None)
-    ways = setup.ways()
-    assert [(variant.name, dict(length.steps), length.total) for variant, length in ways] == [
+    runs = {"together": resolved(given)}
+    ways = planned_ways(runs)
+    assert [(way.name, dict(way.steps), way.updates) for way in ways] == [
         ("together", {"cls": 4, "match": 2}, 4),
         ("alone-cls", {"cls": 4}, 4),
-        ("staged", {"cls": 4, "match": 2}, 4),
+        ("staged", {"cls": 6, "match": 2}, 6),
+        ("alone-cls-6-updates", {"cls": 6}, 6),
     ]
-    together, alone, staged = (setup.run_of("run", *way, 3) for way in ways)
-    assert ["stages" in run.settings["global"] for run in (together, alone, staged)] == [False, False, True]
-    assert "balance" not in alone.settings["global"]
-    staged.settings["global"]["save_path"] = str(tmp_path / "staged")
-    result = palm.Controller(staged.settings, argv=[]).train()
-    assert result.steps == {"cls": 4, "match": 2}
+    together, alone, staged, _ = (document_of(runs, way, 3) for way in ways)
+    assert ["stages" in each["global"] for each in (together, alone, staged)] == [False, False, True]
+    assert "balance" not in alone["global"]
+    staged["global"]["save_path"] = str(tmp_path / "staged")
+    result = palm.Controller(staged, argv=[]).train()
+    assert result.steps == {"cls": 6, "match": 2}
     assert result.stages == {"cls": "2-cls", "match": "1-joint"}
-
-
-def test_a_target_is_trained_alone_with_as_many_updates_as_each_way(tmp_path: Path) -> None:
-    stages = [{"tasks": ["match"], "num_epochs": 0.4}, {"tasks": ["cls"], "num_epochs": 0.4}]
-    given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages)
-    ways = setup_of(resolved(given), {}, None).ways()
-    assert {variant.name: length.total for variant, length in ways} == {
-        "together": 6,
-        "alone-cls": 4,
-        "staged": 8,
-        "alone-cls-6-updates": 6,
-        "alone-cls-8-updates": 8,
-    }
 
 
 def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -453,18 +415,18 @@ def with_a_twin(folder: Path, **settings: Any) -> dict[str, Any]:
 def test_every_variant_trains_the_planned_steps_also_where_tasks_depend_on_each_other(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    setup = setup_of(resolved(with_a_twin(tmp_path, **settings)), {}, None)
-    ways = setup.ways()
-    names = [variant.name for variant, _ in ways if not variant.name.endswith("-updates")]
+    runs = {"together": resolved(with_a_twin(tmp_path, **settings))}
+    ways = planned_ways(runs)
+    names = [way.name for way in ways if not way.name.endswith("-updates")]
     assert names == ["together", "alone-match", "alone-twin", "without-cls"]
-    for variant, length in ways:
-        run = setup.run_of(variant.name, variant, length, 1)
-        run.settings["global"]["save_path"] = str(tmp_path / run.name)
-        training = palm.Controller(run.settings, argv=[]).training()
-        assert sum(1 for _ in training.steps()) == length.total == run.steps
-        assert {task.name: task.step for task in training.tasks} == length.steps
-        for name in {"match", "twin"} & (length.steps.keys() if run.name in names else set()):
-            assert length.steps[name] == ways[0][1].steps[name]
+    for way in ways:
+        document = document_of(runs, way, 1)
+        document["global"]["save_path"] = str(tmp_path / way.name)
+        training = palm.Controller(document, argv=[]).training()
+        assert sum(1 for _ in training.steps()) == way.updates
+        assert {task.name: task.step for task in training.tasks} == way.steps
+        for name in {"match", "twin"} & (way.steps.keys() if way.name in names else set()):
+            assert way.steps[name] == ways[0].steps[name]
 
 
 def test_a_variant_that_cannot_be_built_is_refused_before_the_first_run(tmp_path: Path) -> None:
@@ -482,9 +444,9 @@ def scored_without_training(
     """Replace the training of runs; the names of those that would be trained."""
     names: list[str] = []
 
-    def train(pool: Pool, runs: Iterable[GridRun], done: Callable[..., None]) -> None:
+    def train(grid: Grid, runs: Iterable[GridRun], _: int) -> Iterator[tuple[GridRun, Any]]:
         for run in runs:
-            folder = pool.grid.prepare(run)
+            folder = grid.prepare(run)
             (folder / ROWS).mkdir(exist_ok=True)
             rows = (json.dumps({"prediction": {"label": k % 2}, "truth": {"label": 1}}) for k in range(9))
             (folder / ROWS / "cls.jsonl").write_text("\n".join(rows), encoding="utf-8")
@@ -499,9 +461,9 @@ def scored_without_training(
                 "test": {"cls": tested},
             }
             names.append(run.name)
-            done(run, result, False)
+            yield run, result
 
-    monkeypatch.setattr(Pool, "train", train)
+    monkeypatch.setattr(Grid, "train", train)
     return names
 
 
@@ -532,7 +494,22 @@ def test_ways_that_are_equal_are_trained_once(tmp_path: Path, monkeypatch: pytes
     found = palm.compare(given, seeds=2, also={"same": {"mix_ratio": "1,0.5"}})
     assert len(names) == 6
     assert not any(name.startswith("same") for name in names)
-    assert "same" in {trained.variant.name for trained in found.variants}
+    assert "same" in {way.name for way in found.ways}
+
+
+def test_the_table_is_written_for_a_spreadsheet_or_for_latex(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored_without_training(monkeypatch, lambda _: 0.5)
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
+    found = palm.compare(given, seeds=2, output=tmp_path / "table.csv")
+    assert list(csv.reader((tmp_path / "table.csv").open(encoding="utf-8"))) == found.rows()
+    assert palm.compare(given, seeds=2, output=tmp_path / "table.tex").rows() == found.rows()
+    lines = (tmp_path / "table.tex").read_text(encoding="utf-8").splitlines()
+    assert (lines[0], lines[2], lines[-1]) == (r"\begin{tabular}{llllllllll}", r"\hline", r"\end{tabular}")
+    assert lines[1].startswith(r"task & way & score & against & score & difference & 95 \% interval & p ")
+    assert lines[3].startswith(r"cls & together & 0.4444 $\pm$ 0.0000 & alone-cls & ")
+    assert len(lines) == len(found.rows()) + 3
 
 
 def test_settings_are_not_chosen_by_the_rows_that_are_compared(tmp_path: Path) -> None:
@@ -566,28 +543,30 @@ def test_every_kind_of_task_is_compared_with_itself_alone(tmp_path: Path) -> Non
     given |= {"num_epochs": 0.2, "mixing": "round_robin", "precision": "fp32", "eval_every_epoch": False}
     given |= {"num_hidden_layers": 1}
     (folder / "config.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
-    setup = setup_of(resolved(folder / "config.yaml"), {}, None)
+    configs = {"together": resolved(folder / "config.yaml")}
+    tests = {task.name: str(task.settings.dev_file) for task in configs["together"].tasks}
     grid = Grid(tmp_path / "grid")
-    ways = setup.ways()[: 1 + len(KINDS)]  # without those of as many updates
+    ways = planned_ways(configs)[: 1 + len(KINDS)]  # without those of as many updates
     results = {}
     rows: dict[str, dict[str, list[Any]]] = {kind: {} for kind in KINDS}
-    for run in [setup.run_of(f"{way[0].name}-seed{k}", *way, k) for k in (1, 2) for way in ways]:
+    for seed, way in ((seed, way) for seed in (1, 2) for way in ways):
+        own = {kind: tests[kind] for kind in way.tasks}
+        run = GridRun(f"{way.name}-seed{seed}", document_of(configs, way, seed), own, "last")
         place = grid.prepare(run)  # trained here, because a process for each takes a minute
         controller = palm.Controller(place / CONFIGURATION, argv=[])
         results[run.name] = worker._trained(place, controller, read_record(place / JOB, Job))
         for kind in results[run.name]["test"]:
             found = read_rows(place / ROWS / f"{kind}.jsonl")
             rows[kind].setdefault(run.name.partition("-seed")[0], []).append(found)
-    tests = {}
+    scorings = {}
     for kind, metric in KINDS.items():
         name = results["together-seed1"]["test"][kind]["metric"]
         assert METRICS[name].main == metric
-        tests[kind] = Scoring("dev", name, len(rows[kind]["together"][0]), "last", is_dev=True)
-    timed = [(*way, 1.0) for way in ways]
-    outcome = outcome_of(timed, rows, tests, [1, 2], "Equal.", resamples=20)
-    compared = {(answer.target, answer.against.name) for answer in outcome.answers}
+        scorings[kind] = Scoring("dev", name, len(rows[kind]["together"][0]), "last", is_dev=True)
+    outcome = outcome_of(ways, rows, scorings, [1, 2], "Equal.", resamples=20)
+    compared = {(answer.target, answer.against) for answer in outcome.answers}
     assert compared == {(kind, f"alone-{kind}") for kind in KINDS}
-    for trained in outcome.variants:
-        for kind, scores in trained.scores.items():
-            runs = [results[f"{trained.variant.name}-seed{seed}"]["test"][kind]["scores"] for seed in (1, 2)]
+    for way in outcome.ways:
+        for kind, scores in way.scores.items():
+            runs = [results[f"{way.name}-seed{seed}"]["test"][kind]["scores"] for seed in (1, 2)]
             assert scores.per_seed == [pytest.approx(run[KINDS[kind]]) for run in runs]

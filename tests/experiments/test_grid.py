@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -20,16 +21,15 @@ from helpers import tiny
 from palm.core.errors import ConfigError, PalmError, ResourceError, StorageError
 from palm.core.io import checksum, new_directory, write_json
 from palm.experiments import grid as worker
-from palm.experiments.grid import Grid, GridProgress, GridRun, Pool, best_of, remove_models, slots_of
+from palm.experiments.grid import Grid, GridRun, best_of, remove_models, slots_of
 from palm.train.callbacks import Evaluated, Planned
 
 PROGRAM = """
 import json, sys
 from pathlib import Path
 from palm.experiments.grid import Grid, GridRun
-from palm.experiments.grid import Pool
 settings = json.loads(Path(sys.argv[1]).read_text())
-Pool(Grid(Path(sys.argv[2])), ["compare", "--one_run"], [{}]).train([GridRun("one", settings)], print)
+print(list(Grid(Path(sys.argv[2])).train([GridRun("one", settings)], 1)))
 """
 
 
@@ -49,7 +49,7 @@ def waited_for(path: Path) -> None:
 
 @pytest.mark.usefixtures("loaded_runs")  # not those of the grid that is killed
 def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     settings = settings_of(tmp_path, num_epochs=30)
     (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -59,20 +59,14 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
         waited_for(grid.folder("one") / "out" / "history.jsonl")
         killed.send_signal(signal.SIGKILL)
     # The second one waits until the run that was left has ended.
-    ended: dict[str, Any] = {}
-    pool = Pool(grid, ["compare", "--one_run"], [{}])
     folder = grid.folder("one")
     until = time.monotonic() + 120
     while not list(folder.glob("out/step_*/manifest.json")) and time.monotonic() < until:
         time.sleep(0.05)
     (checkpoint,) = folder.glob("out/step_*")
     assert 0 < int(checkpoint.name.removeprefix("step_")) < 300
-    monkeypatch.setattr("palm.experiments.grid.REPORT_SECONDS", 0.5)
-    with caplog.at_level("INFO", logger="palm"):
-        run = GridRun("one", settings, steps=300)
-        pool.train([run], lambda _, result, is_old: ended.update(result, old=is_old))
-    assert re.search(r"^one: step \d+ of 300$", "\n".join(caplog.messages), re.M)
-    assert (ended["steps"], ended["state"], ended["old"]) == ({"cls": 300}, "done", False)
+    ((_, ended),) = grid.train([GridRun("one", settings)], 1)
+    assert (ended["steps"], ended["state"]) == ({"cls": 300}, "done")
     assert f"resumed from {checkpoint}" in (folder / "log.txt").read_text(encoding="utf-8")
     assert not list(folder.glob("out/**/manifest.json"))  # models are removed once it is scored
 
@@ -80,9 +74,9 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
 @pytest.mark.usefixtures("loaded_runs")
 def test_a_run_that_fails_is_reported_with_its_own_words(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, learning_rate="fast")
-    pool = Pool(Grid(tmp_path / "grid"), ["compare", "--one_run"], [{}])
+    grid = Grid(tmp_path / "grid")
     with pytest.raises(PalmError) as caught:
-        pool.train([GridRun("one", settings)], lambda *_: None)
+        list(grid.train([GridRun("one", settings)], 1))
     log = tmp_path / "grid" / "runs" / "one" / "log.txt"
     assert [
         word for word in ("exit code 2", "learning_rate", "'fast'", str(log)) if word not in str(caught.value)
@@ -100,7 +94,7 @@ def test_a_run_on_other_data_than_it_was_begun_with_has_no_result(tmp_path: Path
     else:
         data.rename(tmp_path / "moved.tsv")
     with pytest.raises(PalmError, match=re.escape(str(data))):
-        Pool(grid, ["compare", "--one_run"], [{}]).train([run], lambda *_: None)
+        list(grid.train([run], 1))
     assert grid.result("one") is None
 
 
@@ -109,19 +103,16 @@ def test_a_run_whose_data_change_meanwhile_has_its_result_once_they_are_restored
     run = GridRun("one", settings_of(tmp_path, num_epochs=30))
     data = tmp_path / "cls.tsv"
     grid = Grid(tmp_path / "grid", {str(data): checksum(data)[:32]})
-    pool = Pool(grid, ["compare", "--one_run"], [{}])
     rows = data.read_bytes()
     with ThreadPoolExecutor(1) as threads:
-        trained = threads.submit(pool.train, [run], lambda *_: None)
+        trained = threads.submit(lambda: list(grid.train([run], 1)))
         waited_for(grid.folder("one") / "out" / "history.jsonl")
         data.write_bytes(rows + rows.splitlines(keepends=True)[-1])
         assert isinstance(error := trained.exception(120), PalmError)
     assert str(data) in str(error)
     assert grid.result("one") is None
     data.write_bytes(rows)
-    pool.train([run], lambda *_: None)
-    result = grid.result("one")
-    assert result is not None
+    ((_, result),) = grid.train([run], 1)
     assert (result["state"], result["steps"]) == ("done", {"cls": 300})
 
 
@@ -134,6 +125,20 @@ def test_a_run_that_does_not_fit_into_memory_has_failed_and_does_not_end_the_gri
     result = worker._trained(tmp_path, Full(), job)  # type: ignore[arg-type]
     assert (result["state"], result["dev"]) == ("failed", [])
     assert result["why"] == "the GPU has too little memory for a step"
+
+
+class _Killed:
+    """The process of a run that the system has ended."""
+
+    stdin = io.BytesIO()
+    returncode = -signal.SIGKILL
+
+
+def test_a_run_that_the_system_killed_has_failed_and_is_tried_again(tmp_path: Path) -> None:
+    grid = Grid(tmp_path)
+    result = grid._result(GridRun("one", RUN), _Killed())  # type: ignore[arg-type]
+    assert (result["state"], result["dev"]) == ("failed", [])
+    assert grid.result("one") is None
 
 
 def test_scores_are_those_of_the_last_stage_that_are_numbers() -> None:
@@ -177,7 +182,6 @@ def test_models_are_removed_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_path: Path) -> None:
-    scored: dict[str, Any] = {}
     data = str(tmp_path / "cls.tsv")
     more = {
         "dev_file": data,
@@ -193,8 +197,8 @@ def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_pa
         settings = settings_of(tmp_path, **more, **way)
         settings["backbone"].update(off)
         runs.append(GridRun(name, settings, test={"cls": data}))
-    pool = Pool(Grid(tmp_path / "grid"), ["compare", "--one_run"], [{}])
-    pool.train(runs, lambda run, result, _: scored.update({run.name: {**result, "seconds": 0}}))
+    grid = Grid(tmp_path / "grid")
+    scored: dict[str, Any] = {run.name: {**result, "seconds": 0} for run, result in grid.train(runs, 2)}
     assert scored["one"] == scored["two"]
     assert scored["two"]["dev"][-1][1] > 0.5  # 0.375 at first
     assert not list((tmp_path / "grid").rglob("*.safetensors"))
@@ -203,30 +207,10 @@ def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_pa
 def test_gpus_are_shared_out_by_runs_that_need_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,7")
-    groups = [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(None, use_gpu=True, num_devices=2)]
+    groups = [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(None, use_gpu=True, size=2)]
     assert groups == ["0,1", "2,3"]
-    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(1, True, num_devices=8)] == ["0,1,2,3,7"]
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(1, True, size=8)] == ["0,1,2,3,7"]
     assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots_of(6, True)] == ["0", "1", "2", "3", "7", "0"]
-
-
-def test_time_that_is_left_goes_by_steps(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    progress = GridProgress({"a": 10, "b": 30, "c": 60})
-    with caplog.at_level("INFO", logger="palm"):
-        progress.report("a", {"state": "done"}, True, "f1 0.5")
-        now[0] = 160.0
-        progress.report("b", {"state": "done"}, False, "f1 0.6")
-        progress.report("c", {"state": "failed"}, False, "f1 0.1")
-    named = [
-        ("1 of 3", "a", "f1 0.5"),
-        ("2 of 3", "b", "f1 0.6", "2 min"),
-        ("3 of 3", "c", "failed", "f1 0.1"),
-    ]
-    for message, values in zip(caplog.messages, named, strict=True):
-        assert [value for value in values if value not in message] == []
 
 
 def test_runs_share_the_cores_of_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +218,7 @@ def test_runs_share_the_cores_of_a_machine_without_gpus(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert slots_of(None, use_gpu=False) == [{}]
     assert slots_of(2, use_gpu=False) == [{"OMP_NUM_THREADS": "4"}] * 2
-    assert slots_of(2, use_gpu=False, num_devices=2) == [{"OMP_NUM_THREADS": "2"}] * 2
+    assert slots_of(2, use_gpu=False, size=2) == [{"OMP_NUM_THREADS": "2"}] * 2
     with pytest.raises(ConfigError) as caught:
         slots_of(0, use_gpu=False)
     assert "workers: 0" in str(caught.value)

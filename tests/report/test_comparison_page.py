@@ -13,8 +13,9 @@ from palm.core.io import write_json
 
 
 def comparison() -> dict[str, Any]:
-    scores = {"per_seed": [0.91, 0.93], "mean": 0.92, "deviation": 0.0141, "standard_error": 0.01}
-    way = {"name": "together", "label": "together", "tasks": ["slot", "<b>mlm"]}
+    scores = {"per_seed": [0.91, 0.93], "mean": 0.92, "deviation": 0.0141}
+    way = {"name": "together", "tasks": ["slot", "<b>mlm"], "steps": {"slot": 40}, "updates": 60}
+    way |= {"seconds": 3.0, "scores": {"slot": scores}}
     difference = {"mean": 1.25, "standard_error": 0.4, "seed_error": 0.3, "row_error": 0.26, "low": -3.8}
     difference |= {
         "high": 6.3,
@@ -23,18 +24,13 @@ def comparison() -> dict[str, Any]:
     }
     return {
         "format": "palm-comparison",
-        "version": 2,
+        "version": 3,
         "equal": "Equal target steps: slot 40 in every variant; in total: together 60, alone-slot 40.",
         "seeds": [1, 2],
         "tests": {
             "slot": {"file": "test.tsv", "metric": "entity_f1", "rows": 893, "model": "best", "is_dev": False}
         },
-        "variants": [
-            {"variant": way, "length": {"steps": {"slot": 40}, "total": 60}, "seconds": 3.0,
-             "scores": {"slot": scores}},
-            {"variant": {**way, "name": "alone-slot"}, "length": {"steps": {}, "total": 40}, "seconds": 2.0,
-             "scores": {"slot": scores}},
-        ],
+        "ways": [way, {**way, "name": "alone-slot"}],
         "answers": [
             {"target": "slot", "way": "together", "against": "alone-slot", "unit": "points of entity_f1",
              "difference": difference, "comparisons": 1, "p_corrected": 0.2, "verdict": "no difference"}
