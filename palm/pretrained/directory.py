@@ -536,7 +536,8 @@ def pooler_folder(folder: Path) -> Path | None:
     dense = read_object(modules[1][1] / "config.json")
     activation = str(dense.get("activation_function")).rpartition(".")[2]
     is_square = dense.get("in_features") == dense.get("out_features") and dense.get("bias", True) is True
-    return modules[1][1] if is_square and activation == ACTIVATION_CLASSES[encoder.pooler_act] else None
+    is_plain = is_square and not dense.get("use_residual")
+    return modules[1][1] if is_plain and activation == ACTIVATION_CLASSES[encoder.pooler_act] else None
 
 
 def _pooling_mode(file: Path) -> str:

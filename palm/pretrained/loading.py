@@ -171,6 +171,9 @@ MAY_LACK = {
 }
 """Parameters that some published weights lack -> their initialization in this case."""
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types of weights that can be loaded."""
+
 MAX_NAMED = 6
 """Number of tensors that a message lists."""
 
@@ -287,10 +290,11 @@ def _problems(parameters: Mapping[str, Tensor], given: Renamed) -> Iterator[str]
     for name, value in found.items():
         if value.shape != parameters[name].shape:
             yield f"{name}: {list(value.shape)} in the file, {list(parameters[name].shape)} in the backbone"
-    if integers := [name for name, value in found.items() if not value.is_floating_point()]:
-        yield f"integers, as in quantized weights, {len(integers)} of {len(parameters)}: {_listed(integers)}"
+    for kind in dict.fromkeys(value.dtype for value in found.values() if value.dtype not in FLOATS):
+        names = [name for name, value in found.items() if value.dtype == kind]
+        yield f"values of type {kind}, as in quantized weights, in {len(names)}: {_listed(names)}"
     # Only tensors of the right shape, because a file may claim far larger ones than it has.
-    fitting = {name: value for name, value in found.items() if value.shape == parameters[name].shape}
+    fitting = {n: v for n, v in found.items() if v.shape == parameters[n].shape and v.dtype in FLOATS}
     if invalid := [name for name, value in fitting.items() if not value.isfinite().all()]:
         yield f"infinite or NaN values in {len(invalid)}: {_listed(invalid)}; copy the file again"
 

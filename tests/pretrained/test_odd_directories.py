@@ -1,0 +1,211 @@
+"""Directories whose files are odd, damaged or hostile: refused by name, without a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import palm
+from helpers.reader_files import write_vocabulary
+from palm.backbone import BERT
+from palm.core.errors import DataError, StorageError
+from palm.pretrained import from_ours, load_backbone
+from palm.reader.tokenizer import SPECIAL_TOKENS, load_tokenizer
+
+SIZES: dict[str, Any] = {
+    **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
+    **{"vocab_size": 120, "max_position_embeddings": 16},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A plain BERT of transformers."""
+    torch.manual_seed(0)
+    weights = from_ours(BERT(**SIZES).state_dict(), "huggingface")
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    write_vocabulary(tmp_path)
+    write(tmp_path / "config.json", **SIZES, model_type="bert", type_vocab_size=2)
+    return tmp_path
+
+
+def write(file: Path, **content: Any) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(palm.PalmError) as caught:
+        load_backbone(folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("value", [5, [5], [None], {"a": 1}, "BertModel", [["BertModel"]], True])
+def test_architectures_of_any_type_are_read_or_refused(folder: Path, value: Any) -> None:
+    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del content["model_type"]
+    write(folder / "config.json", **content, architectures=value)
+    try:
+        assert isinstance(load_backbone(folder), BERT)
+    except palm.PalmError as error:
+        assert "config.json" in str(error)
+
+
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        {"pooling_mode": 5}, {"pooling_mode": ["cls", "mean"]}, {"pooling_mode": None}, {},
+        {"pooling_mode": {"a": 1}}, {"pooling_mode_mean_tokens": "yes"}, {"pooling_mode": [["cls"]]},
+        {"pooling_mode": "weightedmean"},
+    ],
+)  # fmt: skip
+def test_a_pooling_of_another_type_or_kind_is_refused_by_name(folder: Path, pooling: Any) -> None:
+    write(folder / "1_Pooling" / "config.json", **pooling)
+    assert "1_Pooling" in refused(folder)
+
+
+@pytest.mark.parametrize(
+    "modules",
+    ["{}", "[]", "[5]", '[{"type": 5, "path": ""}]', '[{"type": "x.Transformer", "path": "../up"}]', "5"],
+)
+def test_a_list_of_modules_of_another_form_is_refused(folder: Path, modules: str) -> None:
+    (folder / "modules.json").write_text(modules, encoding="utf-8")
+    assert "modules.json" in refused(folder)
+
+
+def test_eight_bit_floats_are_refused_by_name(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    name = "encoder.layer.0.output.dense.weight"
+    weights[name] = weights[name].to(torch.float8_e4m3fn)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    message = refused(folder)
+    assert "float8" in message
+    assert "layers.0.ffn.outer.weight" in message
+
+
+def test_a_tensor_in_two_files_is_refused(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    save_file(weights, folder / "a.safetensors")
+    save_file({"pooler.dense.bias": weights["pooler.dense.bias"] + 1}, folder / "b.safetensors")
+    names = dict.fromkeys(weights, "a.safetensors") | {"pooler.dense.bias": "b.safetensors"}
+    write(folder / "model.safetensors.index.json", weight_map=names)
+    assert "pooler.dense.bias" in refused(folder)
+
+
+def test_names_that_no_layout_knows_are_told(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    odd = {f"nest{name.replace('.', '-')}": value for name, value in weights.items()}
+    save_file(odd, folder / "model.safetensors", {"format": "pt"})
+    message = refused(folder)
+    assert "nestembeddings" in message
+    assert "a size in them is wrong" not in message
+
+
+@pytest.mark.parametrize(
+    "prefix", ["_orig_mod.", "model.", "module.", "0.auto_model.", "module._orig_mod.bert."]
+)
+def test_prefixes_of_programs_that_wrap_an_encoder_do_not_count(folder: Path, prefix: str) -> None:
+    expected = load_backbone(folder).state_dict()
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {f"{prefix}{name}": w for name, w in weights.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
+    found = load_backbone(folder).state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+# ---- tokenizers ----
+
+
+@pytest.mark.parametrize(
+    ("padding", "length"), [({"Fixed": 10**9}, None), ("BatchLongest", 10**9), ({"Fixed": 2**62}, 2**40)]
+)
+def test_padding_that_a_tokenizer_asks_for_takes_no_memory(folder: Path, padding: Any, length: Any) -> None:
+    words = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    stored = {
+        "version": "1.0",
+        "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+        "padding": {
+            "strategy": padding, "direction": "Right", "pad_to_multiple_of": length, "pad_id": 0,
+            "pad_type_id": 0, "pad_token": "[PAD]",
+        },
+        "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": None, "decoder": None,
+        "model": {
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": {word: k for k, word in enumerate(words)},
+        },
+    }  # fmt: skip
+    write(folder / "tokenizer.json", **stored)
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    assert [len(ids) for ids in tokenizer.encode(["the old boat"])] == [3]
+    assert len(tokenizer.row([7], [8])) == 5
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
+        {"tokenizer_class": "PhobertTokenizer"}, {"subword_tokenizer_type": "character"},
+        {"do_basic_tokenize": False}, {"never_split": ["x"]}, {"tokenizer_class": 5},
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_palm_does_not_compute_is_refused_by_name(
+    folder: Path, settings: dict[str, Any]
+) -> None:
+    write(folder / "tokenizer_config.json", **settings)
+    with pytest.raises(DataError) as caught:
+        load_tokenizer(folder / "vocab.txt")
+    assert "tokenizer_config.json" in str(caught.value)
+    assert str(next(iter(settings.values()))) in str(caught.value)
+
+
+def test_added_tokens_of_every_file_are_one_token(folder: Path) -> None:
+    words = [*SPECIAL_TOKENS, "the", "e", "paris"]
+    (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    write(folder / "added_tokens.json", **{"[A]": 8})
+    write(
+        folder / "tokenizer_config.json",
+        added_tokens_decoder={"9": {"content": "[B]", "special": True}, "3": {"content": "[SEP]"}},
+    )
+    write(folder / "special_tokens_map.json", additional_special_tokens=["[A]", {"content": "[C]"}])
+    tokenizer = load_tokenizer(folder / "vocab.txt", do_lower_case=True)
+    assert tokenizer.encode(["[A] the [B] [C] paris"]) == [[8, 5, 9, 10, 7]]
+    assert tokenizer.sep_id not in tokenizer.encode(["[SEP]"])[0]
+
+
+def test_texts_are_lower_cased_where_sentence_transformers_says_so(folder: Path) -> None:
+    plain = load_tokenizer(folder / "vocab.txt").encode(["The BOAT"])
+    write(folder / "sentence_bert_config.json", max_seq_length=16, do_lower_case=True)
+    lowered = load_tokenizer(folder / "vocab.txt").encode(["The BOAT"])
+    assert lowered == load_tokenizer(folder / "vocab.txt", do_lower_case=True).encode(["The BOAT"]) != plain
+
+
+def test_a_tokenizer_in_one_file_wins_over_a_list_of_tokens(folder: Path) -> None:
+    from tokenizers import BertWordPieceTokenizer
+
+    made = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
+    made.save(str(folder / "tokenizer.json"))
+    from palm.pretrained.directory import settings_of_directory
+
+    assert Path(settings_of_directory(folder)["vocab_path"]).name == "tokenizer.json"
+
+
+def test_a_modernbert_without_a_prefix_is_not_too_large(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
+    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "sep_token_id", "eos_token_id"), 0)
+    config = transformers.ModernBertConfig(vocab_size=30522, **sizes, **ids)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    assert type(load_backbone(tmp_path)).__name__ == "Transformers"
+
+
+def test_a_directory_that_cannot_be_read_is_an_error_of_storage(tmp_path: Path) -> None:
+    with pytest.raises(StorageError):
+        load_backbone(tmp_path / "nowhere")
