@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.backbone.base import Backbone
-from palm.core.component import count_problems, did_you_mean, positive_problems, raise_any, type_problems
+from palm.core.component import count_problems, did_you_mean, number_problems, raise_any, type_problems
 from palm.core.device import compute_dtype
 from palm.core.errors import about
 from palm.core.layers import SharedLinear
@@ -130,6 +130,11 @@ FROM = "from"
 """The key for a directory of adapters in PEFT's format, which replaces the other keys."""
 
 
+def alpha_problems(alpha: object) -> list[str]:
+    """Check the scale of updates; with a larger one, float32 would overflow."""
+    return number_problems("a number above 0, at most 1e6", lambda value: 0 < value <= 1e6, alpha=alpha)
+
+
 def lora_problems(lora: Any) -> list[str]:
     """Check the value of the setting `lora`; one line per problem."""
     if not isinstance(lora, Mapping):
@@ -140,7 +145,7 @@ def lora_problems(lora: Any) -> list[str]:
     if others := [name for name in lora if name in DEFAULTS and FROM in lora]:
         lines.append(f"`from` already defines {', '.join(others)}; leave out one or the other")
     given = {**DEFAULTS, **lora}
-    lines += [*count_problems(rank=given["rank"]), *positive_problems(alpha=given["alpha"])]
+    lines += [*count_problems(rank=given["rank"]), *alpha_problems(given["alpha"])]
     if given["dropout"] != 0:
         lines.append(
             f"dropout should be 0, not {given['dropout']!r}, because adapters change weights and have "

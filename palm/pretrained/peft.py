@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from palm.backbone import BACKBONES, Backbone
-from palm.backbone.low_rank import LowRank, linear_layers
+from palm.backbone.low_rank import LowRank, alpha_problems, linear_layers
 from palm.backbone.transformers import Transformers
 from palm.config.files import ADAPTER_CONFIG
 from palm.core.errors import StorageError, shortened
@@ -18,6 +18,7 @@ from palm.core.io import read_object, wrap_read_errors, write_json
 from palm.core.logging import logger
 from palm.core.saved import load_tensors, save_tensors
 from palm.pretrained.families import FAMILIES
+from palm.pretrained.loading import FLOATS
 from palm.pretrained.names import from_ours
 
 WEIGHTS = "adapter_model.safetensors"
@@ -32,6 +33,14 @@ PLAIN: dict[str, Any] = {
     "alpha_pattern": {},
 }
 """Settings of the format for which only one value is supported; others change the computation."""
+
+IRRELEVANT = (
+    "peft_type task_type auto_mapping peft_version base_model_name_or_path revision inference_mode r"
+    " target_modules exclude_modules lora_alpha lora_dropout modules_to_save init_lora_weights rank_pattern"
+    " layers_to_transform layers_pattern megatron_config megatron_core loftq_config eva_config corda_config"
+    " lora_ga_config runtime_config qalora_group_size ensure_weight_tying"
+)
+"""Settings that only matter to training, or follow from the tensors."""
 
 
 def library_names(backbone: Backbone) -> dict[str, str]:
@@ -91,24 +100,27 @@ def read_adapters(backbone: Backbone, folder: Path) -> LowRank:
     """
     with wrap_read_errors(folder / ADAPTER_CONFIG):
         config = read_object(folder / ADAPTER_CONFIG)
-        problems = list(_problems(config))
-        alpha = float(config["lora_alpha"])
+        alpha, patterns = config["lora_alpha"], config.get("rank_pattern") or {}
+        problems = [*_problems(config), *alpha_problems(alpha)]
+        ranks = {config["r"], *patterns.values()}
     with wrap_read_errors(folder / WEIGHTS):
         found, others = _factors(load_tensors(folder / WEIGHTS), library_names(backbone))
     layers = {name: layer for name, layer in linear_layers(backbone).items() if name in found}
     problems += [
-        f"{name} does not fit its layer, which has a weight of {list(layer.weight.shape)}"
+        f"{name} is not two finite factors of rank {config['r']} for its weight of {list(layer.weight.shape)}"
         for name, layer in layers.items()
-        if not _fits(found[name], layer.weight)
+        if not _fits(found[name], layer.weight, ranks)
     ]
     problems += [] if found else ["it contains no layer of this encoder"]
     problems += [f"no layer matches {name}" for name in others if "lora_" in name]
+    own = tuple(_encoder_names(backbone))
+    problems += [f"it replaces {name} of the encoder" for name in others if name.endswith(own)]
     if problems:
         shown = "; ".join(shortened(problems, 6))
         raise StorageError(f"{folder}: these adapters do not fit {type(backbone).__name__}: {shown}")
     if others:
         logger.info("%s: tensors of a head are not loaded: %s", folder, ", ".join(shortened(others, 6)))
-    adapters = LowRank(layers, {name: len(found[name]["A"]) for name in layers}, alpha, seed=0)
+    adapters = LowRank(layers, {name: len(found[name]["A"]) for name in layers}, float(alpha), seed=0)
     for name, (down, up) in adapters.factors().items():
         down.data.copy_(found[name]["A"])
         up.data.copy_(found[name]["B"])
@@ -121,6 +133,17 @@ def _problems(config: Mapping[str, Any]) -> Iterator[str]:
     for name, value in PLAIN.items():
         if (config.get(name) or value) != value:
             yield f"{name} is {config[name]!r}, but only {value!r} is supported"
+    for name in config.keys() - PLAIN.keys() - set(IRRELEVANT.split()):
+        if config[name]:
+            yield f"{name} is {config[name]!r}, which palm does not know"
+
+
+def _encoder_names(backbone: Backbone) -> Iterator[str]:
+    """Yield the library's names of the encoder's parameters, with a dot before them."""
+    state = backbone.state_dict()
+    family = FAMILIES.get(BACKBONES.name_of(type(backbone)))
+    theirs = state if family is None else from_ours(state, family.layout)
+    return (f".{name.removeprefix('model.')}" for name in theirs)
 
 
 def _factors(
@@ -142,8 +165,12 @@ def _factors(
     return found, others
 
 
-def _fits(factors: Mapping[str, Tensor], weight: Tensor) -> bool:
-    if factors.keys() != {"A", "B"}:
+def _fits(factors: Mapping[str, Tensor], weight: Tensor, ranks: Collection[object]) -> bool:
+    """Check the shapes and values of A and B; their rank is one of those that the settings name."""
+    if factors.keys() != {"A", "B"} or not all(
+        f.dtype in FLOATS and f.isfinite().all() for f in factors.values()
+    ):
         return False
     rank = factors["A"].shape[:1]
-    return (factors["A"].shape, factors["B"].shape) == (rank + weight.shape[1:], weight.shape[:1] + rank)
+    shapes = (factors["A"].shape, factors["B"].shape)
+    return rank > (0,) and rank[0] in ranks and shapes == (rank + weight.shape[1:], weight.shape[:1] + rank)

@@ -16,6 +16,7 @@ from helpers.reader_files import write_vocabulary
 from palm.backbone import BERT
 from palm.core.errors import DataError, StorageError
 from palm.pretrained import from_ours, load_backbone
+from palm.pretrained.peft import read_adapters
 from palm.reader.tokenizer import SPECIAL_TOKENS, load_tokenizer
 
 SIZES: dict[str, Any] = {
@@ -208,3 +209,61 @@ def test_a_modernbert_without_a_prefix_is_not_too_large(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_read_is_an_error_of_storage(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         load_backbone(tmp_path / "nowhere")
+
+
+# ---- adapters ----
+
+
+def factors(**changed: Any) -> dict[str, torch.Tensor]:
+    start = "base_model.model.encoder.layer.0.attention.self.query"
+    plain = {f"{start}.lora_A.weight": torch.ones(2, 8), f"{start}.lora_B.weight": torch.ones(8, 2)}
+    return {**plain, **changed}
+
+
+LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 4.0, "target_modules": ["query"]}
+QUERY = "base_model.model.encoder.layer.0.attention.self.query"
+
+
+EMPTY = {f"{QUERY}.lora_A.weight": torch.ones(0, 8), f"{QUERY}.lora_B.weight": torch.ones(8, 0)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "tensors", "named"),
+    [
+        ({"lora_alpha": 1e308}, {}, "alpha"),
+        ({"lora_alpha": 0}, {}, "alpha"),
+        ({"lora_alpha": "x"}, {}, "alpha"),
+        (
+            {"r": 0},
+            {f"{QUERY}.lora_A.weight": torch.ones(0, 8), f"{QUERY}.lora_B.weight": torch.ones(8, 0)},
+            "query",
+        ),
+        ({"r": 4}, {}, "query"),
+        ({}, {f"{QUERY}.lora_A.weight": torch.ones(2, 8, dtype=torch.complex64)}, "query"),
+        ({}, {f"{QUERY}.lora_A.weight": torch.full((2, 8), torch.inf)}, "query"),
+        ({"use_rslora": True}, {}, "use_rslora"),
+        ({"lora_bias": True}, {}, "lora_bias"),
+        ({"layer_replication": [[0, 1]]}, {}, "layer_replication"),
+        ({"a_new_method": {"x": 1}}, {}, "a_new_method"),
+        ({}, {"base_model.model.embeddings.word_embeddings.weight": torch.ones(120, 8)}, "word_embeddings"),
+        ({"peft_type": "IA3"}, {}, "IA3"),
+        ({"rank_pattern": 5}, {}, "adapter_config.json"),
+    ],
+)
+def test_adapters_that_palm_does_not_compute_are_refused_by_name(
+    tmp_path: Path, settings: dict[str, Any], tensors: dict[str, torch.Tensor], named: str
+) -> None:
+    write(tmp_path / "adapter_config.json", **{**LORA, **settings})
+    save_file({**factors(), **tensors}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(StorageError) as caught:
+        read_adapters(BERT(**SIZES), tmp_path)
+    assert named in str(caught.value)
+
+
+def test_settings_of_adapters_that_only_matter_to_training_are_read(tmp_path: Path) -> None:
+    write(
+        tmp_path / "adapter_config.json", **LORA, lora_dropout=0.1, init_lora_weights=True, peft_version="1"
+    )
+    head = {"base_model.model.classifier.weight": torch.ones(2, 8)}
+    save_file({**factors(), **head}, tmp_path / "adapter_model.safetensors")
+    assert read_adapters(BERT(**SIZES), tmp_path).alpha == 4.0
