@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
 from palm.compat.optimizer import base_optimizer
@@ -28,8 +27,8 @@ from palm.core.component import (
 )
 from palm.core.device import checked, device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.core.io import check_target, numbered, write_text
-from palm.core.logging import Progress, logger, show_on_console
+from palm.core.io import numbered, write_text
+from palm.core.logging import logger, show_on_console
 from palm.core.process import StopRequest, is_notebook, stop_request
 from palm.core.saved import load_into
 from palm.core.tensor_specs import Tensors
@@ -38,13 +37,12 @@ from palm.mixing import MIXINGS, Mixing, MixRatio
 from palm.mixing.balance import BALANCES, Balance
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
-from palm.parallel.group import barrier, broadcast, exhaust, is_main_process, join
+from palm.parallel.group import barrier, is_main_process, join
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import READERS, Reader
 from palm.train.build import start
 from palm.train.callbacks import Callback, Event, Logged, Saved, callback_problems
 from palm.train.checkpoint import described_schedule, load_checkpoint, save_checkpoint, trained_weights
-from palm.train.evaluation import Evaluator
 from palm.train.folder import only_run_in
 from palm.train.loop import Components, Training
 from palm.train.model_paths import RECIPE
@@ -52,7 +50,7 @@ from palm.train.planning import StepPlan
 from palm.train.result import TrainingResult
 from palm.train.run import CallbackSettings, run_training
 from palm.train.saving import PeriodicSaver, save_model
-from palm.train.task import TaskState, wiring_problems
+from palm.train.task import TaskState
 
 if TYPE_CHECKING:
     from palm.compat.trainer import Trainer
@@ -61,12 +59,6 @@ T = TypeVar("T")
 
 FOLDERS = {"ckpt": "ckpt", "predict": "pred"}
 """`save_type` -> prefix of the name of the saved directory."""
-
-DevFiles = str | Path | Mapping[str, str | Path]
-"""A data file with labels, or task -> file."""
-
-Metrics = Sequence[str] | Mapping[str, Sequence[str]]
-"""Names of metrics, or task -> names."""
 
 
 @dataclass(frozen=True)
@@ -365,72 +357,40 @@ class TrainerBase(ABC):
 
     # Training
 
-    def train(
-        self,
-        print_steps: int = 5,
-        *,
-        dev_file: DevFiles | None = None,
-        metrics: Metrics | None = None,
-        eval_every_n_steps: int = -1,
-        eval_every_epoch: bool = True,
-        early_stopping_patience: int = -1,
-        early_stopping_by: str = "task",
-        progress: Progress = "auto",
-        callbacks: Sequence[Callback] = (),
-        loggers: Sequence[str] = (),
-    ) -> TrainingResult:
+    def train(self, print_steps: int = 5, *, callbacks: Sequence[Callback] = ()) -> TrainingResult:
         """Train until every target has had its steps.
 
-        With `set_saver`, the history, best models and files of loggers are written to its `save_path`.
+        With `set_saver`, the history is written to its `save_path`.
 
         Args:
             print_steps: number of steps between log lines.
-            dev_file, metrics: those of the task; for several tasks, task -> value.
-            eval_every_n_steps, eval_every_epoch, early_stopping_patience, early_stopping_by: settings.
-            progress, loggers: settings.
             callbacks: called with every event of the run, see `palm.train.callbacks`.
 
         Raises:
-            PalmError: a call is missing, or a setting, dev data or a loss cannot be used.
+            PalmError: a call is missing, or a loss cannot be used.
             Stopped: training was stopped by a signal and there is a saver; notebook cells return normally.
         """
-        problems = type_problems(int, "a whole number", print_steps=print_steps)
-        problems += choice_problems(get_args(Progress), progress=progress)
-        problems += choice_problems(("task", "all"), early_stopping_by=early_stopping_by)
-        raise_any([*problems, *callback_problems(callbacks)])
-        resumed_from = self._checkpoint  # assembling the run forgets it
-        self._settings |= {"eval_every_n_steps": eval_every_n_steps, "eval_every_epoch": eval_every_epoch}
-        self._set_dev_data(dev_file, metrics)
-        run = self._training("train")
-        evaluator = Evaluator.of(run, eval_every_n_steps, eval_every_epoch)
-        if early_stopping_patience > 0 and evaluator is None:
-            raise ConfigError("early_stopping_patience needs a dev_file")
-        return self._train(
-            run,
-            CallbackSettings(
-                every=print_steps,
-                progress=progress,
-                heading=self._heading,
-                with_epochs=False,
-                folder=self._save_path,
-                configuration=run.config.to_dict(),
-                loggers=loggers,
-                callbacks=[*callbacks, self._log_finish],
-                evaluator=evaluator,
-                patience=early_stopping_patience,
-                stop_by=early_stopping_by,
-                checkpoints=self._saver,
-                resume_advice=self._resume_advice,
-                resumed_from=resumed_from,
-            ),
+        raise_any(
+            [*type_problems(int, "a whole number", print_steps=print_steps), *callback_problems(callbacks)]
         )
-
-    def _train(self, run: Training, given: CallbackSettings) -> TrainingResult:
+        resumed_from = self._checkpoint  # assembling the run forgets it
+        run = self._training("train")
         if run.step and run.is_over:
             logger.warning(
                 "%s: training has finished; to train from scratch, call build_forward and fit_reader",
                 self.name,
             )
+        given = CallbackSettings(
+            every=print_steps,
+            heading=self._heading,
+            with_epochs=False,
+            folder=self._save_path,
+            configuration=run.config.to_dict(),
+            callbacks=[*callbacks, self._log_finish],
+            checkpoints=self._saver,
+            resume_advice=self._resume_advice,
+            resumed_from=resumed_from,
+        )
         folder = given.folder if is_main_process() else None
         with nullcontext() if folder is None else only_run_in(folder):
             if folder is not None:
@@ -444,23 +404,6 @@ class TrainerBase(ABC):
         again = "to resume, call train() of this trainer again"
         return f"{again}, or load_ckpt({str(saved[max(saved)])!r}) and train() of another" if saved else again
 
-    def _set_dev_data(self, dev_file: DevFiles | None, metrics: Metrics | None) -> None:
-        """Set the dev data and metrics of the tasks.
-
-        Raises:
-            ConfigError: a task is unknown, tasks are not named although there are several, or metrics do not
-                fit.
-        """
-        forwards = self._forwards("train")
-        require(self._optimizer, self.name, "build_backward(optimizer)", "train")
-        tasks = [state.task for state in self._tasks("train")]
-        files = _by_task(dev_file, list(forwards), "dev_file")
-        chosen = _by_task(metrics, list(forwards), "metrics")
-        for task in tasks:
-            task.dev_file = Path(files[task.name]) if task.name in files else None
-            task.metrics = chosen.get(task.name)
-        raise_any(line for task in tasks for line in wiring_problems(task, forwards[task.name].backbone))
-
     def save(self, save_path: str | Path, save_type: str = "ckpt") -> None:
         """Save the current state.
 
@@ -471,21 +414,12 @@ class TrainerBase(ABC):
         Raises:
             ConfigError: `save_type` is unknown, or the directory is the working directory or above it.
             PalmError: an earlier call is missing; with the call.
-            StorageError: the directory contains files that palm did not write.
         """
         here = Path.cwd()
         if Path(save_path).resolve() in (here, *here.parents):
             raise ConfigError(f"save_path should be a separate folder, not {str(save_path)!r}")
         raise_any(choice_problems(tuple(FOLDERS), save_type=save_type))
-        places = self._places(Path(save_path), save_type)
-        # On one rank, since another could look while that one already replaces the folder.
-        broadcast(lambda: exhaust(map(partial(check_target, overwrite=True), places)))
         self._save(Path(save_path), save_type)
-
-    def _places(self, path: Path, kind: str) -> list[Path]:
-        """Return the folders that `save` writes."""
-        tasks = self._training("save").tasks
-        return [path] if kind == "ckpt" or len(tasks) == 1 else [path / task.name for task in tasks]
 
     def _save(self, path: Path, kind: str) -> list[Saved]:
         run = self._training("save")
@@ -495,8 +429,13 @@ class TrainerBase(ABC):
             saved = [Saved(run.step, "checkpoint", path)]
         else:
             saved = [
-                save_model(run, task, place, "target" if task.done else "on_the_way")
-                for task, place in zip(run.tasks, self._places(path, kind), strict=True)
+                save_model(
+                    run,
+                    task,
+                    path if len(run.tasks) == 1 else path / task.name,
+                    "target" if task.done else "on_the_way",
+                )
+                for task in run.tasks
             ]
             logger.info("predict model has been saved at %s", path)
         barrier()  # afterwards, all ranks may read it
@@ -574,13 +513,3 @@ def described(settings: RunSettings, parts: Components, schedule: ComponentConfi
     )
     # So that `to_dict` has all of them.
     return replace(run, origins=dict.fromkeys(run.keys(), "Python"))
-
-
-def _by_task(value: Any, names: Sequence[str], what: str) -> Mapping[str, Any]:
-    """Return task -> value; the value of a single task need not be a mapping."""
-    if value is None:
-        return {}
-    found = value if isinstance(value, Mapping) or len(names) > 1 else {names[0]: value}
-    if not isinstance(found, Mapping) or not set(found) <= set(names):
-        raise ConfigError(f"{what} should be a dict with tasks of {', '.join(names)}, not {value!r}")
-    return found

@@ -1,4 +1,4 @@
-"""`train` of the 2.x trainers: evaluation meanwhile, best model, early stopping, history, result."""
+"""`train` of the 2.x trainers: history, callbacks, signals, result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers import tiny
 from helpers.callbacks import timeless
 from palm.report.page import write_report
 from palm.report.run import read_run
-from palm.train.callbacks import Evaluated, Event
+from palm.train.callbacks import Event
 from palm.train.loop import Step
 
 
@@ -58,29 +58,23 @@ def losses(events: list[Event]) -> list[float]:
     return [event.loss.item() for event in events if isinstance(event, Step)]
 
 
-def test_a_trainer_evaluates_meanwhile_and_keeps_the_best_model(folder: Path) -> None:
+def test_a_run_has_a_result_a_history_and_callbacks(folder: Path) -> None:
     heard: list[Event] = []
     trainer = single(folder)
     trainer.set_saver(folder / "out", 10)
-    result = trainer.train(10, dev_file=folder / "cls.tsv", metrics=["accuracy"], callbacks=[heard.append])
+    result = trainer.train(10, callbacks=[heard.append])
     bare: list[Event] = []
     single(folder).train(callbacks=[bare.append])
     assert losses(heard) == losses(bare)
 
-    evaluations = [event for event in result.history if isinstance(event, Evaluated)]
-    assert [event.step for event in evaluations] == [10, 20, 30]
-    best = max(event.scores["cls"]["accuracy"] for event in evaluations)
-    assert result.best["cls"].scores == {"accuracy": best}
-    model = palm.load_model(folder / "out" / "cls" / "best_model")
-    assert model.evaluate(folder / "cls.tsv", ["accuracy"]) == {"accuracy": best}
     assert result.steps == {"cls": 30}
-    assert result.paths == {"cls (best)": "cls/best_model", "checkpoint": "ckpt.step30"}
+    assert result.paths == {"checkpoint": "ckpt.step30"}
 
 
-def test_a_trainer_continues_with_its_history_and_its_scores(folder: Path) -> None:
+def test_a_trainer_continues_with_its_history(folder: Path) -> None:
     whole = single(folder)
     whole.set_saver(folder / "whole", 10)
-    expected = whole.train(3, dev_file=folder / "cls.tsv")
+    expected = whole.train(3)
 
     (folder / "out").mkdir()
     first = single(folder)
@@ -91,14 +85,14 @@ def test_a_trainer_continues_with_its_history_and_its_scores(folder: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        first.train(3, dev_file=folder / "cls.tsv", callbacks=[leave])
+        first.train(3, callbacks=[leave])
     assert timeless(folder / "out" / "history.jsonl")[-1]["reason"] == "interrupted"
     second = single(folder)
     second.set_saver(folder / "out", 10)
     second.load_ckpt(folder / "out" / "ckpt.step20")
-    result = second.train(3, dev_file=folder / "cls.tsv")
+    result = second.train(3)
     assert timeless(folder / "out" / "history.jsonl") == timeless(folder / "whole" / "history.jsonl")
-    assert result.best == expected.best
+    assert result.steps == expected.steps
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -133,38 +127,6 @@ def test_a_training_that_is_done_says_so(folder: Path, caplog: pytest.LogCapture
     caplog.clear()
     assert trainer.train().steps == {"cls": 10}
     assert re.search(r"cls: .*fit_reader", caplog.text)
-
-
-def test_a_trainer_stops_early(folder: Path) -> None:
-    result = single(folder, num_epochs=50).train(
-        dev_file=folder / "cls.tsv", metrics=["accuracy"], eval_every_n_steps=1, early_stopping_patience=2
-    )
-    assert result.steps["cls"] < 500
-    assert result.history[-1].reason == "finished"
-    assert result.steps["cls"] == result.best["cls"].step + 2
-
-
-def test_several_tasks_have_a_dev_file_each(folder: Path) -> None:
-    bert = encoder()
-    trainers = [built(folder, name, f"{name}.tsv", 1, bert) for name in ("cls", "match")]
-    trainer = palm.MultiHeadTrainer(trainers, precision="fp32")
-    trainer.build_forward()
-    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
-    trainer.fit_readers([each.reader for each in trainers])  # type: ignore[attr-defined]
-    with pytest.raises(palm.ConfigError, match=r"dev_file\b.* dict .*\bcls, match,"):
-        trainer.train(dev_file=folder / "cls.tsv")
-    with pytest.raises(palm.ConfigError, match=r"dev_file\b.* cls, match,.*'clss'"):
-        trainer.train(dev_file={"clss": folder / "cls.tsv"})
-    result = trainer.train(dev_file={"match": folder / "match.tsv"})
-    assert list(result.best) == ["match"]
-    assert list(result.planned.values()) == [10, 10]
-
-
-def test_early_stopping_and_loggers_need_what_they_work_on(folder: Path) -> None:
-    with pytest.raises(palm.ConfigError, match=r"early_stopping_patience .*dev_file"):
-        single(folder).train(early_stopping_patience=2)
-    with pytest.raises(palm.ConfigError, match=r"logger .*'x'"):
-        single(folder).train(loggers=["x"])
 
 
 def test_the_report_has_the_settings_of_a_trainer(folder: Path) -> None:

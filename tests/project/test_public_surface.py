@@ -112,8 +112,7 @@ TRAINER = {
     "load_predict_model": "model_path, convert=False",
     "set_saver": "save_path, save_steps, save_type='ckpt'",
     "save": "save_path, save_type='ckpt'",
-    "train": "print_steps=5, dev_file=None, metrics=None, eval_every_n_steps=-1, eval_every_epoch=True, "
-    "early_stopping_patience=-1, early_stopping_by='task', progress='auto', callbacks=(), loggers=()",
+    "train": "print_steps=5, callbacks=()",
     "train_one_step": "batch",
     "get_one_batch": "phase='train'",
     "predict": "output_dir=None, print_steps=1000",
