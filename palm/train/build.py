@@ -237,7 +237,7 @@ def start(
     if parts.backbone.wants_even_lengths:
         for task in tasks:
             task.stream.group_by_length()
-    model = MultiTaskModel(parts.backbone, parts.tasks, own_layers=parts.own_layers)
+    model = MultiTaskModel(parts.backbone, parts.tasks)
     model.to(device)
     _prepare(model, settings, device)
     # FSDP replaces parameters, so the replica is built before everything that refers to them.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from palm.backbone.base import Backbone
 from palm.backbone.packing import POSITIONS, layout_of
@@ -37,9 +37,6 @@ from palm.train.train_step import (
     out_of_memory,
     train_step,
 )
-
-Place = Callable[[Tensors, torch.device, Backbone], Tensors]
-"""A function such as `placed`, which moves a batch to a device for a backbone."""
 
 
 def prepared(batch: Tensors, device: torch.device, backbone: Backbone) -> Tensors:
@@ -208,7 +205,6 @@ class Components:
         groups: frozen parts and learning rates of parts of the model.
         mixing: chooses the tasks of a step.
         balance: weights the tasks of a step against each other; None: their losses are summed.
-        own_layers: task -> its own layers of the encoder or its adapters, if they are not new.
     """
 
     backbone: Backbone
@@ -217,7 +213,6 @@ class Components:
     groups: ParameterGroups
     mixing: Mixing
     balance: Balance | None = None
-    own_layers: Mapping[str, nn.Module] = field(default_factory=dict)
 
 
 class Training:

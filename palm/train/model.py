@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -177,7 +176,6 @@ class MultiTaskModel(nn.Module):
         backbone: the shared encoder.
         tasks: each head is registered once, under the first task that uses it.
         precision: precision of forward and backward; parameters and losses are float32.
-        own_layers: task -> its own layers or adapters, if they are not new.
 
     Attributes:
         head_places: task -> the prefix of its head in `state_dict`; the same for tasks that share a head.
@@ -190,7 +188,6 @@ class MultiTaskModel(nn.Module):
         backbone: Backbone,
         tasks: Sequence[Task],
         precision: Precision = "fp32",
-        own_layers: Mapping[str, nn.Module] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -213,10 +210,9 @@ class MultiTaskModel(nn.Module):
             key = self._keys[task.name]
             try:
                 if task.private_layers:
-                    self.private[key] = own_layers.get(task.name) or backbone.copied_top(task.private_layers)
+                    self.private[key] = backbone.copied_top(task.private_layers)
                 if task.lora is not None:
-                    own = own_layers.get(task.name)
-                    self.lora[key] = own or adapters_of(task.name, task.lora, backbone)
+                    self.lora[key] = adapters_of(task.name, task.lora, backbone)
             except ConfigError as error:
                 setting = "private_layers" if task.private_layers else "lora"
                 raise ConfigError(
@@ -262,10 +258,6 @@ class MultiTaskModel(nn.Module):
         """Return the task's own adapters, if it has any."""
         key = self._keys[task]
         return self.lora[key] if key in self.lora else None  # type: ignore[return-value] # noqa: SIM401
-
-    def own_layers(self, task: str) -> nn.Module | None:
-        """Return the task's own layers or its adapters, if it has any."""
-        return self.top(task) or self.adapters(task)
 
     def head(self, task: str) -> Head:
         """Return the head of a task."""

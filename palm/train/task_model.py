@@ -35,7 +35,7 @@ from palm.parallel.group import (
 from palm.reader import READERS, Reader, Record, Rows
 from palm.reader.cache import chunks_of
 from palm.reader.rows import Ints
-from palm.train.loop import Place, fetched, placed
+from palm.train.loop import fetched, placed
 from palm.train.model import Adapted, outputs_of, restored_modes
 from palm.train.model_card import CARD, example_input, label_names, model_card
 from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION, WEIGHTS
@@ -120,7 +120,6 @@ class TaskModel:
 
     Attributes:
         adapted: the adapters that are merged into its encoder, saved separately as well; None if none.
-        place: moves its batches to the device.
 
     Raises:
         ConfigError: an unknown `precision`.
@@ -144,7 +143,6 @@ class TaskModel:
         self.precision = checked(precision)
         head.adapt(backbone.head_layers)
         self._weight_cache = WeightCache()
-        self.place: Place = placed
         self.adapted: Adapted | None = None
 
     def __repr__(self) -> str:
@@ -234,7 +232,7 @@ class TaskModel:
         has_loss = losses is not None and chunk.labelled is not None
         targets = self.batch(chunk.labelled, indices, chunk.first) if has_loss and chunk.labelled else {}
         terms = self.head.num_terms(targets) if targets else 0  # 0 if no row has a masked word
-        on_device = self.place(targets, self.device, self.backbone) if terms else {}
+        on_device = placed(targets, self.device, self.backbone) if terms else {}
         loss = self.head.loss(outputs, on_device) if terms else torch.zeros(())
         computed_loss = fetched({"loss": loss})
 
@@ -262,7 +260,7 @@ class TaskModel:
     def outputs(self, batch: Tensors) -> Tensors:
         """Compute the head's outputs for a batch on the host."""
         device = self.device
-        batch = self.place(batch, device, self.backbone)
+        batch = placed(batch, device, self.backbone)
         for module in (self.backbone, self.head):
             if module.training:  # `eval` visits all parts, which takes 1 ms
                 module.eval()
