@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
-from palm.core.errors import PalmError
+from palm.core.errors import ConfigError, PalmError
 from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth, scores_of
 from palm.metrics.classification import LabelTally
 
@@ -25,32 +27,81 @@ class Entity(NamedTuple):
     last: int
 
 
-def entities(labels: Sequence[str]) -> list[Entity]:
+PARTS = {"B": "B", "I": "I", "M": "I", "E": "E", "L": "E", "S": "S", "U": "S", "W": "S"}
+"""Prefix of a tag -> its part of an entity: its first word, one inside, the last or the only one."""
+
+SCHEMES = {"LU": "BILOU", "W": "BMEWO", "M": "BMES", "ES": "IOBES", "B": "IOB2", "I": "IOB1"}
+"""Prefixes -> the scheme that one of them shows; the first match decides."""
+
+IOB1_ENTITIES = 10
+"""Number of true entities that begin with `I-`, none with `B-` in its place, from which tags are IOB1."""
+
+
+def tag_parts(tag: str) -> tuple[str, str]:
+    """Split a tag into its prefix and its kind; a tag without a prefix is a kind, and `O` is neither.
+
+    A prefix is one of `B I E S L U M W`, followed by `-` or `_`, or the whole tag.
+    """
+    if tag == "O":
+        return "", ""
+    if tag[:1] in PARTS and (len(tag) == 1 or tag[1] in "-_"):
+        return tag[0], tag[2:]
+    return "", tag
+
+
+def scheme_of(tags: Iterable[str]) -> str:
+    """Return the scheme of a set of tags: `BILOU`, `BMEWO`, `BMES`, `IOBES`, `IOB2`, `IOB1` or `plain`.
+
+    IOB2 also stands for IOB1 with `B-` between adjacent entities, which only texts can tell apart.
+
+    Raises:
+        ConfigError: the tags end in what should be their prefix, as `PER-B` and `PER-I` do.
+    """
+    tags = {*tags} - {"O"}
+    prefixes = {tag_parts(tag)[0] for tag in tags} - {""}
+    ends = {tag[-1:] for tag in tags if tag[-2:-1] in {"-", "_"}}
+    if not prefixes and len(ends & PARTS.keys()) > 1 and all(tag[-2:-1] in {"-", "_"} for tag in tags):
+        example = min(tags)
+        raise ConfigError(
+            f"the tags end in B, I and the like, as {example!r} does; write them first: "
+            f"{example[-1] + example[-2] + example[:-2]!r}"
+        )
+    return next((name for letters, name in SCHEMES.items() if prefixes & {*letters}), "plain")
+
+
+def entities(labels: Sequence[str], scheme: str | None = None) -> list[Entity]:
     """The entities of one text.
 
-    `B-city` begins an entity, `I-city` continues it, and `O` is outside any entity. An `I-` without an
-    entity of the same kind before it also begins one. `S-` (a single word) and `E-` (the last word) are
-    supported too.
+    With ends in the scheme (IOBES, BILOU, BMES), an entity is a single word, or a first word, those inside it
+    and a last word. In IOB2 it is a first word and those inside it; in IOB1, `I-` begins an entity too. Parts
+    of an entity that the scheme does not allow are ignored. Equal tags without prefix in a row are an entity.
 
     Args:
         labels: one per word.
+        scheme: see `scheme_of`; by default, that of these labels.
 
-    Source: the default mode of the library `seqeval`, which is that of `conlleval`.
+    Source: the strict mode of the library `seqeval`; for IOB1, its default mode, that of `conlleval`.
     """
+    scheme = scheme_of(labels) if scheme is None else scheme
+    has_ends = scheme not in ("IOB1", "IOB2", "plain")
     result: list[Entity] = []
-    prefix_before = "O"
-    kind_before = ""
-    for word, label in enumerate(labels):
-        prefix = label[:1]
-        kind = label[1:].removeprefix("-")
-        if prefix != "O":
-            # E- and S- end an entity, so an I- after them begins another.
-            if kind != kind_before or prefix_before in "OES" or prefix in "BS":
-                result.append(Entity(kind, word, word))
-            else:
-                result[-1] = result[-1]._replace(last=word)
-        prefix_before = prefix
-        kind_before = kind
+    current: Entity | None = None
+    before = ""
+    for word, label in enumerate([*labels, "O"]):
+        prefix, kind = tag_parts(label)
+        part = PARTS.get(prefix, "")
+        same = current is not None and kind == current.kind and bool(prefix) == bool(before)
+        if current is not None and same and part not in ("B", "S"):
+            current = current._replace(last=word)
+        else:
+            if current is not None and not (has_ends and before):
+                result.append(current)
+            begins = label != "O" and (part in ("B", "S", "") or scheme == "IOB1")
+            current = Entity(kind, word, word) if begins else None
+        if current is not None and has_ends and part in ("E", "S"):
+            result.append(current)
+            current = None
+        before = prefix
     return result
 
 
@@ -85,14 +136,36 @@ class SetF1(LabelTally, Metric):
 
 @METRICS.register("entity_f1")
 class EntityF1(SetF1):
-    """Precision, recall and F1 of entities; kind, first word and last word must be right."""
+    """Precision, recall and F1 of entities; kind, first word and last word must be right.
+
+    Entities are counted under three rules (see `entities`), because the scheme is known from all texts only.
+    """
 
     needs = ("labels",)
     main = "entity_f1"
     name = "entity"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._tags: Counter[str] = Counter()
+        self._begin: Counter[str] = Counter()
+
     def items(self, record: Mapping[str, Any]) -> set[Any]:
-        return set(entities(record["labels"]))
+        labels = record["labels"]
+        return {(rule, *each) for rule in ("IOBES", "IOB2", "IOB1") for each in entities(labels, rule)}
+
+    def update(self, prediction: Prediction, truth: Truth) -> None:
+        super().update(prediction, truth)
+        self._tags.update(prediction["labels"])
+        self._tags.update(truth["labels"])
+        tags = [tag_parts(tag) for tag in ("O", *truth["labels"])]
+        self._begin.update(tag[0] for before, tag in pairwise(tags) if tag[1] != before[1] or not before[0])
+
+    def compute(self) -> dict[str, float]:
+        scheme = scheme_of(tag for tag, count in self._tags.items() if count)
+        if scheme == "IOB2" and not self._begin["B"] and self._begin["I"] >= IOB1_ENTITIES:
+            scheme = "IOB1"
+        return self.named_scores(scheme if scheme in ("IOB2", "IOB1") else "IOBES")
 
 
 @METRICS.register("token_accuracy")
