@@ -50,14 +50,18 @@ def schedule_of_run(
     Args:
         name: an entry of `LR_SCHEDULES`; its constructor has `warmup_steps`, `num_train_steps` or both.
         num_train_steps: total steps of all tasks.
-        warmup_proportion: fraction of them for the warm-up; the number of steps is rounded down.
+        warmup_proportion: fraction of them for the warm-up; the number of steps is rounded down, but a short
+            run has one step, because PALM's schedules do not fall without a warm-up.
         settings: the constructor's other arguments.
 
     Raises:
         ConfigError: for arguments that the schedule rejects, or a warm-up that it does not have.
     """
     schedule = LR_SCHEDULES[name]
-    horizon = dict(zip(HORIZON, (int(warmup_proportion * num_train_steps), num_train_steps), strict=True))
+    warmup_steps = int(warmup_proportion * num_train_steps)
+    if warmup_proportion > 0 and num_train_steps > 1:
+        warmup_steps = max(1, warmup_steps)
+    horizon = dict(zip(HORIZON, (warmup_steps, num_train_steps), strict=True))
     # The signature shows which parts of the horizon a schedule needs, including a user's own.
     accepted = inspect.signature(schedule).parameters
     if warmup_proportion > 0 and "warmup_steps" not in accepted:

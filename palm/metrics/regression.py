@@ -76,7 +76,7 @@ class PoissonDeviance(Mean):
     higher_is_better = False
 
     def terms(self, prediction: Prediction, truth: Truth) -> list[float]:
-        mean = prediction["value"]
+        mean = max(prediction["value"], float(np.finfo(np.float32).tiny))  # 0 if it underflows
         count = truth["value"]
         return [2 * (count * math.log(count / mean if count else 1.0) - count + mean)]
 

@@ -63,6 +63,8 @@ def best_thresholds(probs: Floats, true: npt.NDArray[np.bool_]) -> Floats:
         probs: [texts, labels].
         true: [texts, labels].
     """
+    if not len(probs):
+        return np.full(probs.shape[1], 0.5, dtype=np.float32)
     order = np.argsort(-probs, axis=0, kind="stable")
     ranked = np.take_along_axis(probs, order, axis=0)
     right = np.take_along_axis(true, order, axis=0).cumsum(0)

@@ -15,7 +15,7 @@ from palm.core.layers import init_weights
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import Head, Judged, head_problems
 from palm.paradigm.calibration import best_temperature, lowest_threshold
-from palm.paradigm.class_loss import ClassLoss, label_error
+from palm.paradigm.class_loss import SMALLEST, ClassLoss, label_error
 
 
 class ClassHead(Head):
@@ -116,8 +116,16 @@ class ClassHead(Head):
             raise label_error("label_ids", labels, outputs["logits"].shape[-1]) from None
         return loss
 
+    @torch.no_grad()
     def count_labels(self, labels: npt.NDArray[Any]) -> None:
-        self.class_loss.count(labels)
+        """Count labels for balanced weights, and initialize the biases to log frequencies unless loaded."""
+        if self.out.out_features != self.n_classes:
+            return
+        counts = self.class_loss.count(labels)
+        if not self.out.bias.any():
+            weights = 1.0 if self.class_loss.weights is None else self.class_loss.weights.cpu() + SMALLEST
+            shares = ((counts + 1) * weights).log()
+            self.out.bias.copy_(shares - shares.mean())
 
     def num_terms(self, batch: Tensors) -> int:
         """Count the rows that have a label."""

@@ -16,6 +16,8 @@ from palm.core.tensor_specs import NO_LABEL
 
 BALANCED = "balanced"
 
+SMALLEST = torch.finfo(torch.float32).eps
+
 
 def label_error(name: str, labels: Tensor, count: int) -> WiringError:
     """Build the error about labels of a batch that are out of range.
@@ -77,20 +79,17 @@ class ClassLoss(nn.Module):
         weights = None if class_weights is None else torch.ones(n_classes)
         self.register_buffer("weights", weights if given is None else torch.tensor(given), persistent=False)
 
-    def count(self, labels: npt.NDArray[Any]) -> None:
-        """Update balanced weights with the labels of training rows or of their words."""
-        if self.is_balanced:
-            assert self.weights is not None
-            number = len(self.counts)
-            is_soft = np.issubdtype(labels.dtype, np.floating)
-            counts = (
-                labels.reshape(-1, number).sum(0)
-                if is_soft
-                else np.bincount(labels[labels >= 0], minlength=number)
-            )
-            self.counts += torch.from_numpy(counts)
-            balanced = self.counts.sum() / (len(self.counts) * self.counts.clamp(min=1))
-            self.weights.copy_(balanced)
+    def count(self, labels: npt.NDArray[Any]) -> Tensor:
+        """Count the labels of training rows or of their words, [n_classes], for balanced weights too."""
+        number = len(self.counts)
+        if np.issubdtype(labels.dtype, np.floating):  # soft labels
+            counts = labels.reshape(-1, number).sum(0)
+        else:
+            counts = np.bincount(labels[labels >= 0], minlength=number)[:number]
+        self.counts += torch.from_numpy(counts)
+        if self.is_balanced and self.weights is not None:
+            self.weights.copy_(self.counts.sum() / (number * self.counts.clamp(min=1)))
+        return self.counts
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss, a scalar.
@@ -107,7 +106,8 @@ class ClassLoss(nn.Module):
         known = labels != NO_LABEL if labels.ndim == 1 else losses.new_ones(len(losses))
         if self.focal_gamma:
             probs = logits.float().softmax(-1).gather(-1, labels.clamp(min=0)[:, None])[:, 0]
-            losses = losses * (1 - probs) ** self.focal_gamma
+            # Below 1, the exponent's gradient at 0 is infinite.
+            losses = losses * (1 - probs).clamp(min=SMALLEST) ** self.focal_gamma
         if self.r_drop and self.training:
             losses = losses + self.r_drop * known * divergence(logits)
         return losses.sum() / known.sum().clamp(min=1)

@@ -20,6 +20,9 @@ from palm.paradigm.class_head import ClassHead
 GAMMA = 4.0
 """Exponent of the focusing factor that the asymmetric loss applies to negative labels."""
 
+FOLDS = 5
+"""Parts of the dev data, each of which is scored with the thresholds of the others."""
+
 MARGIN = 0.05
 """Probability up to which a negative label has no loss."""
 
@@ -82,7 +85,7 @@ class MultiLabel(ClassHead):
         return self.calibrated(logits).sigmoid()
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean loss over all known labels of all rows."""
+        """Mean loss over the rows with a known label; that of a row is the sum over its known labels."""
         labels = targets["label_set"]
         logits = outputs["logits"].float()
         known = labels != NO_LABEL
@@ -93,7 +96,7 @@ class MultiLabel(ClassHead):
             losses = F.binary_cross_entropy_with_logits(logits, labels.clamp(min=0), reduction="none")
         if (weights := self.class_loss.weights) is not None:
             losses = losses * torch.where(labels == 1, weights, 1.0)
-        return (losses * known).sum() / known.sum().clamp(min=1)
+        return (losses * known).sum() / known.any(-1).sum().clamp(min=1)
 
     @torch.no_grad()
     def count_labels(self, labels: npt.NDArray[Any]) -> None:
@@ -107,10 +110,10 @@ class MultiLabel(ClassHead):
             self.out.bias.copy_((odds if weights is None else odds * weights.cpu()).log())
 
     def num_terms(self, batch: Tensors) -> int:
-        """Count the known labels of all rows."""
+        """Count the rows with a known label."""
         if "label_set" not in batch:
             return super().num_terms(batch)
-        return int((batch["label_set"] != NO_LABEL).sum())
+        return int((batch["label_set"] != NO_LABEL).any(-1).sum())
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row the `labels` that reach their threshold, and `logits` and `probs` of all labels."""
@@ -130,7 +133,11 @@ class MultiLabel(ClassHead):
         return copy
 
     def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
-        """Fit the temperatures, if `calibrate` is set, and set each threshold to the highest F1."""
+        """Fit the temperatures, if `calibrate` is set, and set each threshold to the highest F1.
+
+        The returned records have the labels of thresholds that were fitted to other texts, so that their
+        scores are those of new texts.
+        """
         pairs = list(pairs)
         logits = self.logits_of(pairs).numpy()
         true = np.zeros(logits.shape, dtype=bool)
@@ -141,4 +148,13 @@ class MultiLabel(ClassHead):
             self.temperature[label] = best_temperature(both, true[:, label].astype(np.int64))
         probs = self.probabilities(torch.from_numpy(logits)).numpy()
         self.thresholds.copy_(torch.from_numpy(best_thresholds(probs, true)))
-        return self.redecode(pairs)
+        part = np.arange(len(pairs)) % FOLDS
+        given = np.zeros(probs.shape, dtype=bool)
+        for fold in range(FOLDS):
+            given[part == fold] = probs[part == fold] >= best_thresholds(
+                probs[part != fold], true[part != fold]
+            )
+        return [
+            ({**record, "labels": np.flatnonzero(row).tolist()}, truth)
+            for row, (record, truth) in zip(given, self.redecode(pairs), strict=True)
+        ]

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from palm.core.component import choice_problems, raise_any
 from palm.core.tensor_specs import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS
+from palm.paradigm.class_loss import SMALLEST
 from palm.paradigm.groups import GROUPS, PER_TEXT, group_scores, unpadded
-from palm.paradigm.mrc import PADDING_LOGIT
 from palm.paradigm.score_head import ScoreHead
 
 
@@ -19,8 +19,9 @@ from palm.paradigm.score_head import ScoreHead
 class Ranking(ScoreHead):
     """Dropout and one linear layer that scores each candidate.
 
-    Listwise, the softmax of an example's scores should equal that of its relevances (ListNet). Pairwise, the
-    more relevant of any two candidates of an example should have the higher score (RankNet).
+    Listwise, the softmax of an example's scores should equal the shares of its relevances in their sum; an
+    example without a relevant candidate has no loss. Pairwise, the more relevant of any two candidates of an
+    example should have the higher score (RankNet).
 
     Args:
         learning_strategy: 'listwise' or 'pairwise'.
@@ -28,8 +29,8 @@ class Ranking(ScoreHead):
     Raises:
         ConfigError: if settings are invalid; lists all of them.
 
-    Source: Cao et al., 2007, "Learning to rank: from pairwise approach to listwise approach", top-one
-    probability; Burges et al., 2005, "Learning to rank using gradient descent", equation 3.
+    Source: Bruch et al., 2019, "An analysis of the softmax cross entropy loss for learning-to-rank with
+    binary relevance", equation 3; Burges et al., 2005, "Learning to rank using gradient descent", equation 3.
     """
 
     card = ("text-ranking", "ranking of candidates by relevance")
@@ -57,22 +58,24 @@ class Ranking(ScoreHead):
         return {"scores": scores}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean loss over examples; if pairwise, over all pairs of candidates that differ in relevance."""
+        """Mean loss over examples with a relevant candidate; if pairwise, over unequal pairs."""
         scores = outputs["scores"]
         relevance = targets["relevance"]
         if self.is_pairwise:
             differences = scores[:, :, None] - scores[:, None, :]
             wanted = _is_more_relevant(relevance)
             return (F.softplus(-differences) * wanted).sum() / wanted.sum().clamp(min=1)
-        # In padding, both softmaxes are 0.
-        wanted = relevance.masked_fill(relevance == NO_LABEL, PADDING_LOGIT).softmax(-1)
-        return -(wanted * scores.log_softmax(-1)).sum(-1).mean()
+        gains = relevance.clamp(min=0)  # 0 in padding
+        total = gains.sum(-1, keepdim=True)
+        losses = -(gains / total.clamp(min=SMALLEST) * scores.log_softmax(-1)).sum()
+        return losses / (total > 0).sum().clamp(min=1)
 
     def num_terms(self, batch: Tensors) -> int:
-        """Count the examples; if pairwise, the pairs."""
-        if self.is_pairwise and "relevance" in batch:
-            return int(_is_more_relevant(batch["relevance"]).sum())
-        return len(batch["group_rows"])
+        """Count the examples with a relevant candidate (without targets, all); if pairwise, the pairs."""
+        if "relevance" not in batch:
+            return len(batch["group_rows"])
+        relevance = batch["relevance"]
+        return int((_is_more_relevant(relevance) if self.is_pairwise else (relevance > 0).any(-1)).sum())
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per example `ranking`, its candidates from best to worst (stable), and `scores`, in input order."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,7 +18,11 @@ from palm.paradigm.score_head import ScoreHead
 
 @HEADS.register("regression")
 class Regression(ScoreHead):
-    """Dropout and one linear layer that predicts a number; the loss is the mean squared error.
+    """Dropout and one linear layer that predicts a number.
+
+    The layer computes standardized labels: `location` and `scale`, the mean and the standard deviation of the
+    training labels, are saved with the head. The loss of a row is half the squared standardized error, the
+    negative log-likelihood of a normal distribution but for a constant.
 
     Source: Devlin et al., 2018, section 4.1, as applied to STS-B.
     """
@@ -25,20 +31,50 @@ class Regression(ScoreHead):
     outputs: ClassVar[tuple[str, ...]] = ("values",)
     metrics: Sequence[str] = ("pearson", "spearman", "mse")
     reader_settings: ClassVar[Mapping[str, Any]] = {"label_type": "real"}
+    location: Tensor
+    scale: Tensor
 
     def __init__(self, hidden_size: int, dropout_prob: float = 0.1, initializer_range: float = 0.02) -> None:
         super().__init__(hidden_size, dropout_prob, initializer_range)
         self.targets_attr = {"label_values": TensorSpec(("batch",), torch.float)}
         self.outputs_attr = dict.fromkeys(self.outputs, TensorSpec(("batch",), torch.float))
+        self.register_buffer("location", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
 
     def forward(self, features: Tensors) -> Tensors:
         """`values` [batch], in the units of the labels."""
-        return {"values": self.out(self.dropout(features[self.feature])).float().squeeze(-1)}
+        standardized = self.out(self.dropout(features[self.feature])).float().squeeze(-1)
+        return {"values": standardized * self.scale + self.location}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean squared error."""
-        return F.mse_loss(outputs["values"], targets["label_values"])
+        """Half the mean squared error, in standard deviations of the training labels."""
+        return F.mse_loss(outputs["values"] / self.scale, targets["label_values"] / self.scale) / 2
+
+    def count_labels(self, labels: npt.NDArray[Any]) -> None:
+        """Standardize to these labels, unless the head was loaded."""
+        if not self.is_loaded:
+            numbers = labels.astype(np.float64)
+            self.location.fill_(float(numbers.mean()))
+            self.scale.fill_(spread(numbers) or 1.0)
+
+    @property
+    def is_loaded(self) -> bool:
+        """True if the head is not a new one."""
+        return bool(self.location) or float(self.scale) != 1 or bool(self.out.bias.any())
+
+    def library_parameters(self) -> Tensors:
+        """Return the parameters of a layer that computes the labels themselves."""
+        parameters = super().library_parameters()
+        parameters["out.weight"] = parameters["out.weight"] * self.scale
+        parameters["out.bias"] = parameters["out.bias"] * self.scale + self.location
+        return parameters
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row the predicted `value`."""
         return [{"value": value} for value in outputs["values"].tolist()]
+
+
+def spread(numbers: npt.NDArray[np.float64]) -> float:
+    """Return the standard deviation of some numbers; 0 if they are equal up to rounding."""
+    deviation = float(numbers.std())
+    return deviation if deviation > 1e-6 * abs(float(numbers.mean())) else 0.0

@@ -158,3 +158,12 @@ def test_what_a_schedule_refuses(
     with pytest.raises(ConfigError) as caught:
         schedule_of_run(name, steps, proportion, settings)
     assert all(part in str(caught.value) for part in named)
+
+
+@pytest.mark.parametrize("steps", [2, 5, 9, 40])
+def test_a_rate_with_a_warm_up_falls_to_0_however_short_the_run(steps: int) -> None:
+    schedule = schedule_of_run("linear_warmup_decay", steps, 0.1)
+    rates = [schedule(step) for step in range(steps + 1)]
+    assert rates[-1] == 0
+    assert max(rates) > 0
+    assert schedule_of_run("linear_warmup_decay", 1, 0.1)(0) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from palm.metrics import squad_scores
+from palm.metrics import METRICS, squad_scores
 
 
 @pytest.fixture
@@ -34,3 +34,9 @@ def test_case_punctuation_and_articles_do_not_count_and_the_best_answer_does(dev
     scores = squad_scores(predictions, dev)
     # a and b are exact; c shares 1 word of 1 and 3: F1 = 2·1·(1/3)/(1 + 1/3) = 0.5; d and e share none.
     assert scores == {"exact_match": 40.0, "f1": 50.0, "total": 5}
+
+
+def test_the_deviance_of_a_mean_that_underflowed_is_finite() -> None:
+    metric = METRICS["poisson_deviance"]()
+    metric.update({"value": 0.0}, {"value": 3})
+    assert 100 < metric.compute()["poisson_deviance"] < 1000

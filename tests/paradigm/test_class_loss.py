@@ -23,6 +23,13 @@ from palm.reader import ClassifyReader
 WEIGHTS = [0.5, 2.0, 1.0, 0.0]
 
 
+def test_a_certain_label_has_a_finite_gradient_for_every_exponent() -> None:
+    logits = torch.tensor([[200.0, 0.0], [0.0, 1.0]], requires_grad=True)
+    for gamma in (0.5, 1.0, 2.0):
+        loss = ClassLoss(2, focal_gamma=gamma)(logits, torch.tensor([0, 1]))
+        assert torch.autograd.grad(loss, logits)[0].isfinite().all()
+
+
 def by_hand(logits: Tensor, labels: Tensor, weights: list[float], smoothing: float, gamma: float) -> Tensor:
     log_probs = logits - logits.exp().sum(-1, keepdim=True).log()
     losses = []

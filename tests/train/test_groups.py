@@ -153,7 +153,7 @@ def test_the_loss_of_a_ranking_is_that_of_the_papers(strategy: str, seed: int) -
     relevance = torch.tensor([[2.0, 0.0, 1.0], [0.0, 1.0, -100.0]])
     groups = [(scores[:3], relevance[0]), (scores[3:], relevance[1, :2])]
     if strategy == "listwise":
-        terms = [-(wanted.softmax(0) * found.log_softmax(0)).sum() for found, wanted in groups]
+        terms = [-(wanted / wanted.sum() * found.log_softmax(0)).sum() for found, wanted in groups]
     else:
         terms = [
             torch.log1p(torch.exp(found[j] - found[i]))
@@ -168,6 +168,15 @@ def test_the_loss_of_a_ranking_is_that_of_the_papers(strategy: str, seed: int) -
     assert [record["ranking"][0] for record in head.decode(head(features))] == [
         int(found.argmax()) for found, _ in groups
     ]
+
+
+def test_an_example_without_a_relevant_candidate_does_not_count() -> None:
+    head = Ranking(8).eval()
+    scores = torch.tensor([[2.0, 1.0], [0.0, 5.0]])
+    targets = {"relevance": torch.tensor([[1.0, 0.0], [0.0, 0.0]]), "group_rows": torch.zeros(2, 2)}
+    assert head.loss({"scores": scores}, targets).item() == pytest.approx(np.log1p(np.exp(-1)))
+    assert head.num_terms(targets) == 1
+    assert head.loss({"scores": scores[1:]}, {"relevance": targets["relevance"][1:]}).item() == 0
 
 
 @pytest.mark.parametrize("texts", [2, 3, 4])  # of an example: a text, its other, and negatives

@@ -60,14 +60,39 @@ def test_settings_that_make_no_sense_with_real_labels_are_refused(vocab: Path) -
         ClassifyReader(vocab, 16, label_type="float")
 
 
-def test_the_loss_is_the_mean_squared_error() -> None:
+def test_labels_are_standardized_inside_the_head() -> None:
+    head = Regression(2, dropout_prob=0.0)
+    head.count_labels(np.array([50.0, 60.0, 90.0, 80.0], dtype=np.float32))
+    features = {"sentence_embedding": torch.zeros(2, 2)}
+    outputs = head(features)
+    assert outputs["values"].tolist() == [70, 70]
+    deviation = (1000 / 4) ** 0.5
+    labels = torch.tensor([70.0, 70 + 3 * deviation])
+    assert head.loss(outputs, {"label_values": labels}).item() == pytest.approx(9 / 2 / 2)
+    other = Regression(2)
+    other.load_state_dict(head.state_dict())
+    other.count_labels(np.array([1.0, 2.0], dtype=np.float32))  # loaded, so they do not count
+    assert other.eval()(features)["values"].tolist() == [70, 70]
+    plain = head.library_parameters()
+    x = torch.randn(3, 2)
+    expected = head({"sentence_embedding": x})["values"]
+    torch.testing.assert_close((x @ plain["out.weight"].T + plain["out.bias"])[:, 0], expected)
+
+
+def test_equal_labels_are_only_shifted() -> None:
+    head = Regression(2)
+    head.count_labels(np.full(3, 0.1, dtype=np.float32))
+    assert (head.location.item(), head.scale.item()) == (pytest.approx(0.1), 1)
+
+
+def test_the_loss_is_half_the_mean_squared_error() -> None:
     head = Regression(2, dropout_prob=0.0)
     head.out.weight.data = torch.tensor([[1.0, -1.0]])
     head.out.bias.data = torch.tensor([0.5])
     outputs = head({"sentence_embedding": torch.tensor([[3.0, 1.0], [0.0, 2.0]])})
     assert outputs["values"].tolist() == [2.5, -1.5]
     # (2.5 - 2)² = 0.25 and (-1.5 - 1)² = 6.25
-    assert head.loss(outputs, {"label_values": torch.tensor([2.0, 1.0])}).item() == 3.25
+    assert head.loss(outputs, {"label_values": torch.tensor([2.0, 1.0])}).item() == 3.25 / 2
     assert head.decode(outputs) == [{"value": 2.5}, {"value": -1.5}]
 
 
