@@ -84,6 +84,14 @@ def guessed(value: Any) -> Any:
     return None if word in NULL_WORDS else str(value)
 
 
+_URL = re.compile(r"([a-z][a-z0-9+.-]+:[\\/]+)(?:[^\\/\s]*@)?([^?\s]*)(\?\S*)?")
+
+
+def public(text: str) -> str:
+    """Return a text with its URLs without user, password and query, which may be secret."""
+    return _URL.sub(lambda url: url[1] + url[2] + ("?…" if url[3] else ""), text)
+
+
 def shown(value: Any) -> str:
     """Format a value for a message; long ones are truncated."""
     if value is None:
@@ -92,6 +100,7 @@ def shown(value: Any) -> str:
         return "an option without a value"
     known = guessed(value)
     text = str(value) if isinstance(value, Plain) and not isinstance(known, str) else repr(known)
+    text = public(text)
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
@@ -218,6 +227,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    text = public(text)
     return dumper.represent_scalar(f"{_TAG}str", text, style=None if guessed(Plain(text)) == text else "'")
 
 

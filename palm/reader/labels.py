@@ -14,7 +14,7 @@ import torch
 
 from palm.core.component import choice_problems, count_problems, did_you_mean, raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, about, shortened
-from palm.core.io import parse_json, read_bytes, wrap_read_errors
+from palm.core.io import describe_error, parse_json, read_bytes, wrap_read_errors
 from palm.core.tensor_specs import NO_LABEL
 from palm.reader.tables.columns import ClassId, cell_text, cut
 
@@ -80,8 +80,8 @@ class Labels:
         text = cell.name if isinstance(cell, ClassId) and self._ids else cell_text(cell)
         if text in self._ids:
             return self._ids[text]
-        if type(cell) is int and cell in self.names:
-            return cell
+        if type(cell) in (int, float) and cell in self.names:  # not the id of a label that the file names
+            return int(cell)
         if self._ids:
             known = ", ".join(shortened(list(self._ids), _SHOWN))
             hint = did_you_mean(text, self._ids) or (IDS if text.isdecimal() else "")
@@ -174,8 +174,9 @@ def list_in(cell: Any, place: str, column: str, of: str) -> list[Any]:
         raise DataError(f"{place}: {column} should be a list of {of}, not {cell!r}")
     try:
         return list(parse_json(cell.encode()) if isinstance(cell, str) else cell)
-    except ValueError as error:
-        raise DataError(f"{place}: {column} is not a list in JSON ({error}): {cut(cell)!r}") from None
+    except (ValueError, RecursionError) as error:
+        reason = describe_error(error)
+        raise DataError(f"{place}: {column} is not a list in JSON ({reason}): {cut(cell)!r}") from None
 
 
 class RealLabels:

@@ -13,7 +13,7 @@ from palm.core.errors import DataError
 from palm.core.io import describe_error, parse_json
 from palm.reader.bad_rows import RepairableError
 from palm.reader.tables.columns import OnHeader, Refuse, TableRow, cut, is_missing
-from palm.reader.tables.files import opened
+from palm.reader.tables.files import content_of
 
 SHOWN_IDS = 3
 """The most ids shown in a message."""
@@ -220,15 +220,14 @@ def squad_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[Tabl
 
 
 def _content(file: Path) -> Any:
-    with opened(file) as stream:
-        try:
-            return parse_json(stream.read())
-        except json.JSONDecodeError as error:
-            hint = "; name a file with one JSON object per line .jsonl" if error.msg == "Extra data" else ""
-            place = f"{file}:{error.lineno}:{error.colno}"
-            raise DataError(f"{place}: not JSON: {error.msg}{hint}") from error
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{file}: cannot read the data file: {describe_error(error)}") from error
+    try:
+        return parse_json(content_of(file))
+    except json.JSONDecodeError as error:
+        hint = "; name a file with one JSON object per line .jsonl" if error.msg == "Extra data" else ""
+        place = f"{file}:{error.lineno}:{error.colno}"
+        raise DataError(f"{place}: not JSON: {error.msg}{hint}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: cannot read the data file: {describe_error(error)}") from error
 
 
 def _parts(

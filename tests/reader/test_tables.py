@@ -80,7 +80,12 @@ def cells(path: Path, *names: str) -> list[dict[str, Any]]:
 def test_every_format_gives_the_same_rows(vocab: Path, tmp_path: Path, kind: str, packed: str) -> None:
     reader = ClassifyReader(vocab, 12, n_classes=2)
     expected = training_rows(reader, write(tmp_path / "a.tsv", ROWS), None).digest
-    assert training_rows(reader, write(tmp_path / f"b{kind}{packed}", ROWS), None).digest == expected
+    path = write(tmp_path / f"b{kind}{packed}", ROWS)
+    if packed and kind in (".parquet", ".arrow"):  # they compress their own columns
+        with pytest.raises(DataError, match="decompress"):
+            training_rows(reader, path, None)
+    else:
+        assert training_rows(reader, path, None).digest == expected
 
 
 def test_shards_are_read_in_the_order_of_their_names(vocab: Path, tmp_path: Path) -> None:

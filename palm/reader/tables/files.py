@@ -1,4 +1,4 @@
-"""Open tables by their names, here or elsewhere."""
+"""Open tables by their names, here or elsewhere, and bound what is read of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import json
 import lzma
 import os
 import re
-import shutil
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,21 +18,61 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
+from palm.config.files import public
 from palm.core.cache import Cache
 from palm.core.errors import DataError
-from palm.core.io import POINTER, REMEDIES, checksum, is_pointer, read_object, wrap_read_errors
+from palm.core.io import (
+    POINTER,
+    REMEDIES,
+    checksum,
+    is_pointer,
+    parse_json,
+    read_bytes,
+    wrap_read_errors,
+)
 from palm.core.logging import logger
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(?=[^/])")
-"""The beginning of a URL; `Path` drops one of its slashes."""
+MAX_CELL = "PALM_MAX_CELL"
+"""Environment variable with the limit of `max_cell` in MiB."""
+
+WHOLE = 16
+"""A compressed file that is read as a whole may be this many times as large as a cell."""
+
+SILENCE = 60.0
+"""Seconds without an answer after which a download fails, however long it takes as a whole."""
+
+# On Windows, a `Path` has backslashes; everywhere, it drops one of two slashes.
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):[\\/]+(?=[^\\/])")
+
+# A URL may contain commas.
+_NEXT = re.compile(r",(?=\s*(?:[a-z][a-z0-9+.-]+:[\\/]|[\\/]|[A-Za-z]:\\))")
 
 _VERSIONS = ("ETag", "etag", "generation", "blob_id", "LastModified", "Last-Modified", "mtime", "created")
 """Metadata of stores that changes when the content of a file changes."""
 
 
+def max_cell() -> int:
+    """Return the maximum number of bytes of a row's text, 16 MiB by default; a row has to fit into memory.
+
+    Raises:
+        DataError: the environment variable is not a number above 0.
+    """
+    given = os.environ.get(MAX_CELL, "16")
+    if not given.isdecimal() or not int(given):
+        raise DataError(f"{MAX_CELL} should be a number of MiB, not {given!r}")
+    return int(given) << 20
+
+
+def too_large(place: str, what: str, limit: int) -> DataError:
+    """Return the error for something that exceeds a limit."""
+    remedy = f"check the file, or raise {MAX_CELL}, which is {max_cell() >> 20} (MiB)"
+    return DataError(f"{place}: {what} has more than {limit >> 20} MiB; {remedy}")
+
+
 def is_url(path: Path) -> bool:
-    """Check whether a path is a URL, such as `https://…` or `s3://…`."""
-    return _URL.match(str(path)) is not None
+    """Check whether a path is a URL of a file elsewhere, such as `https://…` or `s3://…`."""
+    found = _URL.match(str(path))
+    return found is not None and found[1] != "file"
 
 
 @lru_cache(maxsize=256)
@@ -47,15 +85,28 @@ def copies_of(path: Path) -> tuple[Path, ...]:
         DataError: fsspec or the store's library is not installed, no such file, a broken connection, or a
             file that changes while it is copied.
     """
-    url = _URL.sub(r"\1://", str(path), count=1)
+    url = _URL.sub(r"\1://", path.as_posix(), count=1)
     try:
         import fsspec
     except ImportError:
-        raise DataError(f"{url}: URLs need fsspec: pip install 'palm-torch[remote]'") from None
-    with wrap_read_errors(url, " the data file", DataError):
-        store, name = fsspec.core.url_to_fs(url)
-        names = sorted(store.glob(name)) if re.search(r"[*\[]", name) else [name]
-        return tuple(_copy(store, each) for each in names)
+        raise DataError(f"{public(url)}: URLs need fsspec: pip install 'palm-torch[remote]'") from None
+    try:
+        with wrap_read_errors(url, " the data file", DataError):
+            store, name = fsspec.core.url_to_fs(url, **_patience(url))
+            # Brackets are those of an IPv6 address.
+            names = sorted(store.glob(name)) if "*" in name else [name]
+            return tuple(_copy(store, each) for each in names)
+    except DataError as error:
+        reason = error.__cause__ and error.__cause__.__cause__  # HTTP stores wrap the status
+        raise DataError(public(f"{error}{f' ({reason})' if reason else ''}")) from None
+
+
+def _patience(url: str) -> dict[str, Any]:
+    if not url.startswith("http"):
+        return {}
+    from aiohttp import ClientTimeout
+
+    return {"client_kwargs": {"timeout": ClientTimeout(sock_connect=SILENCE, sock_read=SILENCE)}}
 
 
 def _copy(store: Any, name: str) -> Path:
@@ -65,20 +116,19 @@ def _copy(store: Any, name: str) -> Path:
         key.append(f"{os.getpid()} {time.time_ns()}")
     named = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
     copy = partial(_copy_into, store, name, about)
-    return Cache.of_anyone().file(named, Path(name.split("?")[0]).name, name, copy)
+    return Cache.of_anyone().file(named, Path(name.split("?")[0]).name, public(name), copy)
 
 
 def _copy_into(store: Any, name: str, about: dict[str, str], copy: Path) -> None:
-    logger.info("%s: copying to your cache", name)
+    logger.info("%s: copying to your cache", public(name))
     try:
         store.get_file(name, str(copy))
     except OSError as error:
         if error.errno in REMEDIES:  # an error of the local disk
             raise
         raise DataError(f"{name}: cannot read the data file: {error}") from error
-    if _about(store, name) != about or about.get("size", str(copy.stat().st_size)) != str(
-        copy.stat().st_size
-    ):
+    size = str(copy.stat().st_size)
+    if _about(store, name) != about or about.get("size", size) != size:
         raise DataError(f"{name}: the file changed or was truncated while it was being copied; try again")
 
 
@@ -107,37 +157,63 @@ _FOREIGN = {
 _COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
+def is_compressed(file: Path) -> bool:
+    """Check whether a file is compressed as a whole, by its suffix."""
+    return file.suffix.lower() in _COMPRESSED
+
+
 def format_of(file: Path) -> TableFormat | None:
     """The format given by the suffix of a file, apart from `.gz` and the like; None for other suffixes."""
-    suffixes = [suffix.lower() for suffix in file.suffixes[-2:]]
-    if suffixes and suffixes[-1] in _COMPRESSED:
-        suffixes.pop()
-    return FORMATS.get(suffixes[-1]) if suffixes else None
+    name = file.with_suffix("") if is_compressed(file) else file
+    return FORMATS.get(name.suffix.lower())
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The paths and URLs that a path lists, separated by commas.
+
+    Raises:
+        DataError: nothing between two commas, or beside one.
+    """
+    text = str(path)
+    parts = [part.strip() for part in (_NEXT.split(text) if _URL.match(text) else text.split(","))]
+    if "" in parts:
+        raise DataError(f"{public(text)}: there is nothing before, after or between commas; remove the comma")
+    # A URL of this machine: `file:///data/a.csv`.
+    return [Path(re.sub(r"^file:[\\/]+(?=[A-Za-z]:)|^file:(?=[\\/])", "", part)) for part in parts]
 
 
 def files_of(path: Path) -> list[Path]:
-    """The local files of a table; those of a folder or pattern are sorted by name.
+    """The local files of a table, each once; those of a folder or pattern are sorted by name.
 
     Args:
         path: a file, a folder, a pattern such as `part-*.csv`, a URL, which is downloaded first, or several
             of these, separated by commas.
 
     Raises:
-        DataError: there are none.
+        DataError: there are none, or they cannot be looked up.
     """
+    found: dict[Any, Path] = {}
+    with wrap_read_errors(public(str(path)), " the data file", DataError):
+        if path.is_file():
+            return [path]
+        for part in [path] if path.is_dir() else parts_of(path):
+            here = _files_at(part)
+            if not here:
+                raise DataError(f"{path}: cannot read the data file ({missing_reason(part)})")
+            for file in here:  # two names may be those of one file
+                status = file.stat()
+                found.setdefault((status.st_dev, status.st_ino), file)
+    return list(found.values())
+
+
+def _files_at(path: Path) -> list[Path]:
+    if is_url(path):
+        return list(copies_of(path))
+    if path.is_dir():
+        return _files_in(path)
     if path.is_file():
         return [path]
-    if path.is_dir():
-        found = _files_in(path)
-    elif "," in str(path):
-        found = [file for part in str(path).split(",") for file in files_of(Path(part.strip()))]
-    elif is_url(path):
-        found = list(copies_of(path))
-    else:
-        found = [Path(name) for name in sorted(glob.glob(str(path))) if Path(name).is_file()]  # noqa: PTH207
-    if not found:
-        raise DataError(f"{path}: cannot read the data file ({missing_reason(path)})")
-    return found
+    return [Path(name) for name in sorted(glob.glob(str(path))) if Path(name).is_file()]  # noqa: PTH207
 
 
 def missing_reason(path: Path) -> str:
@@ -151,8 +227,12 @@ def _files_in(folder: Path) -> list[Path]:
     """The tables in a folder; in one saved by Hugging Face's `datasets`, the files listed in its state."""
     state = folder / "state.json"
     if state.is_file():
-        parts = read_object(state).get("_data_files", [])
-        return [folder / Path(str(part["filename"])).name for part in parts]
+        with wrap_read_errors(state, " the list of files", DataError):
+            listed = parse_json(read_bytes(state))["_data_files"]
+            parts = [folder / Path(part["filename"]).name for part in listed]
+        if missing := [part.name for part in parts if not part.is_file()]:
+            raise DataError(f"{state}: it lists {missing[0]}, which is missing; copy the folder again")
+        return parts
     files = (file for file in folder.iterdir() if not file.name.startswith(".") and file.is_file())
     return sorted(file for file in files if format_of(file) is not None)
 
@@ -161,7 +241,7 @@ def is_data(path: Path) -> bool:
     """Check whether there is a data file or table at a path; URLs are assumed to exist."""
     try:
         return is_url(path) or bool(files_of(path))
-    except (DataError, OSError):  # OSError: for example, a name that is too long
+    except (DataError, OSError, ValueError):  # for example, a name that is too long
         return False
 
 
@@ -169,9 +249,12 @@ def digest_of(files: Sequence[Path], algorithm: str = "sha256") -> str:
     """The hexadecimal hash of a file's bytes, or the hash of several files' hashes.
 
     Raises:
-        OSError: a file cannot be read.
+        DataError: a file cannot be read.
     """
-    parts = [checksum(file, algorithm) for file in files]
+    parts = []
+    for file in files:
+        with wrap_read_errors(file, " the data file", DataError):
+            parts.append(checksum(file, algorithm))
     return parts[0] if len(parts) == 1 else hashlib.new(algorithm, "".join(parts).encode()).hexdigest()
 
 
@@ -212,18 +295,30 @@ def _check_unchanged(file: Path, before: os.stat_result) -> None:
             raise DataError(f"{file}: the file changed while it was being read; start again")
 
 
-@contextmanager
-def seekable(file: Path) -> Iterator[IO[bytes]]:
-    """Open a data file for random access; a compressed one is decompressed into a temporary file first.
+def lines_of(stream: IO[bytes], file: Path) -> Iterator[bytes]:
+    """The lines of a data file with their ends.
 
     Raises:
-        DataError: see `opened`.
+        DataError: a line is too long.
+    """
+    limit = max_cell()
+    number = 0
+    while line := stream.readline(limit + 1):
+        number += 1
+        if len(line) > limit:
+            raise too_large(f"{file}:{number}", "the line", limit)
+        yield line
+
+
+def content_of(file: Path) -> bytes:
+    """The whole content of a data file.
+
+    Raises:
+        DataError: see `opened`, or it is compressed and too large.
     """
     with opened(file) as stream:
-        if file.suffix.lower() not in _COMPRESSED:
-            yield stream
-            return
-        with tempfile.TemporaryFile() as whole:
-            shutil.copyfileobj(stream, whole)
-            whole.seek(0)
-            yield whole
+        limit = WHOLE * max_cell()
+        content = stream.read(limit + 1 if is_compressed(file) else -1)
+        if is_compressed(file) and len(content) > limit:
+            raise too_large(str(file), "the decompressed file", limit)
+        return content

@@ -12,12 +12,10 @@ from typing import Any
 from palm.core.errors import DataError
 from palm.core.io import describe_error, parse_json, unique_keys, wrap_read_errors
 from palm.reader.tables.columns import ClassId, OnHeader, Refuse, TableRow, cut
-from palm.reader.tables.files import format_of, opened, seekable
+from palm.reader.tables.files import format_of, is_compressed, lines_of, max_cell, opened, too_large
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
-
-csv.field_size_limit(1 << 28)  # 256 MiB, so that an unclosed quote does not read the whole file
 
 Record = tuple[int, list[str] | dict[str, Any], str]
 """The line number where a record starts, its cells or JSON object, and a problem with it, or ''."""
@@ -35,10 +33,10 @@ def text_rows(
         split: `tsv_records`, `csv_records` or `json_records`.
 
     Raises:
-        DataError: no such file, or an error from `on_header`.
+        DataError: no such file, a row that is too large, or an error from `on_header`.
     """
     with opened(file) as stream:
-        records = split(stream)
+        records = split(lines_of(stream, file))
         header: list[str] | None = None
         expected = "a JSON object"
         if split is not json_records:
@@ -80,24 +78,25 @@ def _without_trailing_blanks(records: Iterable[Record], expected: str) -> Iterat
         yield line, cells, problem
 
 
-def tsv_records(stream: Iterable[bytes]) -> Iterator[Record]:
+def tsv_records(lines: Iterable[bytes]) -> Iterator[Record]:
     """Records of TSV: lines end with a line feed (or carriage return and line feed), and quotes are text."""
-    for number, content in enumerate(stream, start=1):
+    for number, content in enumerate(lines, start=1):
         line, problem = _decoded(content.removesuffix(b"\n").removesuffix(b"\r"), number)
         yield number, line.split("\t"), problem
 
 
-def csv_records(stream: Iterable[bytes]) -> Iterator[Record]:
+def csv_records(lines: Iterable[bytes]) -> Iterator[Record]:
     """Records of CSV according to RFC 4180, including line breaks in quoted cells."""
     problems: list[str] = []  # with the bytes of the current record
 
-    def lines() -> Iterator[str]:
-        for number, content in enumerate(stream, start=1):
+    def decoded() -> Iterator[str]:
+        for number, content in enumerate(lines, start=1):
             line, problem = _decoded(content, number)
             problems.extend([problem] if problem else [])
             yield line
 
-    records = csv.reader(lines(), strict=True)
+    csv.field_size_limit(max_cell())  # an unclosed quote would read the whole file
+    records = csv.reader(decoded(), strict=True)
     while True:
         first = records.line_num + 1
         problems.clear()
@@ -111,9 +110,9 @@ def csv_records(stream: Iterable[bytes]) -> Iterator[Record]:
             yield first, cells, "".join(problems[:1])
 
 
-def json_records(stream: Iterable[bytes]) -> Iterator[Record]:
+def json_records(lines: Iterable[bytes]) -> Iterator[Record]:
     """Records of JSON lines, with one object per line."""
-    for number, content in enumerate(stream, start=1):
+    for number, content in enumerate(lines, start=1):
         text, problem = _decoded(content, number)
         cells: Any = []
         if not problem and content.strip():
@@ -147,57 +146,146 @@ def _wrong_width(cells: Sequence[str], expected: str) -> str:
 
 
 BATCH = 256
-"""Rows converted to Python values at a time; with 1024, memory grows by 3 MB more."""
+"""Rows read at a time, if they are small; with 1024, memory grows by 3 MB more."""
+
+MANY_CELLS = 4
+"""A batch may be this many times as large as a cell."""
 
 
-def parquet_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
-    """The rows of a Parquet file; a place is the row group and the row in it, both counted from 1.
+def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool) -> Iterator[TableRow]:  # noqa: ARG001
+    """The rows of a Parquet file, or of an Arrow file saved by the library `datasets`.
+
+    A place is the row group (or record batch) and the row in it, both counted from 1.
 
     Args:
         file: the file.
         on_header: called with the column names and the file name.
         refuse: never called, because every row can be read.
+        is_parquet: True for Parquet.
 
     Raises:
-        DataError: a missing or damaged file, pyarrow is not installed, or an error from `on_header`.
+        DataError: a missing or damaged file, a row that is too large, pyarrow is not installed, or an error
+            from `on_header`.
     """
-    with _opened(file, "Parquet") as table:
-        columns = on_header(table.schema_arrow.names, str(file))
-        names = _class_names(table.schema_arrow)
-        for group in range(table.num_row_groups):
-            batches = table.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False)
-            yield from _placed(batches, f"{file}: row group {group + 1}", names)
+    from pyarrow import default_memory_pool
+
+    with _opened(file, is_parquet) as source:
+        schema = source.schema_arrow if is_parquet else source.schema
+        columns = on_header(schema.names, str(file))
+        labels = _class_names(schema)
+        batches = _groups(source, columns, file) if is_parquet else _batches(source, columns)
+        part = "row group" if is_parquet else "record batch"
+        row = 0
+        group = 0
+        for number, batch in batches:
+            row = row if number == group else 0
+            group = number
+            # Offsets of a damaged file may point outside its buffers.
+            batch.validate(full=True)
+            for some in _bounded(batch, f"{file}: {part} {number}", row):
+                for cells in some.to_pylist():
+                    row += 1
+                    for column in labels.keys() & cells.keys():
+                        cells[column] = _named(cells[column], labels[column])
+                    yield TableRow(cells, f"{file}: {part} {number}, row {row}")
+            del batch
+            # Otherwise, the pool keeps the pages of all threads and earlier batches: 28 MiB of 40 MB.
+            default_memory_pool().release_unused()
 
 
-def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[TableRow]:  # noqa: ARG001
-    """The rows of an Arrow file saved by the library `datasets`; see `parquet_rows`."""
-    with _opened(file, "an Arrow file") as batches:
-        columns = on_header(batches.schema.names, str(file))
-        names = _class_names(batches.schema)
-        for number, batch in enumerate(batches, start=1):
-            wanted = batch if columns is None else batch.select(columns)
-            parts = (wanted.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
-            yield from _placed(parts, f"{file}: record batch {number}", names)
+def _groups(table: Any, columns: Sequence[str] | None, file: Path) -> Iterator[tuple[int, Any]]:
+    """The batches of a Parquet file, each with the number of its row group."""
+    limit = max_cell()
+    for number in range(table.num_row_groups):
+        group = table.metadata.row_group(number)
+        chunks = [group.column(k) for k in range(group.num_columns)]
+        sizes = [
+            chunk.total_uncompressed_size
+            for chunk in chunks
+            if columns is None or chunk.path_in_schema.split(".")[0] in columns
+        ]
+        per_row = sum(sizes) // max(1, group.num_rows)
+        if per_row > limit:
+            raise too_large(f"{file}: row group {number + 1}", "a row", limit)
+        size = max(1, min(BATCH, MANY_CELLS * limit // max(1, per_row)))
+        for batch in table.iter_batches(size, row_groups=[number], columns=columns, use_threads=False):
+            yield number + 1, batch
+
+
+def _batches(stream: Any, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
+    for number, batch in enumerate(stream, start=1):
+        wanted = batch if columns is None else batch.select(columns)
+        for start in range(0, batch.num_rows, BATCH):
+            yield number, wanted.slice(start, BATCH)
+
+
+def _bounded(batch: Any, place: str, before: int) -> Iterator[Any]:
+    """The batch in parts that become Python values of at most `max_cell` bytes at a time.
+
+    Args:
+        batch: a record batch.
+        place: its place.
+        before: the number of rows before it.
+    """
+    limit = max_cell()
+    if sum(map(_size, batch.columns)) <= limit:
+        yield batch
+    elif batch.num_rows == 1:
+        raise too_large(f"{place}, row {before + 1}", "the row", limit)
+    else:
+        half = batch.num_rows // 2
+        yield from _bounded(batch.slice(0, half), place, before)
+        yield from _bounded(batch.slice(half), place, before + half)
+
+
+def _size(array: Any) -> int:
+    """An upper bound of the bytes of an array's values; any row may have the longest of a dictionary."""
+    import pyarrow
+    from pyarrow import compute
+
+    texts = (pyarrow.string(), pyarrow.large_string(), pyarrow.binary(), pyarrow.large_binary())
+    if isinstance(array, pyarrow.DictionaryArray):
+        values = array.dictionary
+        is_text = values.type in texts
+        most = compute.max(compute.binary_length(values)).as_py() if is_text else _size(values)
+        return len(array) * (most or 0)
+    if array.type in texts:
+        return compute.sum(compute.binary_length(array)).as_py() or 0
+    if isinstance(array, pyarrow.StructArray):
+        return sum(map(_size, array.flatten()))
+    if isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray | pyarrow.FixedSizeListArray):
+        return _size(array.flatten())
+    return int(array.nbytes)
 
 
 def file_schema(file: Path) -> Any:
     """The `pyarrow.Schema` of a Parquet or Arrow file."""
     is_parquet = format_of(file) == "parquet"
-    with _opened(file, "Parquet" if is_parquet else "an Arrow file") as table:
+    with _opened(file, is_parquet, texts_once=False) as table:
         return table.schema_arrow if is_parquet else table.schema
 
 
 @contextmanager
-def _opened(file: Path, kind: str) -> Iterator[Any]:
+def _opened(file: Path, is_parquet: bool, texts_once: bool = True) -> Iterator[Any]:
+    """Open a file; with `texts_once`, texts that Parquet stores once are not repeated in memory."""
+    kind = "Parquet" if is_parquet else "an Arrow file"
     try:
         from pyarrow import ipc, parquet
     except ImportError:
         raise DataError(f"{file}: this format needs pyarrow: pip install 'palm-torch[parquet]'") from None
-    with seekable(file) as stream, wrap_read_errors(file, f" as {kind}", DataError):
-        if kind == "Parquet":
-            yield parquet.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 16)
-        else:
-            yield ipc.open_stream(stream)
+    if is_compressed(file):
+        raise DataError(f"{file}: {kind} cannot be read while it is decompressed; decompress the file first")
+    try:
+        with opened(file) as stream, wrap_read_errors(file, f" as {kind}", DataError):
+            if not is_parquet:
+                yield ipc.open_stream(stream)
+                return
+            schema = parquet.read_metadata(stream).schema
+            columns = [schema.column(k) for k in range(len(schema)) if texts_once]
+            texts = [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
+            yield parquet.ParquetFile(stream, read_dictionary=texts, pre_buffer=False, buffer_size=1 << 16)
+    except MemoryError:  # of a length that a damaged file states, or of a batch that is too large
+        raise DataError(f"{file}: cannot read as {kind}: it asks for more memory than there is") from None
 
 
 def _class_names(schema: Any) -> dict[str, list[str]]:
@@ -220,20 +308,3 @@ def _named(value: Any, names: list[str]) -> Any:
     named = ClassId(value)
     named.name = names[value]
     return named
-
-
-def _placed(batches: Iterator[Any], place: str, names: dict[str, list[str]]) -> Iterator[TableRow]:
-    from pyarrow import default_memory_pool
-
-    row = 0
-    for batch in batches:
-        batch.validate(full=True)  # offsets of a damaged file may point outside its buffers
-        rows = batch.to_pylist()
-        del batch
-        # Otherwise, the pool keeps the pages of all threads and earlier batches: 28 MiB for a 40 MB file.
-        default_memory_pool().release_unused()
-        for cells in rows:
-            row += 1
-            for column in names.keys() & cells.keys():
-                cells[column] = _named(cells[column], names[column])
-            yield TableRow(cells, f"{place}, row {row}")

@@ -17,7 +17,6 @@ from palm.reader.tables.formats import (
     csv_records,
     file_schema,
     json_records,
-    parquet_rows,
     text_rows,
     tsv_records,
 )
@@ -29,8 +28,8 @@ _READ: Mapping[TableFormat, Callable[[Path, OnHeader, Refuse], Iterator[TableRow
     "tsv": partial(text_rows, split=tsv_records),
     "csv": partial(text_rows, split=csv_records),
     "jsonl": partial(text_rows, split=json_records),
-    "parquet": parquet_rows,
-    "arrow": arrow_rows,
+    "parquet": partial(arrow_rows, is_parquet=True),
+    "arrow": partial(arrow_rows, is_parquet=False),
     "squad": squad_rows,
 }
 
@@ -103,9 +102,6 @@ def raw_rows(
         DataError: see `read_table`.
     """
     files = files_of(table_of(path))
-    if len({*files}) < len(files):
-        twice = next(file for file in files if files.count(file) > 1)
-        raise DataError(f"{twice} is listed twice among the files of a table; name it once")
 
     def rows_in(file: Path) -> Iterator[TableRow]:
         kind = format_of(file) or default or "tsv"

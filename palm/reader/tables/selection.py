@@ -18,7 +18,7 @@ import numpy.typing as npt
 from palm.core.errors import DataError
 from palm.core.io import parse_json, wrap_read_errors
 from palm.reader.tables.columns import cell_text, is_missing
-from palm.reader.tables.files import digest_of, file_facts, files_of, is_data, is_url
+from palm.reader.tables.files import digest_of, file_facts, files_of, is_data, is_url, parts_of
 
 SUFFIX = ".rows.json"
 _FORMAT = "palm-rows"
@@ -110,8 +110,7 @@ def data_checksum(path: Path, algorithm: str = "sha256") -> str:
     """The hexadecimal hash of a data file's bytes or of a selection; see `digest_of`.
 
     Raises:
-        OSError: a file cannot be read.
-        DataError: no such file.
+        DataError: a file is missing or cannot be read.
     """
     return read_selection(path).key if is_selection(path) else digest_of(files_of(path), algorithm)
 
@@ -123,7 +122,7 @@ def table_of(path: Path) -> Path:
 
 def is_remote(path: Path) -> bool:
     """Check whether a URL is among the files of a table or selection."""
-    return any(is_url(Path(part.strip())) for part in str(table_of(path)).split(","))
+    return any(map(is_url, parts_of(table_of(path))))
 
 
 def sources_of(path: Path) -> list[Path]:

@@ -1,0 +1,354 @@
+"""Tables that harm or are odd: nothing crashes, memory is bounded, and nothing else is opened."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import pytest
+
+from helpers.reader_files import write_vocabulary
+from palm.config import yaml_text
+from palm.config.files import public
+from palm.core.errors import DataError
+from palm.reader import ClassifyReader, SequenceLabelReader
+from palm.reader.tables.columns import Columns
+from palm.reader.tables.files import MAX_CELL, files_of, is_data, is_url, max_cell, parts_of
+from palm.reader.tables.reading import raw_rows, read_table
+
+MIB = 1 << 20
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [dict(row.cells) for row in raw_rows(path)]
+
+
+def written(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        rows(path)
+    return str(caught.value)
+
+
+# Mutated files: each ends in rows or in one sentence, in a process that survives.
+
+MUTANTS = """
+import random, sys
+from pathlib import Path
+from palm.core.errors import DataError
+from palm.reader.tables.reading import raw_rows
+folder, count = Path(sys.argv[1]), int(sys.argv[2])
+ends = {"rows": 0, "refused": 0}
+for source in sorted(folder.glob("whole.*")):
+    content = source.read_bytes()
+    for seed in range(count):
+        draw = random.Random(f"{source.name} {seed}")
+        bytes_ = bytearray(content)
+        for _ in range(draw.choice([1, 1, 2, 8])):
+            at = draw.randrange(len(bytes_))
+            way = draw.randrange(4)
+            if way == 0:
+                bytes_[at] ^= 1 << draw.randrange(8)
+            elif way == 1:
+                bytes_[at : at + 4] = draw.choice([b"\\xff\\xff\\xff\\x7f", b"\\0\\0\\0\\0", b"\\0\\0\\1\\0"])
+            elif way == 2:
+                bytes_[at] = draw.randrange(256)
+            else:
+                del bytes_[at : at + draw.randrange(1, 64)]
+        mutant = folder / f"mutant{source.suffix}"
+        mutant.write_bytes(bytes_)
+        try:
+            for row in raw_rows(mutant):
+                str(row.cells).encode()
+            ends["rows"] += 1
+        except DataError:
+            ends["refused"] += 1
+print(ends["rows"], ends["refused"])
+"""
+
+
+def test_a_mutated_arrow_or_parquet_file_is_read_or_refused(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    draw = random.Random(7)
+    table = pyarrow.table(
+        {
+            "label": [draw.randrange(3) for _ in range(40)],
+            "text_a": ["the boat " * draw.randrange(1, 9) for _ in range(40)],
+            "words": [["a", "door"] * draw.randrange(3) for _ in range(40)],
+            "kind": pyarrow.array(["red", "blue"] * 20).dictionary_encode(),
+        }
+    )
+    parquet.write_table(table, tmp_path / "whole.parquet", row_group_size=16)
+    with pyarrow.ipc.new_stream(tmp_path / "whole.arrow", table.schema) as stream:
+        stream.write_table(table, max_chunksize=16)
+    done = subprocess.run(
+        [sys.executable, "-c", MUTANTS, str(tmp_path), "210"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    read, told = map(int, done.stdout.split())
+    assert read + told == 420
+    assert told > 100
+
+
+# Bounds: one limit, checked while reading, under a limit on the memory of the process.
+
+READ = """
+import resource, sys
+from pathlib import Path
+from palm.core.errors import DataError
+from palm.reader.tables.reading import raw_rows
+import pyarrow.parquet, pyarrow.compute, fsspec
+used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), -1))
+for name in sys.argv[1:]:
+    try:
+        kind = "squad" if "squad" in name else None
+        print(sum(1 for _ in raw_rows(Path(name), default=kind)), "rows")
+    except DataError as error:
+        print(error)
+"""
+
+
+def bombs(folder: Path) -> dict[str, Path]:
+    """Small files with large cells."""
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    found = {}
+    for suffix, opener in {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.items():
+        path = found[f"tsv{suffix}"] = folder / f"cell.tsv{suffix}"
+        with opener(path, "wb") as file:
+            file.write(b"label\ttext_a\n1\t")
+            for _ in range(100 if suffix == ".gz" else 30):
+                file.write(b"a" * MIB)
+    for suffix, head, tail in ((".csv", b'label,text_a\n1,"', b'"\n'), (".jsonl", b'{"text_a": "', b'"}\n')):
+        path = found[suffix] = folder / f"cell{suffix}.gz"
+        with gzip.open(path, "wb", compresslevel=1) as file:
+            file.write(head)
+            for _ in range(60):
+                file.write(b"a" * (MIB - 1) + (b"\n" if suffix == ".csv" else b"a"))
+            file.write(tail)
+    squad = found["squad"] = folder / "squad.json.gz"
+    squad.write_bytes(gzip.compress(b" " * MIB, 1) * 300)
+    long = "a" * (200 * MIB)
+    parquet.write_table(pyarrow.table({"text_a": [long]}), folder / "cell.parquet")
+    many = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 1] * 300, "int32"), [long[: 12 * MIB], "b"])
+    parquet.write_table(pyarrow.table({"text_a": many}), folder / "many.parquet")
+    words = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1000, "int32"), [long[: 20 * MIB]])
+    with pyarrow.ipc.new_stream(folder / "many.arrow", pyarrow.schema({"text_a": words.type})) as stream:
+        stream.write_batch(pyarrow.record_batch({"text_a": words}))
+    found |= {name: folder / name for name in ("cell.parquet", "many.parquet", "many.arrow")}
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
+def test_large_cells_in_small_files_are_refused_in_bounded_memory(tmp_path: Path) -> None:
+    files = bombs(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, *map(str, files.values())], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    ends = dict(zip(files, done.stdout.splitlines(), strict=True))
+    assert ends.pop("many.parquet") == "600 rows"  # each of 12 MiB, one at a time
+    for name, told in ends.items():
+        assert told.startswith(str(files[name])), told
+        assert "16" in told
+    assert MAX_CELL in ends["tsv.gz"]
+
+
+def test_the_limit_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path / "a.tsv", f"label\ttext_a\n0\tred\n1\t{'a' * 2 * MIB}\n")
+    assert len(rows(path)) == 2
+    monkeypatch.setenv(MAX_CELL, "1")
+    assert refused(path).startswith(f"{path}:3: ")
+    monkeypatch.setenv(MAX_CELL, "many")
+    with pytest.raises(DataError, match="'many'"):
+        max_cell()
+
+
+# Nothing that was not named.
+
+
+@pytest.mark.parametrize("name", ["a.tsv,", ",a.tsv", "a.tsv,,b.tsv", ","])
+def test_a_stray_comma_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "a.tsv", "label\ttext_a\n0\tred\n")
+    written(tmp_path / "b.tsv", "label\ttext_a\n1\tblue\n")
+    assert "comma" in refused(Path(name))
+    assert not is_data(Path(name))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_one_file_by_two_names_is_read_once(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.tsv", "label\ttext_a\n0\tred\n")
+    (tmp_path / "b.tsv").symlink_to(path)
+    (tmp_path / "c.tsv").hardlink_to(path)
+    again = tmp_path / "." / "a.tsv"
+    for name in (f"{path},{again}", tmp_path / "*.tsv", tmp_path, f"{tmp_path / 'b.tsv'},{path}"):
+        assert len(rows(Path(name))) == 1
+
+
+SECRET = "https://anna:pa@ss@host.org/data/a,b[1].csv?token=abc&x=1"
+
+
+def test_addresses_are_shown_and_written_without_secrets() -> None:
+    for address in (SECRET, str(Path(SECRET))):
+        assert public(address).replace(":/h", "://h") == "https://host.org/data/a,b[1].csv?…"
+    assert public(f"x: {SECRET} is not there") == "x: https://host.org/data/a,b[1].csv?… is not there"
+    assert "anna" not in yaml_text({"tasks": {"a": {"train_file": SECRET}}})
+    text = "ask a@b.org, 1:2 and part-?.csv"
+    assert public(text) == text
+    pytest.importorskip("fsspec")
+    pytest.importorskip("aiohttp")
+    with pytest.raises(DataError) as caught:
+        files_of(Path("http://anna:secret@127.0.0.1:9/a.csv?token=abc"))
+    assert not {"secret", "anna", "abc"} & {*str(caught.value).replace("@", " ").replace("=", " ").split()}
+    assert "127.0.0.1:9/a.csv" in str(caught.value)
+
+
+def test_an_address_may_have_commas_and_brackets_and_lists_may_mix() -> None:
+    one = "https://host.org/a,b[1].csv"
+    six = "http://[::1]:8000/a.csv"
+    assert [public(str(part)) for part in parts_of(Path(f"{one},{six},/data/c.csv"))] == [
+        str(Path(one)),
+        str(Path(six)),
+        "/data/c.csv",
+    ]
+    assert is_url(Path(six))
+
+
+def test_an_address_of_this_machine_is_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.tsv", "label\ttext_a\n0\tred\n")
+    assert rows(Path(f"file://{path}")) == [{"label": "0", "text_a": "red"}]
+    assert not is_url(Path(f"file://{path}"))
+
+
+def test_a_path_of_windows_is_an_address_or_none() -> None:
+    assert is_url(PureWindowsPath("https://host.org/a.csv"))  # type: ignore[arg-type]
+    assert not is_url(PureWindowsPath("C:\\data\\a.csv"))  # type: ignore[arg-type]
+
+
+# Odd files and folders: one sentence.
+
+
+def broken_state(folder: Path, content: str) -> Path:
+    written(folder / "state.json", content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"_data_files": [{"filename": "data-0.arrow"}]}',
+        "[]",
+        "{}",
+        '{"_data_files": 3}',
+        '{"_data_files": [1]}',
+        '{"_data_files": [{"filename": 3}]}',
+        "{",
+    ],
+)
+def test_a_folder_of_datasets_without_a_shard_or_with_an_odd_list_is_refused(
+    tmp_path: Path, content: str
+) -> None:
+    assert "state.json" in refused(broken_state(tmp_path, content))
+    assert not is_data(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_a_loop_of_links_and_a_name_with_nul_are_missing_files(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").symlink_to(tmp_path / "b.tsv")
+    (tmp_path / "b.tsv").symlink_to(tmp_path / "a.tsv")
+    for name in (tmp_path / "a.tsv", tmp_path / "a\0b.tsv", tmp_path / ("x" * 5000)):
+        assert "cannot read" in refused(name)
+        assert not is_data(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", ",label,text_a\n0,1,the boat\n"),  # the index of pandas
+        ("a.tsv", "\tlabel\ttext_a\n0\t1\tthe boat\n"),
+        ("a.jsonl", '{"": 0, "label": 1, "text_a": "the boat"}\n'),
+    ],
+)
+def test_a_column_may_have_an_empty_name(tmp_path: Path, name: str, text: str) -> None:
+    (example,) = ClassifyReader(write_vocabulary(tmp_path), 16).read(written(tmp_path / name, text), True)
+    assert (example.text_a, example.label) == ("the boat", 1)
+
+
+def test_a_lone_surrogate_is_no_text(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", b"label,text_a\n1,\xed\xa0\x80\n")
+    assert refused(path).startswith(f"{path}:2: ")
+
+
+@pytest.mark.parametrize("way", ["read", "digest"])
+def test_an_error_of_the_disk_while_input_is_read_is_told_of_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    from palm.reader.tables import files
+
+    path = written(tmp_path / "a.tsv", "label\ttext_a\n0\tred\n")
+
+    def fail(*_: object) -> Any:
+        raise OSError(5, "Input/output error")
+
+    name = {"read": "formats.lines_of", "digest": "files.checksum"}[way]
+    monkeypatch.setattr(f"palm.reader.tables.{name}", fail)
+    read: Callable[[], object] = {"read": lambda: rows(path), "digest": lambda: files.digest_of([path])}[way]
+    with pytest.raises(DataError, match=r"a\.tsv: cannot read"):
+        read()
+
+
+# Labels that the file itself names.
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_labels_with_names_in_the_file_are_those_of_the_label_map(tmp_path: Path, kind: str) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    features = {
+        "label": {"names": ["pos", "neg"], "_type": "ClassLabel"},
+        "ner_tags": {"feature": {"names": ["B-X", "O"], "_type": "ClassLabel"}, "_type": "Sequence"},
+        "text_a": {"dtype": "string", "_type": "Value"},
+    }
+    table = pyarrow.table({"label": [0, 1], "text_a": ["a red", "a door"], "ner_tags": [[0, 1], [1, 1]]})
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    else:
+        with pyarrow.ipc.new_stream(path, table.schema) as stream:
+            stream.write_table(table)
+    vocab = write_vocabulary(tmp_path)
+    reader = ClassifyReader(vocab, 16, label_map={"neg": 0, "pos": 1})
+    assert [each.label for each in reader.read(path, True)] == [1, 0]
+    words = SequenceLabelReader(vocab, 16, {"O": 0, "B-X": 1}, columns={"label": "ner_tags"})
+    assert [each.labels for each in words.read(path, True)] == [[1, 0], [0, 0]]
+    with pytest.raises(DataError, match="'pos'"):
+        list(ClassifyReader(vocab, 16, label_map={"no": 0, "yes": 1}).read(path, True))
+
+
+def test_a_map_of_names_takes_a_whole_number_as_an_id_in_any_form(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"label": label, "text_a": "a"}) + "\n" for label in (1, 1.0))
+    path = written(tmp_path / "a.jsonl", lines)
+    reader = ClassifyReader(write_vocabulary(tmp_path), 16, label_map={"no": 0, "yes": 1})
+    assert [each.label for each in reader.read(path, True)] == [1, 1]
+
+
+def test_a_deeply_nested_cell_is_a_bad_row(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.tsv", "label\ttext_a\n" + "[" * 100_000 + "\ta\n")
+    with pytest.raises(DataError, match=r"a\.tsv:2: "):
+        list(ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2, label_type="soft").read(path, True))
+    assert len(list(read_table(path, Columns(["label", "text_a"])))) == 1
