@@ -354,28 +354,27 @@ class Tokenizer:
         if self.ids and max(self.ids.values()) >= MAX_ID:
             raise DataError(f"{files.path}: the id {max(self.ids.values())} should be below {MAX_ID}")
         with wrap_read_errors(files.path, " the tokenizer", DataError):
-            special = _special_of(self._library, files, self.ids)
+            self._special = special = _special_of(self._library, files, self.ids)
             self._pipeline = _with_special_as_text(self._library, special)
             # Fails if the model's token for unknown words is not in its vocabulary.
             self._pipeline.encode(_UNKNOWN, add_special_tokens=False)
+            pair = self._library.encode("a", "a")
+            inside = self._pipeline.encode("a a", add_special_tokens=False)
+            single = self._pipeline.encode("a", add_special_tokens=False)
+            normalizer = self._library.normalizer
+            self.is_lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
         self.pad_id = self.ids[special.pad]
         self.unk_id = self.ids[special.unk]
         self.cls_id = self.ids[special.cls]
         self.sep_id = self.ids[special.sep]
         self.vocab_size = max(self.ids.values()) + 1
-        pair = self._library.encode("a", "a")
         inner = zip(pair.ids[1:-1], pair.special_tokens_mask[1:-1], strict=True)
         self.between = [number for number, mark in inner if mark]
         self.separators = len(self.between)
-        self._special = special
         self._tokens = {number: token for token, number in self.ids.items()}
         # A word by itself needs a space before it to be tokenized as inside a text if tokens contain spaces.
-        inside = self._pipeline.encode("a a", add_special_tokens=False)
-        single = self._pipeline.encode("a", add_special_tokens=False)
         self._before_word = "" if inside.ids == single.ids * 2 else " "
         self._offsets_have_spaces = any("a a"[start] == " " for start, _ in inside.offsets)
-        normalizer = self._library.normalizer
-        self.is_lower_case = normalizer is not None and normalizer.normalize_str("A") == "a"
         self.lacks_capitals = not self.is_lower_case and self.is_wordpiece and _is_lower(self.ids)
 
     @property
