@@ -35,7 +35,7 @@ from palm.pretrained import (
     resolve_pooling,
     vocabulary_differences,
 )
-from palm.pretrained.hub import settings_of_model
+from palm.pretrained.loading import settings_of_model
 from palm.reader import READERS, Predictions
 from palm.reader.tables.files import is_data, missing_reason
 from palm.reader.tables.selection import sources_of

@@ -7,8 +7,13 @@ from palm.pretrained.directory import (
     read_weights,
     vocabulary_differences,
 )
-from palm.pretrained.hub import load_backbone, pretrained_directory
-from palm.pretrained.loading import Report, load_pretrain, resolve_pooling
+from palm.pretrained.loading import (
+    Report,
+    load_backbone,
+    load_pretrain,
+    pretrained_directory,
+    resolve_pooling,
+)
 from palm.pretrained.names import from_ours, to_ours
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Load weights of other programs into a backbone and heads."""
+"""Find and load weights of other programs: into a backbone and heads."""
 
 from __future__ import annotations
 
@@ -14,20 +14,94 @@ from torch import Tensor, nn
 from palm.backbone import BACKBONES, Backbone
 from palm.backbone.base import TokenEncoder
 from palm.backbone.transformers import Transformers, head_layers
+from palm.config.files import names_model
+from palm.core.cache import explain_limits
+from palm.core.component import path_problems, raise_any
 from palm.core.errors import ConfigError, PalmError, StorageError, shortened
-from palm.core.io import wrap_read_errors
+from palm.core.io import is_sealed, verify, wrap_read_errors
 from palm.core.logging import logger
 from palm.paradigm import HEADS, Head
 from palm.pretrained.directory import (
     check_computation,
     described,
     directory_pooling,
+    encoder_folder,
     encoder_weights,
     find_config,
     read_config,
+    read_directory,
+    settings_of_directory,
 )
 from palm.pretrained.library import computed_settings, renamed_for
 from palm.pretrained.names import Renamed
+
+
+def pretrained_directory(value: str | Path) -> Path:
+    """Return the directory of a model: the given path, or the snapshot of a model on the Hub.
+
+    A snapshot is downloaded if necessary; the last part of its path is the commit. PaddlePALM's `params`
+    means the model's folder if only that exists, as in a download from the Hub.
+
+    Raises:
+        StorageError: if neither such a folder nor such a model exists.
+    """
+    raise_any(path_problems(path=value))
+    path = Path(value)
+    name = path.as_posix() if isinstance(value, Path) else value
+    if names_model(name, Path()):
+        from palm.pretrained.hub import fetch
+
+        try:
+            return encoder_folder(fetch(name))
+        except StorageError as error:
+            raise StorageError(f"no such folder: {path.absolute()}; model {error}") from error
+    if path.name == "params" and not path.exists() and find_config(path):
+        return path.parent
+    if path.parent.name == "pretrain" and not path.exists():
+        raise StorageError(
+            f"no such folder: {path.absolute()}; `palm download {path.name}` creates it in ./pretrain"
+        )
+    return encoder_folder(path)
+
+
+def settings_of_model(value: str | Path) -> dict[str, Any]:
+    """Call `settings_of_directory` for a path or a model on the Hub, see `pretrained_directory`.
+
+    Returns:
+        The settings; for a model on the Hub also `pretrain_path`, its name with the commit.
+    """
+    folder = pretrained_directory(value)
+    found = settings_of_directory(folder)
+    snapshot = next((part for part in (folder, folder.parent) if part.parent.name == "snapshots"), None)
+    if snapshot is None:
+        return found
+    return {**found, "pretrain_path": f"{str(value).partition('@')[0]}@{snapshot.name}"}
+
+
+@explain_limits()
+def load_backbone(path: str | Path) -> Backbone:
+    """Load the encoder of a model directory, or of a model on the Hugging Face Hub, in `eval()` mode.
+
+    Args:
+        path: a directory of Hugging Face, PaddleNLP, PaddlePALM or palm: weights, and a JSON file with the
+            sizes beside them or, as with PaddlePALM's `params`, one level up; or `owner/name` or
+            `owner/name@revision` of a model on the Hub.
+
+    Returns:
+        A module that maps a dictionary of the tensors of `inputs_attr` to those of `outputs_attr`.
+
+    Raises:
+        StorageError: if files are missing or damaged, or belong to another kind of model.
+        ConfigError: if sizes are missing or invalid in the JSON file.
+    """
+    path = pretrained_directory(path)
+    if is_sealed(path):
+        verify(path)
+    directory = read_directory(path)
+    backbone = directory.build()
+    fill_backbone(backbone, directory.given, directory.path)
+    return backbone.eval()
+
 
 NamedHead = tuple[str, Head, Sequence[str]]
 """A task, its head, and the names of its labels; empty if it has none."""
