@@ -66,37 +66,14 @@ Progress = Literal["auto", "bar", "lines", "none"]
 """Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""
 
 
-class _Cell:
-    """All log lines of a notebook cell in one output; progress bars would split them into many."""
-
-    most_lines = 200
-    number: int | None = None
-
-    def show(self, line: str, notebook: Any) -> None:
-        """Add a line below the running cell."""
-        number = notebook.get_ipython().execution_count
-        if number != self.number or len(self.lines) == self.most_lines:
-            self.number = number
-            self.lines: list[str] = []
-            self.output = notebook.display.display({"text/plain": ""}, raw=True, display_id=True)
-        self.lines.append(line)
-        self.output.update({"text/plain": "\n".join(self.lines)}, raw=True)
-
-
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]
     """Handler that writes to the current `sys.stderr`, until the program configures logging itself."""
-
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
-        self._cell = _Cell()
 
     def emit(self, record: logging.LogRecord) -> None:
         if logging.getLogger().handlers:  # the record propagates to them
             return
         self.stream = sys.stderr
-        if (notebook := sys.modules.get("IPython")) is not None and notebook.get_ipython() is not None:
-            self._cell.show(self.format(record), notebook)
-        elif (tqdm := sys.modules.get("tqdm")) is not None:
+        if (tqdm := sys.modules.get("tqdm")) is not None:
             # As in `tqdm.contrib.logging`; otherwise a line would leave half of the bar behind.
             tqdm.tqdm.write(self.format(record), file=self.stream)
         else:

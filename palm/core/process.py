@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -71,14 +70,9 @@ def ending_on_signals() -> Iterator[None]:
     """Raise `Stopped` at once on a signal, so that the program can clean up.
 
     Ctrl-C still raises `KeyboardInterrupt`. See `stop_request` for cases in which no handler is installed.
-    During an import the process ends without cleaning up: NumPy and PyTorch suppress exceptions there, and
-    the program would continue with half a module.
     """
 
-    def end(number: int, frame: FrameType | None) -> None:
-        if _is_importing(frame):
-            os.write(2, f"{Stopped(number)}\n".encode())
-            _end_process(number)
+    def end(number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise Stopped(number)
@@ -115,12 +109,6 @@ def _end_process(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
-        frame = frame.f_back
-    return frame is not None
-
-
 @contextmanager
 def _handling(handler: Any, names: Any) -> Iterator[None]:
     before: dict[signal.Signals, Any] = {}
@@ -155,30 +143,6 @@ def is_program() -> bool:
 def is_notebook() -> bool:
     """Check whether the process is a Jupyter kernel."""
     return "ipykernel" in sys.modules
-
-
-def command_of_program(*more: str) -> str:
-    """Return the command that runs this program again with more arguments; "" if it is not a program.
-
-    An added option replaces one of the same name.
-    """
-    if not is_program():
-        return ""
-    options = {word for word in more if word.startswith("--")}
-    kept: list[str] = []
-    is_value = False  # True if the next word may be the value of a replaced option
-    for word in sys.argv[1:]:
-        if word.partition("=")[0] in options:
-            is_value = "=" not in word
-        elif is_value and not word.startswith("--"):
-            is_value = False
-        else:
-            kept.append(word)
-            is_value = False
-    start = program()
-    is_script = start[0] != "-m" and not start[0].endswith(".py")  # such as bin/palm
-    start = [Path(start[0]).name] if is_script else ["python", *start]
-    return shlex.join([*start, *kept, *more])
 
 
 def program() -> list[str]:

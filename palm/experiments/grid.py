@@ -48,7 +48,7 @@ from palm.core.io import (
     write_text,
 )
 from palm.core.logging import logger
-from palm.core.process import START, Stopped, command_of_program, duration
+from palm.core.process import START, Stopped, duration
 from palm.core.records import read_record
 from palm.metrics import metrics_of, scores_of
 from palm.parallel.group import broadcast, is_launched, is_main_process
@@ -374,8 +374,9 @@ class Grid:
 
     def _resume_hint(self) -> str:
         done = len(list(self.folder("").glob(f"*/{RESULT}")))
-        command = command_of_program() or "run the same command again"
-        return f"{done} runs are done; to resume the others from their checkpoints: {command}"
+        return (
+            f"{done} runs are done; to resume the others from their checkpoints, run the same command again"
+        )
 
 
 def told(result: Result) -> str:

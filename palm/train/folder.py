@@ -25,7 +25,6 @@ from palm.core.io import (
     write_json,
 )
 from palm.core.logging import logger
-from palm.core.process import command_of_program
 from palm.core.records import read_record
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.tables.selection import SUFFIX
@@ -230,8 +229,9 @@ class RunFolder:
         summary = f"saved under {self.path}: {', '.join(whole) or 'nothing yet'}"
         if checkpoint is None:
             return f"{summary}; there is no checkpoint to continue from"
-        command = command_of_program("--resume", "auto") or "run the same program with resume: auto"
-        return f"{summary}; to continue from {checkpoint.name}: {command}"
+        return (
+            f"{summary}; to continue from {checkpoint.name}, run it again with --resume auto (resume: auto)"
+        )
 
     def _differences(self, record: names.RunRecord | None, identity: dict[str, Any]) -> list[str]:
         if record is None:

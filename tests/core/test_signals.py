@@ -1,4 +1,4 @@
-"""Signals in a notebook and during an import."""
+"""Signals in a notebook and in a program."""
 
 from __future__ import annotations
 
@@ -33,35 +33,10 @@ def test_a_test_is_interrupted_as_ever() -> None:
         assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
-def test_a_signal_ends_a_program_in_an_import_that_suppresses_exceptions(name: str, tmp_path: Path) -> None:
-    number = getattr(signal, name)
-    suppressing = f"""
-import contextlib, os, time
-
-with contextlib.suppress(BaseException):
-    os.kill(os.getpid(), {number:d})
-    time.sleep(1)
-"""
-    program = """
-import signal
-from palm.core.process import NAMES, ending_on_signals
-
-for name in NAMES:  # whoever started the tests may ignore some
-    signal.signal(getattr(signal, name), signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
-with ending_on_signals():
-    import suppressing
-print("continued")
-"""
-    (tmp_path / "suppressing.py").write_text(suppressing, encoding="utf-8")
-    (tmp_path / "program.py").write_text(program, encoding="utf-8")
-    words = [sys.executable, str(tmp_path / "program.py")]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (-number, "", f"ended by {name}\n")
-
-
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Stopped")])
-def test_a_signal_outside_an_import_raises(name: str, code: str, tmp_path: Path) -> None:
+def test_a_signal_ends_a_program_with_an_exception_so_that_it_cleans_up(
+    name: str, code: str, tmp_path: Path
+) -> None:
     program = f"""
 import os, signal, time
 from palm.core.process import ending_on_signals

@@ -256,7 +256,7 @@ def test_the_advice_says_what_is_complete(tmp_path: Path) -> None:
     checkpoint(tmp_path, 4, start.run_id)
     model(tmp_path / "cls" / "infer_model")
     assert "step_4, cls/infer_model" in run.resume_advice()
-    assert run.resume_advice().endswith("resume: auto")
+    assert "resume: auto" in run.resume_advice()
 
 
 @pytest.mark.parametrize("name", ["step_4", "best", "Best", "run.json", "history.jsonl", ".hidden", "a/b"])
