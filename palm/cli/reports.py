@@ -23,9 +23,7 @@ A_RUN = "the folder of a run, its save_path"
     ],
 )
 def plot_runs(options: argparse.Namespace) -> None:
-    """Plot loss and dev scores of every task on a page. Runs that differ only in the seed are drawn as their
-    mean with each of them behind it, others beside each other.
-    """
+    """Plot loss and dev scores of every task on a page. Runs that differ only in the seed have one colour."""
     from palm.report.plot import plot, terminal_plot
 
     if options.terminal:

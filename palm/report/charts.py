@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from palm.report import curves
 from palm.report.curves import Curve, Point
+from palm.report.history import History
 
 MOST_POINTS = 400
 """Maximum points of a drawn curve: more than the chart has pixels for."""
 
 MOST_MARKS = 120
 """Maximum points of a curve with marks, which show their values under the pointer."""
+
+MOST_METRICS = 3
+"""Number of metrics drawn for a task: its first ones."""
 
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 """Patterns of lines, which differ not only in colour for colour-blind readers and greyscale prints."""
@@ -60,16 +65,6 @@ class Frame:
         found = ticks(self.x_low, self.x_high, 5)
         return [step for step in found if self.x_low <= step <= self.x_high]
 
-    @property
-    def x_labels(self) -> list[tuple[float, str]]:
-        """The coordinates and texts of the x axis's ticks."""
-        return [(self.x(step), text) for step, text in labels(self.xs)]
-
-    @property
-    def y_labels(self) -> list[tuple[float, str]]:
-        """The coordinates and texts of the y axis's ticks."""
-        return [(self.y(value), text) for value, text in labels(self.ys)]
-
 
 @dataclass(frozen=True)
 class Line:
@@ -105,12 +100,17 @@ class Line:
     def dots(self) -> Sequence[Point]:
         """The points that are marked."""
         has_dots = self.marks or len(self.curve.points) == 1
-        return self.curve.thinned(MOST_MARKS).points if has_dots else ()
+        return thinned(self.curve.points, MOST_MARKS) if has_dots else ()
 
     def path(self, frame: Frame) -> str:
         """Return the coordinates of its points, for an SVG polyline."""
-        points = self.curve.thinned(MOST_POINTS).points
+        points = thinned(self.curve.points, MOST_POINTS)
         return " ".join(f"{frame.x(step)},{frame.y(value)}" for step, value in points)
+
+
+def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
+    """Return every k-th point and the last, about `most` in all."""
+    return [*points[: -1 : -(-len(points) // most)], *points[-1:]] if points else ()
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,49 @@ class Chart:
             return None
         first, last = _range([step for step, _ in points])
         return Frame(first, last, ticks(*_range([value for _, value in points]), 5))
+
+
+def task_charts(runs: Sequence[tuple[str, History]], colours: Sequence[int] = ()) -> Iterator[Chart]:
+    """Yield charts for every task: its loss, then its first metrics.
+
+    Args:
+        runs: their names and histories.
+        colours: of the runs; a single run has a colour for each of its tasks.
+    """
+    histories = [history for _, history in runs]
+    is_single = len(runs) == 1
+    for place, task in enumerate(dict.fromkeys(task for history in histories for task in history.tasks)):
+        lines = []
+        for (name, history), colour in zip(runs, [place] if is_single else colours, strict=True):
+            loss = curves.losses(history, task)
+            of_run = ("running mean", "dev loss") if is_single else (name, f"{name}, dev loss")
+            mean, dev = (curves.mean_losses(history, task), curves.dev_losses(history, task))
+            lines += [
+                Line(loss, colour, faint=True, marks=len(loss.points) <= MOST_MARKS, in_legend=is_single),
+                Line(replace(mean, name=of_run[0]), colour),
+                Line(replace(dev, name=of_run[1]), colour, dash=1, marks=True),
+            ]
+        metrics = dict.fromkeys(name for each in histories for name in curves.metric_names(each, task))
+        yield from _with_points(f"{task}: loss", "loss", lines)
+        for metric in [*metrics][:MOST_METRICS]:
+            found = zip(runs, [place] if is_single else colours, strict=True)
+            yield from _with_points(
+                f"{task}: {metric}",
+                metric,
+                [
+                    Line(
+                        replace(curves.scores(each, task, metric), name=metric if is_single else name),
+                        k,
+                        marks=True,
+                    )
+                    for (name, each), k in found
+                ],
+            )
+
+
+def _with_points(title: str, unit: str, lines: Sequence[Line]) -> list[Chart]:
+    drawn = [line for line in lines if line.curve.points]
+    return [Chart(title, unit, drawn)] if drawn else []
 
 
 def labels(values: Sequence[float]) -> list[tuple[float, str]]:

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from palm.core.io import verified_object
 from palm.core.logging import aligned, shown_score, shown_value
-from palm.report.run import Run, Value, read_run
-from palm.train.model_paths import DESCRIPTION
+from palm.report.run import Run, Value, read_run, training_of
 
 FOLDER = "save_path"
 """The setting in which two runs always differ."""
@@ -68,36 +66,25 @@ def _facts(run: Run) -> Iterator[tuple[Key, Value]]:
         for value in values:
             if value.name != FOLDER:
                 yield ("settings", "" if title == "global" else title, value.name), value
-    for kind, where, name, value in (*_data(run), *_versions(run), *_steps(run), *_scores(run)):
-        yield (kind, where, name), Value(name, value)
+    for kind, where, name, fact in _recorded(run):
+        yield (kind, where, name), Value(name, fact)
 
 
-def _data(run: Run) -> Iterator[tuple[str, str, str, Any]]:
-    for task, plan in run.history.start.tasks.items():
+def _recorded(run: Run) -> Iterator[tuple[str, str, str, Any]]:
+    """Yield data, versions, steps and scores; the best evaluation is the one that the run chose."""
+    start, end = run.history.start, run.history.end
+    for task, plan in start.tasks.items():
         yield "data", task, "training rows", plan.rows
     for model in run.models:
-        training = verified_object(model.folder, DESCRIPTION).get("training") or {}
-        for name, file in (training.get("data") or {}).items():
+        for name, file in (training_of(model).get("data") or {}).items():
             yield "data", model.task, f"rows of {name}", file.get("rows")
             yield "data", model.task, f"SHA-256 of {name}", file.get("sha256")
-
-
-def _versions(run: Run) -> Iterator[tuple[str, str, str, Any]]:
-    start = run.history.start
     for name, value in {**run.versions, "device": start.device, "precision": start.precision}.items():
         yield "versions", "", name, value
-
-
-def _steps(run: Run) -> Iterator[tuple[str, str, str, Any]]:
-    end = run.history.end
     yield "steps", "", "end", end and f"{end.reason} at {end.step}"
-    for task, plan in run.history.start.tasks.items():
+    for task, plan in start.tasks.items():
         yield "steps", task, "planned steps", plan.expected_steps
         yield "steps", task, "steps", run.history.task_steps[task]
-
-
-def _scores(run: Run) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield the last and the best scores of every task; the best evaluation is the one the run chose."""
     for evaluation in run.history.evaluations:
         for task, scores in evaluation.scores.items():
             for metric, score in scores.items():

@@ -5,7 +5,9 @@ Functions import what needs torch, because a run is described without it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +25,6 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 """Facts about a directory, JSON-ready: `format` first."""
-
-LAYOUT_TITLES = {
-    "palm": "palm encoder",
-    "huggingface": "Hugging Face",
-    "distilbert": "Hugging Face",
-    "paddlepalm": "PaddlePALM",
-    "paddlenlp": "PaddleNLP",
-}
-"""Layout of the weights -> its title."""
 
 
 def inspect_directory(path: str | Path) -> Facts:
@@ -53,9 +46,18 @@ def inspect_directory(path: str | Path) -> Facts:
     with wrap_read_errors(folder):
         finders = (_exported, _model, _checkpoint, _run, _pretrained)
         facts = next(facts for find in finders if (facts := find(folder)))
-    files = [file for file in ([folder] if folder.is_file() else folder.rglob("*")) if file.is_file()]
-    size = sum(file.stat().st_size for file in files)
-    return {**facts, "files": {"number": len(files), "bytes": size}}
+    return {**facts, "files": _files(folder)}
+
+
+def _files(folder: Path) -> Facts:
+    """Count files and their bytes; a run that goes on may remove some meanwhile."""
+    sizes = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                sizes.append((Path(place) / name).stat().st_size)
+    sizes = sizes or [folder.stat().st_size]
+    return {"number": len(sizes), "bytes": sum(sizes)}
 
 
 def _description(file: Path, kind: str) -> Mapping[str, Any] | None:
@@ -65,19 +67,16 @@ def _description(file: Path, kind: str) -> Mapping[str, Any] | None:
 
 
 def _exported(folder: Path) -> Facts | None:
-    description = _description(folder / model_paths.EXPORT, model_paths.EXPORT_FORMAT)
-    if description is None:
+    found = _description(folder / model_paths.EXPORT, model_paths.EXPORT_FORMAT)
+    if found is None:
         return None
-    facts: Facts = {
-        "format": f"{description['format']} to {description['to']}, version {description['version']}",
-        "versions": {"palm": description["palm_version"]},
-    }
-    if description["to"] == "hf":
+    facts = {name: found[name] for name in found.keys() - {"format", "version", "palm_version", "to"}}
+    if found["to"] == "hf":
         from palm.pretrained import read_weights
 
         facts["parameters"] = _parameters(read_weights(folder, headers=True))
-    hidden = ("format", "version", "palm_version", "to")
-    return facts | {name: value for name, value in description.items() if name not in hidden}
+    title = f"{found['format']} to {found['to']}, version {found['version']}"
+    return {"format": title, "versions": {"palm": found["palm_version"]}, **facts}
 
 
 def _model(folder: Path) -> Facts | None:
@@ -97,14 +96,16 @@ def _model(folder: Path) -> Facts | None:
 
 def _adapters(folder: Path) -> Facts:
     """Describe the adapters of a model, merged or not."""
-    places = (folder / ADAPTER_CONFIG, folder / model_paths.ADAPTERS / ADAPTER_CONFIG)
-    if (file := next((place for place in places if place.is_file()), None)) is None:
-        return {}
-    config = read_object(file)
-    with wrap_read_errors(file):
-        names = {"rank": "r", "alpha": "lora_alpha", "base": "base_model_name_or_path"}
-        found = {ours: config[theirs] for ours, theirs in names.items()}
-        return {"lora": {**found, "layers": len(config["target_modules"])}}
+    for file in (folder / ADAPTER_CONFIG, folder / model_paths.ADAPTERS / ADAPTER_CONFIG):
+        if file.is_file():
+            config = read_object(file)
+            found = {
+                "rank": config["r"],
+                "alpha": config["lora_alpha"],
+                "base": config["base_model_name_or_path"],
+            }
+            return {"lora": {**found, "layers": len(config["target_modules"])}}
+    return {}
 
 
 def _checkpoint(folder: Path) -> Facts | None:
@@ -155,7 +156,7 @@ def _pretrained(folder: Path) -> Facts:
     library = config.get("transformers_version")
     given = directory.given
     return {
-        "format": LAYOUT_TITLES[given.layout],
+        "format": given.layout,
         "architecture": config.get("architectures", [directory.backbone])[0],
         "backbone": _component({"name": directory.backbone, "settings": directory.settings}),
         "parameters": _parameters(given.weights),
@@ -194,12 +195,7 @@ def _component(saved: Mapping[str, Any]) -> Facts:
 
 
 def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
-    """Describe the parameters of the encoder and of every head.
-
-    Args:
-        folder: of a saved model or checkpoint.
-        heads: head -> prefix of its weights' names.
-    """
+    """Describe the parameters of the encoder and of every head; `heads` are prefixes of weights' names."""
     from palm.core.saved import weights_under
     from palm.pretrained import read_weights
 
@@ -209,11 +205,9 @@ def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
 
 
 def _parameters(weights: Mapping[str, Tensor]) -> Facts:
-    return {
-        "number": sum(value.numel() for value in weights.values()),
-        "tensors": len(weights),
-        "dtype": ", ".join(sorted({str(value.dtype).removeprefix("torch.") for value in weights.values()})),
-    }
+    dtypes = sorted({str(value.dtype).removeprefix("torch.") for value in weights.values()})
+    number = sum(value.numel() for value in weights.values())
+    return {"number": number, "tensors": len(weights), "dtype": ", ".join(dtypes)}
 
 
 def _vocabulary(file: Path | None, do_lower_case: bool) -> Facts | None:

@@ -20,12 +20,10 @@ from palm.core.process import duration
 from palm.core.version import __version__
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Chart, Line, minus, shown_number
+from palm.report.charts import Chart, Line, labels, minus, shown_number, task_charts
 from palm.report.curves import Curve
-from palm.report.groups import SeedGroup
 from palm.report.history import History
 from palm.report.run import Run, read_run
-from palm.report.task_charts import task_charts
 from palm.train.model_paths import CONFIGURATION
 
 if TYPE_CHECKING:
@@ -115,6 +113,7 @@ def environment(*packages: str) -> Environment:
         "value": shown_value,
         "duration": duration,
         "minus": minus,
+        "labels": labels,
     }
     return made
 
@@ -132,7 +131,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         ending=_ending(history),
         encoder=next(encoder, ""),
         tasks=[_task(run, task, analyses[task]) for task in history.tasks],
-        task_charts=list(task_charts([SeedGroup(run.name, [run])])),
+        task_charts=list(task_charts([(run.name, history)])),
         update_charts=list(_update_charts(history)),
         mix_chart=_mix_chart(history),
         pace_charts=[Chart(each.name, each.name, [Line(each)]) for each in curves.paces(history)],

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from palm.config.settings import NO_RESULT, TaskSettings, marked
 from palm.core.component import path_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.io import write_text
 from palm.core.logging import printable
-from palm.report.charts import Chart, labels
-from palm.report.groups import grouped_runs
+from palm.report.charts import Chart, labels, task_charts
 from palm.report.page import environment
-from palm.report.run import read_run
-from palm.report.task_charts import task_charts
+from palm.report.run import Run, read_run
+
+MOST_NAMED = 3
+"""Maximum settings in the name of a run."""
 
 PLOT_FILE = "curves.html"
 
@@ -24,8 +28,7 @@ FRAME_LINES = 4
 def plot(*runs: str | Path, output: str | Path | None = None) -> Path:
     """Write a page with loss and dev scores of every task over global steps.
 
-    Runs whose configurations differ only in the seed are drawn as their mean, with each of them behind it;
-    others are drawn beside each other.
+    Runs whose configurations differ only in the seed have the same colour.
 
     Args:
         runs: folders of runs, their `save_path`.
@@ -46,7 +49,7 @@ def plot(*runs: str | Path, output: str | Path | None = None) -> Path:
 
 
 def charts_of(runs: Sequence[str | Path]) -> list[Chart]:
-    """Return the charts of every task of the runs.
+    """Return the charts of every task of the runs; runs that differ only in the seed have one colour.
 
     Raises:
         PalmError: no run is named.
@@ -55,7 +58,42 @@ def charts_of(runs: Sequence[str | Path]) -> list[Chart]:
     raise_any(line for run in runs for line in path_problems(run=run))
     if not runs:
         raise PalmError("no run was named; name the folder of at least one run, its save_path")
-    return list(task_charts(grouped_runs([read_run(run) for run in runs])))
+    found = {str(run): read_run(run) for run in runs}
+    settings = [_settings(run) for run in found.values()]
+    groups = [
+        json.dumps(each or name, sort_keys=True, default=str)
+        for each, name in zip(settings, found, strict=True)
+    ]
+    kinds = list(dict.fromkeys(groups))
+    names = _names(list(found.values()), settings)
+    histories = [(name, run.history) for name, run in zip(names, found.values(), strict=True)]
+    return list(task_charts(histories, [kinds.index(group) for group in groups]))
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Return the settings on which the result of a run depends, without its seed."""
+    return {
+        f"{title}.{each.name}" if title.startswith("task ") else each.name: each.value
+        for title, values in run.sections.items()
+        for each in values
+        if each.name not in {*marked(NO_RESULT), *marked(NO_RESULT, TaskSettings), "random_seed"}
+    }
+
+
+def _names(runs: Sequence[Run], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name runs after the settings in which they differ, and after their folders where that is not enough."""
+    known = dict.fromkeys(name for each in settings for name in each)
+    differing = [
+        name for name in known if len({json.dumps(each.get(name), default=str) for each in settings}) > 1
+    ][:MOST_NAMED]
+    found = [
+        ", ".join(f"{name.rpartition(' ')[2]} {each.get(name, 'default')}" for name in differing if each)
+        for each in settings
+    ]
+    return [
+        f"{name} ({run.name})" if name and found.count(name) > 1 else name or run.name
+        for name, run in zip(found, runs, strict=True)
+    ]
 
 
 def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour: bool = True) -> str:

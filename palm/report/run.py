@@ -77,11 +77,12 @@ class Run:
     @property
     def versions(self) -> dict[str, str]:
         """The versions of palm and of the libraries that made the run, as far as they were recorded."""
-        by_program = {"palm": "unknown"}
-        for model in self.models[:1]:
-            description = verified_object(model.folder, DESCRIPTION)
-            by_program |= (description.get("training") or {}).get("versions", {})
-        return by_program | ({"palm": self.history.start.palm} if self.history.start.palm else {})
+        of_model = training_of(self.models[0]).get("versions", {}) if self.models else {}
+        return {
+            "palm": "unknown",
+            **of_model,
+            **({"palm": start} if (start := self.history.start.palm) else {}),
+        }
 
     def setting(self, task: str, name: str) -> Any:
         """Return the value of a setting for a task; None if it has its default."""
@@ -100,6 +101,13 @@ class Run:
             return model
         path = self.folder / f"step_{self.checkpoints[-1]}"
         return Model(task, CHECKPOINT, path) if is_sealed(path) and stays_inside(self.folder, path) else None
+
+
+def training_of(model: Model) -> Mapping[str, Any]:
+    """Return what a model recorded about its training; empty if it is not there or was just replaced."""
+    if not (model.folder / DESCRIPTION).is_file():
+        return {}
+    return verified_object(model.folder, DESCRIPTION).get("training") or {}
 
 
 @explain_limits()

@@ -120,7 +120,7 @@ def test_an_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_real_bert_of_hugging_face(capsys: pytest.CaptureFixture[str]) -> None:
     facts = told(minilm(), capsys)
-    assert facts["format"] == "Hugging Face"
+    assert facts["format"] == "huggingface"
     assert facts["architecture"] == "BertModel"
     assert facts["backbone"]["num_hidden_layers"] == 6
     assert facts["parameters"] == {"number": 22_713_216, "tensors": 103, "dtype": "float32"}
@@ -132,7 +132,7 @@ def test_a_real_bert_of_hugging_face(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize("place", [".", "params"])
 def test_paddlepalms_directories(kind: str, place: str, capsys: pytest.CaptureFixture[str]) -> None:
     facts = told(FOLDER / f"pretrain_{kind}" / place, capsys)
-    assert facts["format"] == "PaddlePALM"
+    assert facts["format"] == "paddlepalm"
     assert facts["backbone"]["name"] == kind
     assert facts["backbone"]["hidden_size"] == 32
     assert facts["parameters"]["tensors"] == {"bert": 39, "ernie": 40}[kind]

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from palm.report import curves
-from palm.report.charts import Chart, Line, ticks
+from palm.report.charts import Chart, Line, labels, thinned, ticks
 from palm.report.curves import Curve
 from palm.report.history import History
 from palm.report.page import environment
-from palm.train.callbacks import Drawn, Logged, Planned, PlannedTask
+from palm.train.callbacks import Drawn, Evaluated, Logged, Planned, PlannedTask
 
 
 def test_a_thinned_curve_keeps_its_ends() -> None:
-    curve = Curve("loss", [(step, float(step)) for step in range(1000)])
-    thinned = curve.thinned(100)
-    assert (len(thinned.points), thinned.points[0], thinned.points[-1]) == (101, (0, 0.0), (999, 999.0))
-    assert Curve("few", [(1, 1.0)]).thinned(100).points == [(1, 1.0)]
-    assert Curve("none", []).thinned(100).points == []
+    points = thinned([(step, float(step)) for step in range(1000)], 100)
+    assert (len(points), points[0], points[-1]) == (101, (0, 0.0), (999, 999.0))
+    assert list(thinned([(1, 1.0)], 100)) == [(1, 1.0)]
+    assert list(thinned([], 100)) == []
 
 
 def history() -> History:
@@ -40,6 +40,8 @@ def test_losses_leave_out_what_was_not_a_number() -> None:
 def test_the_pace_is_what_was_done_between_two_steps() -> None:
     rows, tokens = curves.paces(history())
     assert (rows.points, tokens.points) == ([(2, 5.0), (3, 20.0)], [(2, 50.0), (3, 150.0)])
+    rows, _ = curves.paces(replace(history(), evaluations=[Evaluated(2, {})]))
+    assert rows.points == [(2, 5.0)]  # the evaluation is between the other two
 
 
 def test_steps_that_were_had() -> None:
@@ -75,8 +77,8 @@ def test_a_chart_puts_points_where_their_numbers_are() -> None:
 def test_the_axis_of_a_chart_encloses_its_numbers_at_even_steps() -> None:
     chart = Chart("loss", "loss", [Line(Curve("loss", [(0, -1.0), (50, 8.9)]))])
     assert chart.frame is not None
-    assert [text for _, text in chart.frame.y_labels] == ["−2", "0", "2", "4", "6", "8", "10"]
-    assert [place for place, _ in chart.frame.y_labels][::6] == [192.0, 12.0]
+    assert [text for _, text in labels(chart.frame.ys)] == ["−2", "0", "2", "4", "6", "8", "10"]
+    assert [chart.frame.y(value) for value in chart.frame.ys][::6] == [192.0, 12.0]
 
 
 @pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [79.99999999, 80.00000001], [-1.0, -1.0]])

@@ -8,17 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import palm
 from palm.cli import main
 from palm.report.charts import Chart
-from palm.report.curves import losses, smooth_losses
-from palm.report.groups import grouped_runs, mean_curve
 from palm.report.history import read_history
 from palm.report.plot import charts_of, terminal_plot
-from palm.report.run import read_run
 
 
 def changed(run: Path, name: str, seed: int, shift: float = 0.0, **settings: str) -> Path:
@@ -48,39 +44,28 @@ def charts_by_title(*runs: Path) -> dict[str, Chart]:
 def test_the_points_of_a_chart_are_those_of_the_history(run: Path) -> None:
     charts = charts_by_title(run)
     history = read_history(run)
-    raw, smooth, *_ = charts["mrc: loss"].lines
-    steps = [(step.step, step.loss) for step in history.steps if step.task == "mrc"]
-    assert (list(raw.curve.points), raw.faint) == (steps, True)
-    assert smooth.curve.points == smooth_losses(history, "mrc").points
+    raw, mean, *_ = charts["mrc: loss"].lines
+    steps = [step for step in history.steps if step.task == "mrc"]
+    assert (list(raw.curve.points), raw.faint) == ([(step.step, step.loss) for step in steps], True)
+    assert list(mean.curve.points) == [(step.step, step.mean_loss) for step in steps]
     f1 = [(each.step, each.scores["mrc"]["f1"]) for each in history.evaluations]
     assert list(charts["mrc: f1"].lines[0].curve.points) == f1
     # cls has two metrics, match two, mlm two, mrc two, each task a loss
     assert len(charts) == 12
 
 
-def test_seeds_are_drawn_as_their_mean_before_each_of_them(run: Path) -> None:
-    folders = [changed(run, f"seed{seed}", seed, shift) for seed, shift in ((1, 0.0), (2, 1.0), (3, 2.0))]
-    runs = [read_run(folder) for folder in folders]
-    (group,) = grouped_runs(runs)
-    assert group.name == "seed1 (3 runs)"
-    points = mean_curve(group, lambda history: losses(history, "cls"))
-    assert points is not None
-    steps, values = zip(*points, strict=True)
-    middle = losses(runs[1].history, "cls").points
-    assert values == pytest.approx(np.interp(steps, *zip(*middle, strict=True)))
-    assert [line.faint for line in charts_by_title(*folders)["cls: accuracy"].lines] == [True] * 3 + [False]
-
-
-def test_runs_of_other_settings_stand_beside_each_other_under_these(run: Path) -> None:
+def test_runs_are_named_by_the_settings_in_which_they_differ_and_seeds_have_one_colour(run: Path) -> None:
     others = [changed(run, "a", 1), changed(run, "b", 2), changed(run, "c", 1, learning_rate="0.5")]
-    groups = grouped_runs([read_run(other) for other in others])
-    assert [group.name for group in groups] == ["learning_rate 0.003 (2 runs)", "learning_rate 0.5"]
-    assert [line.curve.name for line in charts_by_title(*others)["cls: loss"].lines if not line.faint] == [
-        "learning_rate 0.003 (2 runs)",
-        "learning_rate 0.003 (2 runs), dev loss",
-        "learning_rate 0.5",
-        "learning_rate 0.5, dev loss",
+    lines = [line for line in charts_by_title(*others)["cls: loss"].lines if not line.faint]
+    assert [(line.curve.name, line.colour) for line in lines] == [
+        ("learning_rate 0.003 (a)", 0),
+        ("learning_rate 0.003 (a), dev loss", 0),
+        ("learning_rate 0.003 (b)", 0),
+        ("learning_rate 0.003 (b), dev loss", 0),
+        ("learning_rate 0.5", 1),
+        ("learning_rate 0.5, dev loss", 1),
     ]
+    assert [line.curve.name for line in charts_by_title(*others[:2])["cls: accuracy"].lines] == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["c.html", None])
