@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable, Iterator
 
 from palm.cli import command as cli
 from palm.core.errors import ConfigError, PalmError
-
-DEFAULT_TASKS = "cls, seq_label, mlm"
 
 
 @cli.command(
@@ -36,12 +32,11 @@ DEFAULT_TASKS = "cls, seq_label, mlm"
 def init(options: argparse.Namespace) -> None:
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm
     train config.yaml` trains them within two minutes on a CPU, without network. Kinds of tasks are cls,
-    seq_label, mrc and others, which palm lists on a terminal when it asks for what is missing.
+    seq_label, mrc and others, which palm lists if --tasks is missing.
     """
     from palm.cli.starter.project import KINDS, tasks_of, write_project
 
     tasks = options.tasks
-    pretrain = options.pretrain
     if options.table is not None and tasks is not None:
         raise ConfigError("--from finds the tasks in the table; leave --tasks out")
     table = None
@@ -51,16 +46,9 @@ def init(options: argparse.Namespace) -> None:
         table = tasks_in(options.table)
         tasks = ",".join(f"{name}={kind}" for name, kind in table.kinds.items())
     if tasks is None:
-        if not sys.stdin.isatty():
-            example = DEFAULT_TASKS.replace(" ", "")
-            raise ConfigError(f"--tasks: missing; name the tasks, for example --tasks {example}")
-        for kind, meaning in KINDS.items():
-            cli.write_line(f"  {kind:9}  {meaning}")
-        tasks = input(f"Tasks, as KIND or NAME=KIND [{DEFAULT_TASKS}]: ").strip() or DEFAULT_TASKS
-        if pretrain is None:
-            question = "A directory or a model at Hugging Face to start from [a small random encoder]: "
-            pretrain = input(question).strip() or None
-    for file in write_project(options.folder, tasks_of(tasks), pretrain, table, options.effort):
+        kinds = "".join(f"\n  {kind:15}  {meaning}" for kind, meaning in KINDS.items())
+        raise ConfigError(f"--tasks: missing; name the tasks, for example --tasks cls,seq_label,mlm{kinds}")
+    for file in write_project(options.folder, tasks_of(tasks), options.pretrain, table, options.effort):
         cli.write_line(options.folder / file)
     cli.write_line(f"\nNext: cd {options.folder} && palm check config.yaml && palm train config.yaml")
 
@@ -70,8 +58,6 @@ def init(options: argparse.Namespace) -> None:
     "list components and their settings",
     [
         cli.option("name", nargs="?", help="a kind, or a component"),
-        cli.option("--config", help="also list components of modules that this configuration names"),
-        cli.TASK_DIR,
     ],
 )
 def ls(options: argparse.Namespace) -> None:
@@ -79,32 +65,13 @@ def ls(options: argparse.Namespace) -> None:
     methods, one per line; only one kind of them (palm ls mixing); or one with its settings (palm ls
     temperature).
     """
-    from palm.cli.starter.catalogue import chosen, entries
-    from palm.cli.starter.catalogue_text import description, listing
+    from palm.cli.starter.catalogue import chosen, description, entries, listing
     from palm.controller.resolve import REGISTRIES
 
-    modules = list(dict.fromkeys(_modules_of(options.config, options.task_dir, REGISTRIES)))
-    found = entries(modules=modules) if options.name is None else chosen(options.name, modules)
     if options.name in (None, *REGISTRIES):
-        cli.write_line(listing(found))
+        cli.write_line(listing(entries() if options.name is None else chosen(options.name)))
     else:
-        cli.write_line("\n\n".join(map(description, found)))
-
-
-def _modules_of(config_file: str | None, task_dir: str, kinds: Iterable[str]) -> Iterator[str]:
-    """Yield the modules of the classes that a configuration names."""
-    if config_file is None:
-        return
-    from palm.config import read_config
-
-    config = read_config(config_file, task_dir, argv=(), resolves_auto=False)
-    for kind in kinds:
-        for scope in (None, *config.tasks):
-            setting = config.value(kind, scope)
-            value = None if setting is None else setting.value
-            for path in value if isinstance(value, list) else [value]:
-                if "." in str(path):
-                    yield str(path).rpartition(".")[0]
+        cli.write_line("\n\n".join(map(description, chosen(options.name))))
 
 
 @cli.command(

@@ -8,25 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from helpers import tiny
 from palm.cli import COMMANDS, main
 from palm.mixing import MIXINGS
-from palm.reader import READERS
-
-OWN = '''
-from palm.reader import ClassifyReader
-from palm.mixing import MixRatio
-
-
-class UpperReader(ClassifyReader):
-    """Reads tables in capitals. Nothing else."""
-
-
-class Twice(MixRatio):
-    """Draws every task twice."""
-'''
 
 
 def told(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -65,28 +49,6 @@ def test_a_misspelt_name_is_reported_with_what_was_meant(capsys: pytest.CaptureF
     assert "'mixing.temperature'?" in error
     assert main(["ls", "batchsize"]) == 2
     assert "'batchsize'" in capsys.readouterr().err
-
-
-def test_components_of_a_users_modules_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "own_parts_of_ls.py").write_text(OWN, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls")
-    config["tasks"]["cls"]["reader"] = "own_parts_of_ls.UpperReader"
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    text = told(["--config", "config.yaml", "reader"], capsys)
-    lines = [line.split(maxsplit=1) for line in text.splitlines()[1:]]
-    assert [name for name, *_ in lines] == [*READERS, "own_parts_of_ls.UpperReader"]
-    assert lines[-1][1] == "Reads tables in capitals. Nothing else"
-    text = told(["--config", "config.yaml", "mixing.own_parts_of_ls.Twice"], capsys)
-    assert text.startswith("mixing.own_parts_of_ls.Twice: Draws every task twice\n")
-    config["tasks"]["cls"]["reader"] = "no_such_module.Reader"
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    assert main(["ls", "--config", "config.yaml"]) == 2
-    assert " no_such_module " in capsys.readouterr().err
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 import re
 import runpy
-import sys
 from pathlib import Path
 
 import pytest
@@ -160,26 +158,11 @@ def test_tasks_that_cannot_be_are_reported(tasks: str, named: list[str], tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-class Terminal(io.StringIO):
-    """What a user types."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_on_a_terminal_it_asks_and_on_a_pipe_it_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdin", Terminal("intent=cls, mlm\n\n"))
-    assert main(["init", str(tmp_path / "asked")]) == 0
-    assert f"  seq_label  {KINDS['seq_label']}\n" in capsys.readouterr().out
-    assert (tmp_path / "asked" / "intent.yaml").is_file()
-    monkeypatch.setattr(sys, "stdin", Terminal("\n\n"))
-    assert main(["init", str(tmp_path / "default")]) == 0
-    assert (tmp_path / "default" / "seq_label.yaml").is_file()
-    monkeypatch.setattr(sys, "stdin", io.StringIO("cls\n"))
-    assert main(["init", str(tmp_path / "piped")]) == 2
-    assert "error: --tasks: " in capsys.readouterr().err
+def test_kinds_are_listed_where_tasks_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "shop")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: --tasks: ")
+    assert [kind for kind, meaning in KINDS.items() if f"  {kind:15}  {meaning}" not in said] == []
 
 
 def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
