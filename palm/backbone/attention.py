@@ -52,13 +52,38 @@ class SelfAttention(nn.Module):
         else:
             parts = (linear(asking, self.query), linear(tokens, self.key), linear(tokens, self.value))
         query, key, value = (part.view(part.shape[0], self.num_heads, -1) for part in parts)
-        if isinstance(packing, Padded):
-            context = attend_in_graph(query, key, value, packing.keys_bias, None)
-        else:
-            dropout_prob = self.dropout_prob if self.training else 0.0
-            scope = packing.scope(first_only, None)
-            context = attend(query, key, value, scope, dropout_prob)
+        dropout_prob = self.dropout_prob if self.training else 0.0
+        context = attention(query, key, value, packing, dropout_prob, first_only=first_only)
         return linear(context.flatten(1), self.output)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    packing: Packing,
+    dropout_prob: float,
+    *,
+    first_only: bool = False,
+    window: int | None = None,
+) -> Tensor:
+    """Compute attention between the tokens of each row of a layout, padded or packed.
+
+    Args:
+        query: [tokens, heads, head_dim]; [batch, heads, head_dim] if `first_only`.
+        key: [tokens, heads, head_dim].
+        value: [tokens, heads, head_dim].
+        packing: layout of the tokens.
+        dropout_prob: probability of zeroing an attention weight.
+        first_only: the queries are those of every row's first token.
+        window: maximum distance between query and key, in tokens; None for no limit.
+
+    Returns:
+        The shape of `query`.
+    """
+    if isinstance(packing, Padded):
+        return attend_in_graph(query, key, value, packing.keys_bias, window)
+    return attend(query, key, value, packing.scope(first_only, window), dropout_prob)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
@@ -166,21 +191,18 @@ aten = torch.ops.aten
 
 
 def attend_packed(query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout_prob: float) -> Tensor:
-    """Compute `attend` for queries that `fits` allows, with the same arguments."""
-    kernel = _Efficient if query.dtype == torch.float32 else _Flash
-    output: Tensor = kernel.apply(query, key, value, scope, dropout_prob)  # type: ignore[no-untyped-call]
+    """Compute `attend` with flash attention, for queries that `fits` allows, with the same arguments."""
+    output: Tensor = _Flash.apply(query, key, value, scope, dropout_prob)  # type: ignore[no-untyped-call]
     return output
 
 
 def fits(query: Tensor, scope: Scope) -> bool:
-    """Check whether a kernel supports such queries: rows of whole 16 bytes, a window only in flash attention.
+    """Check whether flash attention supports such queries: half precision, rows of whole 16 bytes.
 
-    Flash attention supports heads of at most 256 features on GPUs from Ampere on. With fewer queries than
-    keys, it aligns the window at the end, so a window on only the first tokens is not supported.
+    It supports heads of at most 256 features, on GPUs from Ampere on. With fewer queries than keys, it aligns
+    the window at the end, so a window on only the first tokens is not supported.
     """
     width = query.shape[-1]
-    if query.dtype == torch.float32:
-        return width % 4 == 0 and scope.window is None
     if query.dtype not in (torch.bfloat16, torch.float16) or not has_flash_attention(query.device):
         return False
     return width % 8 == 0 and width <= 256 and (scope.window is None or scope.queries is scope.keys)
@@ -215,30 +237,6 @@ class _Flash(torch.autograd.Function):
             *parts, *ctx.ends, ctx.dropout, False, state, offset, **ctx.window
         )
         return *gradients, None, None
-
-
-class _Efficient(torch.autograd.Function):
-    # The kernel expects a batch; with offsets of sequences, it has one row.
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scope: Scope, dropout: float) -> Tensor:
-        ctx.ends = _ends(scope)
-        ctx.dropout = dropout
-        trains = any(ctx.needs_input_grad)
-        output, sums, seed, offset, *_ = aten._efficient_attention_forward(
-            query[None], key[None], value[None], None, *ctx.ends, dropout, 0, trains
-        )
-        ctx.save_for_backward(query, key, value, output, sums, seed, offset)
-        return output[0]  # type: ignore[no-any-return]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, sums, seed, offset = ctx.saved_tensors
-        parts = (gradient.contiguous()[None], query[None], key[None], value[None], None, output)
-        *gradients, _ = aten._efficient_attention_backward(
-            *parts, *ctx.ends, sums, ctx.dropout, seed, offset, 0, False
-        )
-        return *(part[0] for part in gradients), None, None
 
 
 def _ends(scope: Scope) -> tuple[Tensor, Tensor, int, int]:

@@ -6,14 +6,14 @@ import copy
 import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from palm.backbone.attention import attend, attend_in_graph
+from palm.backbone.attention import attention
 from palm.backbone.base import BACKBONES, SENTENCE, Pooling, TokenEncoder, pooled
 from palm.backbone.packing import Packing, Padded
 from palm.core.errors import ConfigError, WiringError, about
@@ -119,14 +119,6 @@ NAME = "palm_packed"
 """Name of the implementation; the library creates no mask for a name without a mask function."""
 
 
-@cache
-def register() -> None:
-    """Register `attend_packed` with the library."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(NAME, attend_packed)
-
-
 def attend_packed(
     module: nn.Module,  # noqa: ARG001
     query: Tensor,
@@ -164,12 +156,11 @@ def attend_packed(
     if scaling is not None and scaling != query.shape[-1] ** -0.5:
         query = query * (scaling * query.shape[-1] ** 0.5)
     window = None if sliding_window is None else sliding_window - 1
-    if isinstance(palm_packing, Padded):
-        q, k, v = (part.transpose(1, 2).flatten(0, 1) for part in (query, key, value))
-        output = attend_in_graph(q, k, v, palm_packing.keys_bias, window)  # [batch * seq, heads, head_dim]
-        return output.view(query.shape[0], -1, *output.shape[1:]), None
-    q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))  # [tokens, heads, head_dim]
-    return attend(q, k, v, palm_packing.scope(False, window), dropout)[None], None
+    q, k, v = (
+        part.transpose(1, 2).flatten(0, 1) for part in (query, key, value)
+    )  # [tokens, heads, head_dim]
+    output = attention(q, k, v, palm_packing, dropout, window=window)
+    return output.view(query.shape[0], -1, *output.shape[1:]), None
 
 
 @BACKBONES.register("transformers")
@@ -222,7 +213,7 @@ class Transformers(TokenEncoder):
         If the classifier has only its last layer, the encoder's pooler is used.
         """
         if self.is_packed:
-            register()
+            library().AttentionInterface.register(NAME, attend_packed)
             self.config._attn_implementation = NAME
         kind = library().AutoModel._model_mapping[type(self.config)]
         has_choice = "add_pooling_layer" in inspect.signature(kind.__init__).parameters

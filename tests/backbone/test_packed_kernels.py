@@ -99,34 +99,9 @@ def flash_backward(
     )
 
 
-def efficient_forward(
-    query, key, value, bias, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
-    custom_mask_type, compute_log_sumexp=False, *, scale=None, seqlen_k=None, window_size=None,
-):  # fmt: skip  # type: ignore[no-untyped-def]
-    assert (bias, custom_mask_type, scale, seqlen_k, window_size) == (None, 0, None, None, None)
-    assert compute_log_sumexp is True
-    assert query.shape[0] == key.shape[0] == value.shape[0] == 1
-    ends = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    out, *kept = forward(query[0], key[0], value[0], ends, dropout_p)
-    return out[None], *kept, max_seqlen_q, max_seqlen_k
-
-
-def efficient_backward(
-    grad_out_, query, key, value, bias, out, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-    logsumexp, dropout_p, philox_seed, philox_offset, custom_mask_type, bias_requires_grad, *, scale=None,
-):  # fmt: skip  # type: ignore[no-untyped-def]
-    assert (bias, custom_mask_type, bias_requires_grad, scale) == (None, 0, False, None)
-    ends = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    parts = (part[0] for part in (grad_out_, query, key, value, out))
-    found = backward(*parts, logsumexp, ends, dropout_p, philox_seed, philox_offset)
-    return *(part[None] for part in found), torch.empty(0)
-
-
 STAND_INS = SimpleNamespace(
     _flash_attention_forward=flash_forward,
     _flash_attention_backward=flash_backward,
-    _efficient_attention_forward=efficient_forward,
-    _efficient_attention_backward=efficient_backward,
 )
 
 
@@ -144,9 +119,7 @@ def by_definition(query: Tensor, key: Tensor, value: Tensor, scope: Scope, p: fl
 @pytest.mark.parametrize(
     ("dtype", "first_only", "window", "atol"),
     [
-        (torch.float32, False, None, 1e-5),  # memory-efficient
-        (torch.float32, True, None, 1e-5),
-        (torch.bfloat16, False, None, 0.05),  # flash
+        (torch.bfloat16, False, None, 0.05),
         (torch.bfloat16, True, None, 0.05),
         (torch.bfloat16, False, 2, 0.05),
     ],
@@ -176,7 +149,7 @@ def test_results_and_gradients_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_torchs_own_operators_take_and_give_these_shapes(dtype: torch.dtype, first_only: bool) -> None:
     *given, scope = case(first_only, dtype)
     # On "meta"; on fake tensors of a GPU, autograd crashes in a torch that was built without one.
@@ -198,13 +171,9 @@ def test_a_gpu_older_than_ampere_has_no_flash_attention(
 
 def test_what_does_not_fit_is_not_given_to_a_kernel() -> None:
     query, _, _, scope = case(False, torch.float32)
-    narrow = query[..., :6]
-    assert [fits(narrow, scope), fits(narrow.half(), scope), fits(query.double(), scope)] == [False] * 3
-    wide = torch.empty(len(query), 2, 264)
-    assert [fits(wide, scope), fits(wide.half(), scope)] == [True, False]
+    assert [fits(query[..., :6].half(), scope), fits(query, scope), fits(query.double(), scope)] == [
+        False
+    ] * 3
+    assert not fits(torch.empty(len(query), 2, 264).half(), scope)
     windowed, first = case(False, torch.float32, 2)[3], case(True, torch.float32, 2)[3]
-    assert [fits(query, windowed), fits(query.half(), windowed), fits(query.half(), first)] == [
-        False,
-        True,
-        False,
-    ]
+    assert [fits(query.half(), windowed), fits(query.half(), first)] == [True, False]

@@ -98,28 +98,6 @@ def test_a_tensor_in_two_files_is_refused(folder: Path) -> None:
     assert "pooler.dense.bias" in refused(folder)
 
 
-def test_names_that_no_layout_knows_are_told(folder: Path) -> None:
-    weights = load_file(folder / "model.safetensors")
-    odd = {f"nest{name.replace('.', '-')}": value for name, value in weights.items()}
-    save_file(odd, folder / "model.safetensors", {"format": "pt"})
-    message = refused(folder)
-    assert "nestembeddings" in message
-    assert "a size in them is wrong" not in message
-
-
-@pytest.mark.parametrize(
-    "prefix", ["_orig_mod.", "model.", "module.", "0.auto_model.", "module._orig_mod.bert."]
-)
-def test_prefixes_of_programs_that_wrap_an_encoder_do_not_count(folder: Path, prefix: str) -> None:
-    expected = load_backbone(folder).state_dict()
-    weights = load_file(folder / "model.safetensors")
-    save_file(
-        {f"{prefix}{name}": w for name, w in weights.items()}, folder / "model.safetensors", {"format": "pt"}
-    )
-    found = load_backbone(folder).state_dict()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-
-
 # ---- tokenizers ----
 
 
@@ -185,30 +163,6 @@ def test_texts_are_lower_cased_where_sentence_transformers_says_so(folder: Path)
     write(folder / "sentence_bert_config.json", max_seq_length=16, do_lower_case=True)
     lowered = load_tokenizer(folder / "vocab.txt").encode(["The BOAT"])
     assert lowered == load_tokenizer(folder / "vocab.txt", do_lower_case=True).encode(["The BOAT"]) != plain
-
-
-def test_a_tokenizer_in_one_file_wins_over_a_list_of_tokens(folder: Path) -> None:
-    from tokenizers import BertWordPieceTokenizer
-
-    made = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=True)
-    made.save(str(folder / "tokenizer.json"))
-    from palm.pretrained.directory import settings_of_directory
-
-    assert Path(settings_of_directory(folder)["vocab_path"]).name == "tokenizer.json"
-
-
-def test_a_modernbert_without_a_prefix_is_not_too_large(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 96}
-    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "cls_token_id", "sep_token_id", "eos_token_id"), 0)
-    config = transformers.ModernBertConfig(vocab_size=30522, **sizes, **ids)
-    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
-    assert type(load_backbone(tmp_path)).__name__ == "Transformers"
-
-
-def test_a_directory_that_cannot_be_read_is_an_error_of_storage(tmp_path: Path) -> None:
-    with pytest.raises(StorageError):
-        load_backbone(tmp_path / "nowhere")
 
 
 # ---- adapters ----

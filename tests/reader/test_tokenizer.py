@@ -16,7 +16,7 @@ from tokenizers import BertWordPieceTokenizer
 from helpers.reader_files import SPECIAL, write_text, write_vocabulary
 from helpers.shared import RECORDED_0, needs_shared
 from palm.core.errors import DataError
-from palm.reader import ClassifyReader, MatchReader
+from palm.reader import ClassifyReader
 from palm.reader.tokenizer import SPECIAL_TOKENS, Tokenizer, load_tokenizer, load_vocabulary
 
 RECORDED = RECORDED_0 / "tokenization"
@@ -208,33 +208,3 @@ def test_accents_and_chinese_words_stay_whole_where_the_settings_beside_the_voca
     reader.write_file("vocab_path", tmp_path / "saved.txt")
     for tokenizer in (reader.tokenizer, load_tokenizer(tmp_path / "saved.txt", do_lower_case=True)):
         assert tokenizer.tokens(tokenizer.encode(["Müsste 東京"])[0]) == ["müsste", "東京"]
-
-
-def test_words_of_a_morphological_analyser_are_refused(tmp_path: Path) -> None:
-    vocab = write_vocabulary(tmp_path)
-    write_text(tmp_path, "tokenizer_config.json", json.dumps({"word_tokenizer_type": "mecab"}))
-    with pytest.raises(DataError) as caught:
-        load_tokenizer(vocab)
-    assert "tokenizer_config.json" in str(caught.value)
-    assert "mecab" in str(caught.value)
-
-
-def test_added_tokens_are_not_split(tmp_path: Path) -> None:
-    vocab = write_text(tmp_path, "vocab.txt", "\n".join([*SPECIAL_TOKENS, "paris", "e"]))
-    write_text(tmp_path, "added_tokens.json", json.dumps({"[E1]": 7}))
-    tokenizer = load_tokenizer(vocab, do_lower_case=True)
-    (ids,) = tokenizer.encode(["[E1] Paris [SEP]"])
-    assert ids[:2] == [7, 5]
-    assert tokenizer.sep_id not in ids
-    assert tokenizer.vocab_size == 8
-
-
-def test_padding_and_truncation_that_a_file_stores_change_no_row(tmp_path: Path) -> None:
-    write_vocabulary(tmp_path)
-    made = BertWordPieceTokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
-    made.enable_padding(length=128)
-    made.enable_truncation(8)
-    made.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
-    assert tokenizer.between == [tokenizer.sep_id]
-    assert MatchReader(tmp_path / "tokenizer.json", 5).tokenizer is tokenizer
