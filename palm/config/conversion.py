@@ -29,6 +29,7 @@ from palm.config.files import (
     names_model,
     number,
     parse_yaml,
+    public_url,
     shown,
 )
 from palm.core.component import FILE_NAMES
@@ -197,7 +198,9 @@ def _data_path(value: Any, base: Path) -> Path:
         parts = [value] if _path(value, Path, base).exists() else _parts(value)
     except Mismatch:
         parts = _parts(value)
-    paths = [Path(part) if "://" in str(part) else _path(part, Path, base) for part in parts]
+    if isinstance(value, str) and value.rstrip().endswith(","):
+        raise Mismatch
+    paths = [Path(public_url(part)) if "://" in str(part) else _path(part, Path, base) for part in parts]
     if not paths:
         raise Mismatch
     return Path(",".join(map(str, paths)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import sys
@@ -84,12 +85,33 @@ def guessed(value: Any) -> Any:
     return None if word in NULL_WORDS else str(value)
 
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]+:[\\/]+)(?:[^\\/\s]*@)?([^?\s]*)(\?\S*)?")
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):[\\/]{1,2}(?:[^\\/\s]*@)?([^?\s]*)(\?[^…\s]\S*)?")
+
+_full_urls: dict[str, str] = {}
+"""URL without what may be secret -> the URL, in this process only."""
 
 
 def public(text: str) -> str:
-    """Return a text with its URLs without user, password and query, which may be secret."""
-    return _URL.sub(lambda url: url[1] + url[2] + ("?…" if url[3] else ""), text)
+    """Return a text with its URLs without user, password and query, which may be secret.
+
+    A query becomes a short digest, so that different ones stay different.
+    """
+
+    def query(url: re.Match[str]) -> str:
+        return f"?…{hashlib.sha256(url[3].encode()).hexdigest()[:8]}" if url[3] else ""
+
+    return _URL.sub(lambda url: f"{url[1]}://{url[2]}{query(url)}", text)
+
+
+def public_url(url: str) -> str:
+    """Return a URL without what may be secret; `full_url` finds it again in this process."""
+    _full_urls[public(url)] = url
+    return public(url)
+
+
+def full_url(url: str) -> str:
+    """Return the URL from which `public_url` was made in this process, or the same URL."""
+    return _full_urls.get(public(url), url)
 
 
 def shown(value: Any) -> str:
@@ -227,7 +249,6 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    text = public(text)
     return dumper.represent_scalar(f"{_TAG}str", text, style=None if guessed(Plain(text)) == text else "'")
 
 

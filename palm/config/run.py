@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 from palm.config.conversion import REQUIRED, Consumer, Parameter, settings_of, type_name
-from palm.config.files import public
 from palm.config.settings import (
     NO_RESULT,
     NOT_WRITTEN,
@@ -56,11 +55,10 @@ class TaskConfig:
 
     def described(self) -> dict[str, Any]:
         """Return everything that the task's training depends on, JSON-ready."""
-        own = plain(results_of(self.settings))
         return {
             "reader": self.reader.described(),
             "paradigm": self.head.described(),
-            **{name: public(v) if isinstance(v, str) else v for name, v in own.items()},
+            **plain(results_of(self.settings)),
         }
 
 
@@ -332,7 +330,7 @@ def printed(resolved: Mapping[str, Any]) -> str:
             text = ", ".join(map(str, value)) if isinstance(value, list) else value
             lines.append(f"{name:25}\t{text}")
         lines.append("")
-    return public("\n".join(lines))
+    return "\n".join(lines)
 
 
 def help_text(

@@ -22,6 +22,7 @@ from palm.core.io import write_text
 from palm.core.logging import logger
 from palm.reader import READERS
 from palm.reader.tables.columns import TARGETS, Columns, cell_text
+from palm.reader.tables.files import is_url, parts_of
 from palm.reader.tables.reading import ignore, raw_rows
 from palm.reader.tables.selection import SUFFIX, Numbers, RowKeys, Selection, data_checksum, sample, split
 
@@ -87,7 +88,8 @@ def _recorded(folder: Path, tasks: Sequence[TaskConfig]) -> Files:
     files: Files = {}
     for task in tasks:
         known = {part: folder / _record(task.name, part) for part in FILES}
-        if known["train"].is_file():
+        # From a URL, rows are chosen again: a folder that someone made must not name what is downloaded.
+        if known["train"].is_file() and not any(map(is_url, parts_of(task.settings.train_file or Path()))):
             files[task.name] = {part: path for part, path in known.items() if path.is_file()}
     return files
 

@@ -17,13 +17,11 @@ from palm.reader.cache import chunks_of
 from palm.reader.predictions import Record, SavedRecords, write_records
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 
-"""The kind of a file whose name the user chooses (see `write_atomically`)."""
-
 LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
 """Fields of a record that a table shows in another form, or not at all."""
 
 BATCH = 1024
-"""Rows in memory at a time; the first batch determines the task's columns and their types."""
+"""Rows in memory at a time; the first batch determines the types of columns."""
 
 OTHER_FILES = (".json", ".tsv", ".txt", ".xlsx", ".xls", ".pdf", ".html", ".arrow", ".gz", ".zip")
 """Suffixes of file names that are not meant as names of folders."""
@@ -104,7 +102,7 @@ def write_table(
     Raises:
         StorageError: the file cannot be written, or palm may not replace it.
     """
-    head = list(islice(reader.rows_of(source), BATCH))
+    head = _typical(reader.rows_of(source))
     names = list(dict.fromkeys(chain.from_iterable(head)))
     rows = (
         joined_rows(reader.rows_of(source, examples), records, names) if names else map(task_cells, records)
@@ -122,6 +120,18 @@ def write_table(
             own = [name for name in columns if name not in names]
             count = _write_parquet(file, made, [_only(head, names), _only(first, own)], source)
     return SavedRecords(path, count, lambda path: (dict(row.cells) for row in raw_rows(path)))
+
+
+def _typical(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the first rows, and later ones with the first value of a column."""
+    found: list[Mapping[str, Any]] = []
+    seen: set[str] = set()
+    for row in rows:
+        new = {name for name, value in row.items() if value is not None} - seen
+        if new or len(found) < BATCH:
+            found.append(row)
+        seen |= new
+    return found
 
 
 def _only(rows: Iterable[Mapping[str, Any]], names: Collection[str]) -> list[Record]:

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,13 +17,15 @@ from typing import Any
 import pytest
 
 from helpers.reader_files import write_vocabulary
-from palm.config import yaml_text
-from palm.config.files import public
+from palm.config import DataPath
+from palm.config.conversion import convert_value
+from palm.config.files import Setting, full_url, public
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, SequenceLabelReader
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import MAX_CELL, files_of, is_data, is_url, max_cell, parts_of
 from palm.reader.tables.reading import raw_rows, read_table
+from palm.reader.tables.selection import Selection, table_of
 
 MIB = 1 << 20
 
@@ -204,10 +207,14 @@ SECRET = "https://anna:pa@ss@host.org/data/a,b[1].csv?token=abc&x=1"
 
 
 def test_addresses_are_shown_and_written_without_secrets() -> None:
-    for address in (SECRET, str(Path(SECRET))):
-        assert public(address).replace(":/h", "://h") == "https://host.org/data/a,b[1].csv?…"
-    assert public(f"x: {SECRET} is not there") == "x: https://host.org/data/a,b[1].csv?… is not there"
-    assert "anna" not in yaml_text({"tasks": {"a": {"train_file": SECRET}}})
+    shown = public(SECRET)
+    assert re.fullmatch(r"https://host\.org/data/a,b\[1\]\.csv\?…[0-9a-f]{8}", shown)
+    assert public(str(Path(SECRET))) == public(shown) == shown
+    assert public(SECRET.replace("x=1", "x=2")) != shown
+    assert public(f"x: {SECRET} is not there") == f"x: {shown} is not there"
+    path = convert_value(Setting(["/data/b.csv", SECRET], "", Path()), DataPath)
+    assert path == Path(f"/data/b.csv,{shown}")
+    assert full_url(shown) == SECRET
     text = "ask a@b.org, 1:2 and part-?.csv"
     assert public(text) == text
     pytest.importorskip("fsspec")
@@ -221,11 +228,8 @@ def test_addresses_are_shown_and_written_without_secrets() -> None:
 def test_an_address_may_have_commas_and_brackets_and_lists_may_mix() -> None:
     one = "https://host.org/a,b[1].csv"
     six = "http://[::1]:8000/a.csv"
-    assert [public(str(part)) for part in parts_of(Path(f"{one},{six},/data/c.csv"))] == [
-        str(Path(one)),
-        str(Path(six)),
-        "/data/c.csv",
-    ]
+    parts = parts_of(Path(f"{one},{six},/data/c.csv"))
+    assert [public(str(part)) for part in parts] == [one, six, "/data/c.csv"]
     assert is_url(Path(six))
 
 
@@ -238,6 +242,17 @@ def test_an_address_of_this_machine_is_a_file(tmp_path: Path) -> None:
 def test_a_path_of_windows_is_an_address_or_none() -> None:
     assert is_url(PureWindowsPath("https://host.org/a.csv"))  # type: ignore[arg-type]
     assert not is_url(PureWindowsPath("C:\\data\\a.csv"))  # type: ignore[arg-type]
+
+
+def test_chosen_rows_of_others_name_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
+    address = Path("https://anna:secret@127.0.0.1:9/a.csv")
+    text = Selection(address, "0" * 64, [0], {}).text
+    told = refused(written(tmp_path / "a.rows.json", text))
+    assert "127.0.0.1:9/a.csv" in told
+    assert "secret" not in told
+    (tmp_path / "cache").mkdir()
+    assert table_of(written(tmp_path / "cache" / "a.rows.json", text)) == address
 
 
 # Odd files and folders: one sentence.

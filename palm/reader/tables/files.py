@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
-from palm.config.files import public
+from palm.config.files import full_url, public
 from palm.core.cache import Cache
 from palm.core.errors import DataError
 from palm.core.io import (
@@ -85,7 +85,7 @@ def copies_of(path: Path) -> tuple[Path, ...]:
         DataError: fsspec or the store's library is not installed, no such file, a broken connection, or a
             file that changes while it is copied.
     """
-    url = _URL.sub(r"\1://", path.as_posix(), count=1)
+    url = full_url(_URL.sub(r"\1://", path.as_posix(), count=1))
     try:
         import fsspec
     except ImportError:

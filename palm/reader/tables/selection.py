@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from palm.config.files import public
+from palm.core.cache import Cache
 from palm.core.errors import DataError
-from palm.core.io import parse_json, wrap_read_errors
+from palm.core.io import parse_json, stays_inside, wrap_read_errors
 from palm.reader.tables.columns import cell_text, is_missing
 from palm.reader.tables.files import digest_of, file_facts, files_of, is_data, is_url, parts_of
 
@@ -116,8 +118,17 @@ def data_checksum(path: Path, algorithm: str = "sha256") -> str:
 
 
 def table_of(path: Path) -> Path:
-    """The table of a selection; any other path is returned unchanged."""
-    return read_selection(path).table if is_selection(path) else path
+    """The table of a selection; any other path is returned unchanged.
+
+    Raises:
+        DataError: the selection cannot be read, or names a URL and was not made by this user.
+    """
+    if not is_selection(path):
+        return path
+    table = read_selection(path).table
+    if any(map(is_url, parts_of(table))) and not stays_inside(Cache.of_anyone().folder, path):
+        raise DataError(f"{path}: it names {public(str(table))}, which is not on this machine; copy it here")
+    return table
 
 
 def is_remote(path: Path) -> bool:
