@@ -95,7 +95,7 @@ def content_problems(tracked: list[str], wheel: Path, sdist: Path) -> list[str]:
         packed = [name.partition("/")[2] for name in archive.getnames()]
     with zipfile.ZipFile(wheel) as archive_of_wheel:
         modules = archive_of_wheel.namelist()
-    of_palm = [name for name in tracked if name.startswith("palm/")]
+    of_palm = [name for name in tracked if name.startswith(("palm/", "paddlepalm/"))]
     return [
         *(f"{sdist.name} lacks {name}" for name in left_out(tracked, packed)),
         *(f"{wheel.name} lacks {name}" for name in left_out(of_palm, modules)),
