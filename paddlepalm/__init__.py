@@ -2,7 +2,7 @@
 
 import sys
 
-import palm.compat
+import palm.compat  # noqa: F401 - its modules are read below
 
 # The same modules under both names: a second copy would have other classes.
 for _name, _module in list(sys.modules.items()):
