@@ -13,7 +13,7 @@ import torch
 
 from palm.backbone import BACKBONES
 from palm.check.data import Files, TaskData, data_of
-from palm.check.planning import RunPlan, measured, plan_of
+from palm.check.planning import Cost, RunPlan, measured, plan_of
 from palm.check.result import SEVERITIES, Check, Problem
 from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
@@ -26,13 +26,18 @@ from palm.core.logging import aligned, only_collected
 from palm.paradigm import HEADS
 from palm.parallel.launch import count_devices
 from palm.reader import READERS, Reader
+from palm.train.callbacks import callbacks_of
 from palm.train.checkpoint import compared
 from palm.train.folder import RunFolder
+from palm.train.loggers import logger_problems
 from palm.train.loop import Training
 from palm.train.task import Task
 
 MUCH_PADDING = 0.3
 """Fraction of padding from which there is a note, if the encoder computes padding."""
+
+DROWNED = 10
+"""A task drowns beside another if its gradient on the encoder is so many times smaller at the start."""
 
 CODES: dict[type[PalmError], str] = {DataError: "data", ResourceError: "memory"}
 """The code of an error that would stop the run; `run` for others."""
@@ -124,7 +129,7 @@ def _check_run(name: str, controller: Controller, measure: bool) -> Check:
         plan = plan_of(training)
         found = Check(
             name,
-            [*_plan_problems(plan, settings), *_folder_problems(training)],
+            [*_refusals(controller), *_plan_problems(plan, settings), *_folder_problems(training)],
             wiring=_wiring(training, devices),
             plan=plan,
         )
@@ -138,7 +143,8 @@ def _check_run(name: str, controller: Controller, measure: bool) -> Check:
             found = replace(found, problems=[*found.problems, note])
         if measure:
             with explain_limits():
-                found = replace(found, cost=measured(training, plan))
+                cost = measured(training, plan)
+            found = replace(found, cost=cost, problems=[*found.problems, *_drowned(cost)])
     except PalmError as error:
         problem = Problem("error", CODES.get(type(error), "run"), "", str(error))
         found = replace(found, problems=[*found.problems, problem])
@@ -178,6 +184,30 @@ def _wiring(training: Training, devices: int) -> list[str]:
     total = sum(size for size, _ in sizes)
     line = f"{devices} × {name}, {training.model.precision}, {trained:,} of {total:,} parameters are trained"
     return [*aligned(table), line]
+
+
+def _refusals(controller: Controller) -> Iterator[Problem]:
+    """Yield what else would end the run before its first step."""
+    run = controller.run
+    for line in logger_problems(run.settings.loggers or ()):
+        yield Problem("error", "configuration", "", f"{run.placed('loggers')}: {line}")
+    try:
+        callbacks_of(run.settings.callbacks, run.placed("callbacks"))
+        controller.directory()
+    except PalmError as error:
+        yield Problem("error", "configuration", "", str(error))
+
+
+def _drowned(cost: Cost) -> Iterator[Problem]:
+    """Yield the tasks whose gradients hardly move the encoder beside those of another task."""
+    norms = {task: norm for task, (_, norm) in cost.starts.items() if norm > 0}
+    most = max(norms, key=norms.__getitem__, default="")
+    for task, norm in norms.items():
+        if norms[most] > DROWNED * norm:
+            ratio = f"{norms[most] / norm:.1g}"
+            finding = f"its gradient on the encoder is {float(ratio):g} times smaller than that of {most}"
+            remedy = f"it may learn little beside it: try {task}.loss_weight: {float(ratio):g}"
+            yield Problem("warning", "drowned", task, finding, remedy)
 
 
 def _folder_problems(training: Training) -> Iterator[Problem]:

@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from palm.check.digests import Pairs, RowDigests, contradicting, repeated, shared
 from palm.check.result import Problem, Severity
-from palm.core.errors import PalmError, shortened
-from palm.reader import Reader
+from palm.core.errors import ConfigError, PalmError, shortened
+from palm.metrics.spans import scheme_of
+from palm.reader import Reader, SequenceLabelReader
 from palm.reader.bad_rows import BadRows
 from palm.reader.cache import encoded_chunks
 from palm.reader.inspection import (
@@ -71,6 +72,7 @@ class FileCheck:
         facts: unknown tokens and truncation.
         counts: statistics of labels and lengths.
         repeated: number of examples that repeat an earlier one, but for case and punctuation.
+        scheme: the scheme of its tags, if they are tags of words.
         first_row: the first row as the model sees it.
     """
 
@@ -85,6 +87,7 @@ class FileCheck:
         self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
         self.counts = FileStatistics(reader)
         self.repeated = 0
+        self.scheme = ""
         self.first_row = ""
         self.unknown_texts = 0
         self.unknown_words: Counter[str] = Counter()
@@ -271,6 +274,11 @@ class TaskData:
             self.add("warning", "one_label", finding, "add rows with other labels, or scores say little")
         if file.role != "train" or not counts:
             return
+        if isinstance(file.reader, SequenceLabelReader):
+            try:
+                file.scheme = scheme_of(counts)
+            except ConfigError as error:
+                self.add("error", "data", f"{name}: {error}")
         if once := sorted(label for label, count in counts.items() if count == 1):
             finding = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", finding, "add rows with such a label, or merge it with another")

@@ -31,7 +31,7 @@ def text_of_check(check: Check) -> str:
         ],
         "Wiring": check.wiring,
         "Plan": [] if check.plan is None else _plan(check.plan),
-        "Cost, measured on a few real steps": [] if check.cost is None else [_cost(check.cost)],
+        "Cost, measured on a few real steps": [] if check.cost is None else _cost(check.cost),
     }
     lines: list[str] = []
     for title, found in sections.items():
@@ -82,9 +82,10 @@ def _about(task: str, file: FileCheck) -> Iterator[str]:
         mean = total / file.counts.examples
         yield f"{place}labels from {least:g} to {largest:g}, {mean:.4g} on average"
     elif found["labels"]:
+        kind = f"tags in {file.scheme}: " if file.scheme else ""
         more = len(file.counts.labels) - MOST_LABELS
         labels = [f"{name} {count:,}" for name, count in found["labels"][:MOST_LABELS]]
-        yield place + ", ".join([*labels, *([f"{more} more labels"] if more > 0 else [])])
+        yield place + kind + ", ".join([*labels, *([f"{more} more labels"] if more > 0 else [])])
     if (ranges := found["histogram"]) and file.role == "train":
         yield f"{place}{sparks([n for _, n in ranges])} {ranges[0][0]} to {ranges[-1][0]} tokens"
 
@@ -122,7 +123,7 @@ def _plan(plan: RunPlan) -> list[str]:
     ]
 
 
-def _cost(cost: Cost) -> str:
+def _cost(cost: Cost) -> list[str]:
     slowest = max(cost.fullest, key=cost.fullest.__getitem__)
     parts = [f"{duration(cost.training)} of steps ({duration(cost.step)} each)"]
     if cost.evaluating:
@@ -130,7 +131,11 @@ def _cost(cost: Cost) -> str:
     parts.append(f"the fullest step takes {duration(cost.fullest[slowest])} ({slowest})")
     if cost.memory_bytes is not None:
         parts.append(f"at most {cost.memory_bytes / 2**30:.2f} GiB of memory")
-    return f"about {duration(cost.training + cost.evaluating)}: {', '.join(parts)}"
+    starts = [
+        f"{task} begins with a loss of {loss:.3g}, and a gradient of {norm:.3g} on the encoder"
+        for task, (loss, norm) in cost.starts.items()
+    ]
+    return [f"about {duration(cost.training + cost.evaluating)}: {', '.join(parts)}", *starts]
 
 
 def sparks(values: Sequence[float]) -> str:

@@ -286,7 +286,7 @@ class Controller:
         raise_any(callback_problems(callbacks))
         self._check_for_train()
         start_processes(self.run.settings)
-        directory = self._directory()
+        directory = self.directory()
         if self.stages:
             # Problems of later stages are reported before the first one trains.
             steps_of(self.stages, place=self.run.placed("stages"))
@@ -299,7 +299,12 @@ class Controller:
         run = replace(self.run, files=self.chosen.files)
         return train(run, directory, self._training, [*own, *callbacks])
 
-    def _directory(self) -> RunFolder:
+    def directory(self) -> RunFolder:
+        """Return the folder of the run, which must hold none of its sources.
+
+        Raises:
+            StorageError: a file of the run would replace one of its sources.
+        """
         settings = self.run.settings
         tasks = [task.settings for task in self.chosen.tasks]
         files = [file for task in tasks for file in (task.train_file, task.dev_file, task.pred_file)]

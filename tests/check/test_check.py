@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 import palm
 from helpers import tiny
 from helpers.shared import SHARED, needs_shared
-from palm.check import check
+from palm.check import Check, check
 from palm.check.data import TaskData, data_of
+from palm.check.text import text_of_check
 from palm.cli import main
 from palm.reader import READERS
 from palm.reader.inspection import Role
@@ -375,3 +378,53 @@ def test_the_steps_of_every_stage_are_reported(tmp_path: Path) -> None:
     (problem,) = wrong.problems
     assert "stages: stage 1-all: freeze: " in problem.message
     assert "9" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme"), [("B-LOC I-LOC O", "IOB2"), ("B-LOC L-LOC O", "BILOU"), ("LOC LOC O", "plain")]
+)
+def test_the_scheme_of_tags_is_told(tmp_path: Path, tags: str, scheme: str) -> None:
+    tiny.write_files(tmp_path)
+    (tmp_path / "train.tsv").write_text(f"label\ttext_a\n{tags}\tred old lamp\n" * 1, encoding="utf-8")
+    names = {tag: number for number, tag in enumerate(dict.fromkeys(tags.split()))}
+    reader = READERS["seq_label"](vocab_path=tmp_path / "vocab.txt", max_seq_len=16, label_map=names)
+    found = data_of("tags", reader, {"train": tmp_path / "train.tsv"})
+    assert found.files[0].scheme == scheme
+    assert f"tags train: tags in {scheme}: " in text_of_check(Check("c", [], [found]))
+
+
+def test_tags_with_their_prefix_at_the_end_are_an_error(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    (tmp_path / "train.tsv").write_text("label\ttext_a\nLOC-B LOC-I O\tred old lamp\n", encoding="utf-8")
+    names = {"O": 0, "LOC-B": 1, "LOC-I": 2}
+    reader = READERS["seq_label"](vocab_path=tmp_path / "vocab.txt", max_seq_len=16, label_map=names)
+    problems = data_of("tags", reader, {"train": tmp_path / "train.tsv"}).problems
+    assert ["'LOC-B'" in each.message for each in problems if each.severity == "error"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [({"loggers": ["trackio_of_nobody"]}, "'trackio_of_nobody'"), ({"callbacks": ["no.such"]}, "'no.such'")],
+)
+def test_what_train_refuses_is_refused(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", **settings)
+    told = [each.message for each in check(config, measure=False).problems if each.severity == "error"]
+    assert [named in line for line in told] == [True]
+    with pytest.raises(palm.PalmError, match=re.escape(named)):
+        palm.Controller(config, argv=[]).train()
+
+
+def test_a_task_that_another_one_drowns_is_named(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", "match", max_steps=4)
+    config["tasks"]["cls"]["loss_weight"] = 1e-4
+    found = check(config)
+    assert found.cost is not None
+    assert 0 < found.cost.starts["cls"][1] < found.cost.starts["match"][1] / 100
+    assert found.cost.starts["cls"][0] == pytest.approx(math.log(4), abs=0.5)
+    (problem,) = (each for each in found.problems if each.code == "drowned")
+    assert (problem.task, problem.severity) == ("cls", "warning")
+    assert "match" in problem.message
+    assert "cls.loss_weight" in problem.remedy
+    assert "drowned" not in [each.code for each in check(tiny.config(tmp_path, "cls", "match")).problems]
