@@ -5,10 +5,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError, TrainingError, WiringError
-from palm.core.process import limit_spinning
+from palm.core.process import allow_forks, limit_spinning
 from palm.core.version import __version__
 
 limit_spinning()  # before torch is imported, because OpenMP reads the setting only once
+allow_forks()
 
 if TYPE_CHECKING:
     from palm import (

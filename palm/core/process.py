@@ -29,6 +29,20 @@ def limit_spinning() -> None:
         os.environ["GOMP_SPINCOUNT"] = SPINS
 
 
+def allow_forks() -> None:
+    """Make forked processes compute with one thread.
+
+    A fork copies no threads but the caller's, and OpenMP would wait for the others for ever.
+    """
+
+    def use_one_thread() -> None:
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=use_one_thread)
+
+
 def waiting() -> str:
     """Describe for the log how threads wait."""
     given = [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
