@@ -229,7 +229,7 @@ def normalized_score(task: Task, scores: Scores) -> float:
 class EarlyStopping:
     """A callback that marks targets as finished when they stop improving; the run ends when all are.
 
-    A finished target is still drawn, as after its last step, because training on it helps the others.
+    A target that is finished early is not trained any longer: its model would only overfit.
 
     Args:
         evaluator: keeps the best evaluations.

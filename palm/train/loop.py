@@ -333,7 +333,8 @@ class Training:
     def _drawn(self) -> list[TaskState]:
         """Draw the tasks of the next step, as a function of its number and of all tasks' progress."""
         progress = [task.progress() for task in self.primary_tasks]
-        names = self.plan.drawn(self._seed, self.step, progress)
+        stopped = [task.name for task in self.tasks if task.stopped_at is not None]
+        names = self.plan.drawn(self._seed, self.step, progress, stopped)
         return [task for task in self.tasks if task.name in names]
 
     def step_on(self, drawn: Drawn) -> Step:
@@ -401,7 +402,8 @@ class Training:
         """Move batches to the device, each with the factor of its loss in the mean over all ranks."""
         counts = [[task.head.num_terms(batch) for batch in own] for task, own in drawn]
         # Rows that tasks share are encoded once and counted once.
-        encoded = [batch for task, own in drawn if task.task.share_rows_with is None for batch in own]
+        by_rows = {task.task.share_rows_with or task.name: own for task, own in drawn}
+        encoded = [batch for own in by_rows.values() for batch in own]
         rows = sum(len(next(iter(batch.values()))) for batch in encoded)
         masks = [batch[name] for batch in encoded for name in batch if name.startswith("input_mask")]
         tokens = sum(int(mask.sum()) for mask in masks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -64,13 +64,20 @@ class StepPlan:
         total = self.mixing.planned_updates(expected, is_target, self.count)
         return total if self.max_steps is None else min(total, self.max_steps)
 
-    def drawn(self, seed: int, step: int, primary_tasks: Sequence[TaskProgress]) -> list[str]:
-        """Return the tasks that global step `step`, from 0, trains, given the primary tasks' progress."""
+    def drawn(
+        self, seed: int, step: int, primary_tasks: Sequence[TaskProgress], stopped: Collection[str] = ()
+    ) -> list[str]:
+        """Return the tasks that global step `step`, from 0, trains, given the primary tasks' progress.
+
+        Tasks that were stopped early are not trained; rows that several tasks share are drawn as long as one
+        of these tasks is trained.
+        """
         # A function of progress only, so a plan made before the run draws what the run will draw.
-        chosen = {
-            primary_tasks[k].name for k in self.mixing.draw_several(seed, step, primary_tasks, self.count)
-        }
-        return [task.name for task in self.tasks if (task.share_rows_with or task.name) in chosen]
+        trained = [task for task in self.tasks if task.name not in stopped]
+        rows = {task.share_rows_with or task.name for task in trained}
+        open_tasks = [task for task in primary_tasks if task.name in rows]
+        chosen = {open_tasks[k].name for k in self.mixing.draw_several(seed, step, open_tasks, self.count)}
+        return [task.name for task in trained if (task.share_rows_with or task.name) in chosen]
 
     def draws(self, seed: int) -> Iterator[list[str]]:
         """Yield the tasks of every step of the run.

@@ -191,7 +191,7 @@ def test_the_best_step_of_the_run_is_that_of_the_highest_mean(folder: Path) -> N
     assert not (folder / "out" / "mlm").exists()  # an auxiliary task is told of, and not saved
 
 
-def test_a_target_that_gets_no_better_counts_as_finished_and_stays_in_the_draw(
+def test_a_target_that_gets_no_better_is_finished_and_not_trained_any_longer(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # With a learning rate of almost nothing every evaluation is like the first: after two more it is enough.
@@ -205,10 +205,33 @@ def test_a_target_that_gets_no_better_counts_as_finished_and_stays_in_the_draw(
     assert [line for line in lines if line == "cls: train finished!"] == ["cls: train finished!"]
     at_15 = lines.index("cls: train finished!")
     assert any(line.startswith("cls: step 15: accuracy") for line in lines[:at_15])
-    drawn = [line for line in lines[at_15:] if "Task: cls" in line]
-    assert drawn
+    later = [line for line in lines[at_15:] if "Task: " in line]
+    assert later
+    assert all("Task: match" in line for line in later)
     assert (folder / "out" / "cls" / "infer_model").is_dir()
     assert (folder / "out" / "match" / "infer_model").is_dir()
+
+
+def test_rows_of_a_stopped_target_are_drawn_for_the_tasks_that_share_them(folder: Path) -> None:
+    config = with_dev(folder, "cls", learning_rate=1e-12, early_stopping_patience=2)
+    same = {name: value for name, value in config["tasks"]["cls"].items() if name != "dev_file"}
+    config["tasks"]["other"] = same | {"share_rows_with": "cls"}
+    config["task_instance"] = ["cls", "other"]
+    config |= {"eval_every_n_steps": 5, "eval_every_epoch": False}
+    steps = []
+
+    def collect(event: object) -> None:
+        if isinstance(event, Step):
+            steps.append([part.task.name for part in event.parts])
+
+    palm.Controller(config, argv=[]).train(callbacks=[collect])
+    assert len(steps) == 20
+    assert steps[:15] == [["cls", "other"]] * 15
+    assert steps[15:] == [["other"]] * 5
+    rows = [json.loads(line) for line in (folder / "out" / "history.jsonl").read_text().splitlines()]
+    counted = [line["rows"] for line in rows if line["event"] == "step"]
+    assert counted == sorted(counted)
+    assert counted[-1] == 20 * 4
 
 
 def test_all_targets_end_together_when_the_run_gets_no_better(folder: Path) -> None:
