@@ -12,21 +12,15 @@ import torch
 
 from palm.config import FilePath
 from palm.core.component import count_problems, raise_any
-from palm.core.errors import DataError
+from palm.core.errors import DataError, shortened
 from palm.core.tensor_specs import Tensors
 from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, Column, Rows, TextFacts
-from palm.reader.squad import (
-    SHOWN_IDS,
-    SquadFile,
-    SquadQuestion,
-    answerable,
-    parsed_questions,
-)
-from palm.reader.tables.columns import TableRow, is_missing
+from palm.reader.squad import AnswerPart, SquadQuestion, answerable, question_of
+from palm.reader.tables.columns import TableRow, cut, is_missing
 from palm.reader.tables.files import TableFormat, files_of, format_of
 from palm.reader.tables.selection import table_of
 from palm.reader.tokenizer import Tokens
@@ -37,6 +31,10 @@ FIRST_UNIQUE_ID = 1000000000
 N_BEST_SIZE = 20
 """Answers per question in `nbest_predictions.json`, unless the head sets `n_best_size`."""
 
+SHOWN_IDS = 3
+"""The most ids shown in a message."""
+
+_PARSED = {"question", "context", "id"}
 _SCALARS = ("example", "first_segment", "window_start")
 _RAGGED = ("token_ids", "char_starts", "char_ends")
 _POSITIONS = ("start_positions", "end_positions")
@@ -106,35 +104,30 @@ class MRCReader(TokenizingReader):
         self.gold_names = ("answers",)
 
     def read(self, path: Path, with_targets: bool) -> Iterator[SquadQuestion]:
-        return self._questions(SquadFile(Path(path), "positions" if with_targets else "none"))
+        return self._questions(path, "positions" if with_targets else "none")
 
     def read_gold(self, path: Path) -> Iterator[SquadQuestion]:
         """Every question with the texts of all its answers, if any, regardless of their positions."""
-        return self._questions(SquadFile(Path(path), "texts"))
+        return self._questions(path, "texts")
 
-    def _questions(self, file: SquadFile) -> Iterator[SquadQuestion]:
+    def _questions(self, path: Path, answers: AnswerPart) -> Iterator[SquadQuestion]:
         """The questions of a file; for training and evaluation, rows of a table need an answer."""
-        with_targets = file.answers != "none"
-        wants_answers = with_targets and self.table_format(file.path, self.format) != "squad"
+        with_targets = answers != "none"
+        wants_answers = with_targets and self.table_format(path, self.format) != "squad"
         numbers = count(1)
+        seen: set[str] = set()
 
         def example(row: TableRow) -> SquadQuestion | None:
             number = next(numbers)
             if wants_answers and is_missing(row.cells["answers"]):
                 return None
-            question = file.question(row, number)
-            if file.answers != "positions" or not (question.answers or self.remove_noanswer):
+            question = unique(question_of(row, number, answers), seen)
+            if answers != "positions" or not (question.answers or self.remove_noanswer):
                 return question
             return answerable(question)
 
         columns = ("question", "context", "answers") if wants_answers else ("question", "context")
-        yield from self.table_examples(file.path, with_targets, columns, example)
-        if file.num_empty:
-            ids = _listed(file.empty, file.num_empty)
-            self.warn_once(
-                f"{file.path}: {file.num_empty} questions are empty or have an empty context ({ids}); their "
-                "predicted answers are meaningless"
-            )
+        return self.table_examples(path, with_targets, columns, example)
 
     @classmethod
     def table_format(cls, path: Path, named: TableFormat | None) -> TableFormat | None:
@@ -145,7 +138,15 @@ class MRCReader(TokenizingReader):
         return {"id": example.id, "answers": [answer.text for answer in example.answers]}
 
     def parse(self, texts: Iterable[Any]) -> Iterator[SquadQuestion]:
-        return parsed_questions(texts)
+        seen: set[str] = set()
+        for number, text in enumerate(texts):
+            place = f"text {number}"
+            if isinstance(text, (tuple, list)) and len(text) == 2:
+                text = {"question": text[0], "context": text[1]}
+            if not isinstance(text, dict) or not {"question", "context"} <= text.keys() <= _PARSED:
+                form = "(question, context) or {'question': …, 'context': …} (and 'id')"
+                raise DataError(f"{place}: expected {form}, not {cut(repr(text), 40)}")
+            yield unique(question_of(TableRow(text, place), number, "none"), seen)
 
     def encode(self, examples: Sequence[SquadQuestion], with_targets: bool) -> Rows:
         queries = self.tokenizer.encode([example.question for example in examples])
@@ -169,14 +170,12 @@ class MRCReader(TokenizingReader):
             if not windows:
                 left_out.append(example.id)
         if left_out:
-            self._warn_left_out(left_out, len(examples))
+            self.warn_once(
+                f"{len(left_out)} of {len(examples)} questions are left out of training, because no window "
+                f"contains their whole answer: {', '.join(shortened([*map(repr, left_out)], SHOWN_IDS))}; "
+                "raise max_seq_len or lower doc_stride"
+            )
         return _encoded(found, (*_SCALARS, *_POSITIONS) if with_targets else _SCALARS)
-
-    def _warn_left_out(self, ids: Sequence[str], total: int) -> None:
-        self.warn_once(
-            f"{len(ids)} of {total} questions are left out of training, because no window contains their "
-            f"whole answer: {_listed(ids[:SHOWN_IDS], len(ids))}; raise max_seq_len or lower doc_stride"
-        )
 
     def _windows(self, query: Sequence[int], document: Tokens, answer: range | None) -> list[range]:
         """The windows of a document that become rows: all, or only those with the answer."""
@@ -247,9 +246,6 @@ class MRCReader(TokenizingReader):
         facts.add_texts(self.tokenizer, list(documents), [each.ids.tolist() for each in documents.values()])
         cut = sum(len(query) > self.max_query_len for query in queries)
         facts.add_cut("questions", cut, len(queries), f"max_query_len (now {self.max_query_len})")
-        facts.window = min(self._room(query[: self.max_query_len]) for query in queries)
-        if self.doc_stride > facts.window:
-            facts.gaps += sum(len(document) > facts.window for document in documents.values())
 
 
 def _encoded(rows: Sequence[Mapping[str, Any]], scalars: Sequence[str]) -> Rows:
@@ -271,9 +267,18 @@ def _answer_span(example: SquadQuestion, document: Tokens) -> range | None:
     return tokens
 
 
-def _listed(ids: Sequence[str], total: int) -> str:
-    """Join the ids, with an ellipsis if there are more."""
-    return ", ".join(map(repr, ids)) + (", …" if total > len(ids) else "")
+def unique(question: SquadQuestion, seen: set[str]) -> SquadQuestion:
+    """Return the question after adding its id to `seen`.
+
+    Raises:
+        DataError: the id is already there.
+    """
+    if question.id in seen:
+        raise DataError(
+            f"{question.place}: an earlier question has the id {question.id!r}; ids must be unique"
+        )
+    seen.add(question.id)
+    return question
 
 
 def _contains(window: range, answer: range) -> bool:

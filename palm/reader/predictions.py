@@ -1,24 +1,29 @@
-"""Prediction files: written record by record, replaced atomically, and read lazily."""
+"""Prediction files and tables: written record by record, replaced atomically, and read lazily."""
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from io import TextIOWrapper
-from itertools import islice
+from itertools import chain, islice, zip_longest
 from operator import eq
 from pathlib import Path
-from typing import Any, TextIO, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeAlias, overload
 
+from palm.core.errors import StorageError
 from palm.core.io import make_folder, wrap_read_errors, write_atomically
+from palm.reader.tables.reading import arrow_schemas, raw_rows
+
+if TYPE_CHECKING:
+    from palm.reader.base import Reader
 
 Record: TypeAlias = dict[str, Any]
 """One prediction as the user sees it; JSON-serializable."""
 
 Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
-"""All predictions of a file, read from disk lazily."""
+"""All predictions of a file: records, which stay on disk, or question id -> answer."""
 
 PREDICTION_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 ANSWER_FIELDS = ("text", "nbest", "null_odds")
@@ -74,30 +79,6 @@ def read_records(path: Path) -> Iterator[Record]:
             yield json.loads(line)
 
 
-class SavedAnswers(Mapping[str, str]):
-    """Question id -> answer of a `predictions.json`, which is read on first use."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @cached_property
-    def _answers(self) -> dict[str, str]:
-        with wrap_read_errors(self.path):
-            return {**json.loads(self.path.read_bytes())}
-
-    def __getitem__(self, question_id: str) -> str:
-        return self._answers[question_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._answers)
-
-    def __len__(self) -> int:
-        return len(self._answers)
-
-    def __repr__(self) -> str:
-        return f"SavedAnswers({str(self.path)!r})"
-
-
 def write_records(records: Iterable[Record], directory: Path, name: str = "predictions.json") -> SavedRecords:
     """Write a JSON lines file into `directory`, one object for each record.
 
@@ -113,7 +94,7 @@ def write_records(records: Iterable[Record], directory: Path, name: str = "predi
     return SavedRecords(path, count, read_records)
 
 
-def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
+def write_answers(records: Iterable[Record], directory: Path) -> dict[str, str]:
     """Write `predictions.json` (id -> text) and `nbest_predictions.json` (id -> answers) into `directory`.
 
     If the records have `null_odds`, `null_odds.json` (id -> number) is written too.
@@ -133,7 +114,8 @@ def write_answers(records: Iterable[Record], directory: Path) -> SavedAnswers:
                 add["null_odds"] = files.enter_context(_new_object(places["null_odds"], end="\n}"))
             for field in add.keys() & record.keys():
                 add[field](record["id"], record[field])
-    return SavedAnswers(places["text"])
+    with wrap_read_errors(places["text"]):
+        return {**json.loads(places["text"].read_bytes())}
 
 
 @contextmanager
@@ -161,3 +143,166 @@ def _new_file(path: Path) -> Iterator[TextIO]:
         file = TextIOWrapper(opened, "utf-8", "backslashreplace", "\n")
         yield file
         file.detach()
+
+
+LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
+"""Fields of a record that a table shows in another form, or not at all."""
+
+BATCH = 1024
+"""Rows in memory at a time; the first batch determines the types of columns."""
+
+OTHER_FILES = (".json", ".tsv", ".txt", ".xlsx", ".xls", ".pdf", ".html", ".arrow", ".gz", ".zip")
+"""Suffixes of file names that are not meant as names of folders."""
+
+
+def is_table_name(path: Path) -> bool:
+    """Check whether predictions under this name are a table rather than a folder of files."""
+    return path.suffix.lower() in (".jsonl", ".csv", ".parquet")
+
+
+def check_output_name(path: Path) -> None:
+    """Refuse a file format that palm does not write, instead of creating a folder of that name.
+
+    Raises:
+        StorageError: the name has such a suffix.
+    """
+    if path.suffix.lower() in OTHER_FILES and not path.is_dir():
+        raise StorageError(f"{path}: expected a folder, or a name that ends in .jsonl, .csv or .parquet")
+
+
+def task_cells(record: Mapping[str, Any]) -> Record:
+    """The columns of a prediction: `label` (its name, if it has one), `probability`, and the other fields."""
+    cells = {name: value for name, value in record.items() if name not in LEFT_OUT}
+    if "label_name" in record:
+        cells["label"] = record["label_name"]
+    if (probs := record.get("probs")) is not None:
+        cells["probability"] = max(probs) if isinstance(probs, list) else probs
+        if "labels" in record:
+            cells["labels"] = record.get("label_names", record["labels"])
+            # Words have names as labels and a probability each; a text's several labels are ids.
+            is_of_words = isinstance(next(iter(record["labels"]), 0), str)
+            cells["probability"] = probs if is_of_words else [probs[label] for label in record["labels"]]
+    if record.get("nbest"):
+        cells["probability"] = record["nbest"][0].get("probability")
+    return cells
+
+
+def write_table(
+    records: Iterable[Mapping[str, Any]],
+    path: Path,
+    reader: Reader,
+    source: Path,
+    examples: Iterable[Any] | None = None,
+) -> Sequence[Record]:
+    """Write a table of input rows with their predictions, in the format given by the suffix of `path`.
+
+    A task column whose name the input has, too, becomes `predicted_…`.
+
+    Args:
+        records: the predictions.
+        path: the new file.
+        reader: the reader of the input.
+        source: the input; if it is not a table, only the predictions are written.
+        examples: the examples of the predictions; None for all rows.
+
+    Returns:
+        The rows, read from the file as needed.
+
+    Raises:
+        StorageError: the file cannot be written, or there are more rows or fewer than predictions.
+    """
+    head = _typical(reader.rows_of(source))
+    names = list(dict.fromkeys(chain.from_iterable(head)))
+    rows = reader.rows_of(source, examples)
+    joined = _joined(rows, records, names, path) if names else map(task_cells, records)
+    make_folder(path.parent)
+    if path.suffix.lower() == ".jsonl":
+        return write_records(joined, path.parent, path.name)
+    first = list(islice(joined, BATCH))
+    columns = list(dict.fromkeys(chain(names, *first)))
+    uniform = _uniform(chain(first, joined), columns, path)
+    with write_atomically(path) as file:
+        if path.suffix.lower() == ".csv":
+            count = _write_csv(file, uniform, columns)
+        else:
+            own = [name for name in columns if name not in names]
+            count = _write_parquet(file, uniform, [_only(head, names), _only(first, own)], source)
+    return SavedRecords(path, count, lambda path: (dict(row.cells) for row in raw_rows(path)))
+
+
+def _joined(
+    rows: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]], names: Collection[str], path: Path
+) -> Iterator[Record]:
+    for row, record in zip_longest(rows, records):
+        if row is None or record is None:
+            raise StorageError(f"{path}: the input has not one row per prediction; write to a folder instead")
+        joined = dict(row)
+        for name, value in task_cells(record).items():
+            if name == "id" and name in names:
+                continue
+            while name in names:
+                name = f"predicted_{name}"
+            joined[name] = value
+        yield joined
+
+
+def _typical(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the first rows, and later ones with the first value of a column."""
+    found: list[Mapping[str, Any]] = []
+    seen: set[str] = set()
+    for row in rows:
+        new = {name for name, value in row.items() if value is not None} - seen
+        if new or len(found) < BATCH:
+            found.append(row)
+        seen |= new
+    return found
+
+
+def _only(rows: Iterable[Mapping[str, Any]], names: Collection[str]) -> list[Record]:
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def _uniform(
+    rows: Iterable[Mapping[str, Any]], columns: Sequence[str], path: Path
+) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        if strange := row.keys() - {*columns}:
+            raise StorageError(f"{path}: only some rows have {', '.join(strange)}; write .jsonl instead")
+        yield {name: row.get(name) for name in columns}
+
+
+def _write_csv(file: BinaryIO, rows: Iterable[Record], columns: Sequence[str]) -> int:
+    text = TextIOWrapper(file, "utf-8", "backslashreplace", "")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    count = sum(1 for row in rows if writer.writerow(map(_csv_cell, row.values())))
+    text.detach()
+    return count
+
+
+def _csv_cell(value: Any) -> Any:
+    is_plain = not isinstance(value, (list, dict, bool))
+    return value if is_plain else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _write_parquet(
+    file: BinaryIO, rows: Iterator[Record], samples: Sequence[list[Record]], source: Path
+) -> int:
+    """Write rows with the types of the input's files and of samples of the input and of the task."""
+    try:
+        from pyarrow import ArrowException, Table, unify_schemas
+        from pyarrow.parquet import ParquetWriter
+    except ImportError:
+        raise StorageError("Parquet files need pyarrow: pip install 'palm-torch[parquet]'") from None
+    count = 0
+    try:
+        own, task = (Table.from_pylist(sample).schema for sample in samples)
+        known = (arrow_schemas(source) if len(own) else []) or [own]
+        schema = unify_schemas([*known, task], promote_options="permissive").remove_metadata()
+        with ParquetWriter(file, schema) as writer:
+            while batch := list(islice(rows, BATCH)):
+                writer.write_table(Table.from_pylist(batch, schema))
+                count += len(batch)
+    except (ArrowException, OverflowError, UnicodeError) as error:
+        raise StorageError(f"the rows do not fit one Parquet schema ({error}); write .jsonl") from error
+    return count

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +15,9 @@ from palm.reader.bad_rows import RepairableError
 from palm.reader.tables.columns import OnHeader, Refuse, TableRow, cut, is_missing
 from palm.reader.tables.files import content_of
 
-SHOWN_IDS = 3
-"""The most ids shown in a message."""
 
-_PARSED = {"question", "context", "id"}
+AnswerPart = Literal["positions", "texts", "none"]
+"""The part of the answers to read and check: texts and positions, texts, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,64 +52,42 @@ class SquadQuestion:
     place: str
 
 
-class SquadFile:
-    """Converts the rows of one file to questions and checks them.
+def question_of(row: TableRow, number: int, answers: AnswerPart) -> SquadQuestion:
+    """Return the question of a row, with `number` as its id if the row has none.
 
     Args:
-        path: the file.
-        answers: the part of the answers to read and check: texts and positions ('positions'), texts
-            ('texts'), or nothing ('none'). Only with 'positions', questions and contexts must not be empty.
+        row: its cells and place.
+        number: its number in the file.
+        answers: the part of its answers that is read.
 
-    Attributes:
-        empty: ids of the first questions that are empty or have an empty context.
-        num_empty: the number of such questions.
+    Raises:
+        DataError: not in SQuAD's form, or an empty text; names the question's place.
     """
-
-    def __init__(self, path: Path, answers: Literal["positions", "texts", "none"]) -> None:
-        self.path = path
-        self.answers = answers
-        self.empty: list[str] = []
-        self.num_empty = 0
-        self._seen: set[str] = set()
-
-    def question(self, row: TableRow, number: int) -> SquadQuestion:
-        """The question of a row, with `number` as its id if the row has none.
-
-        Raises:
-            DataError: not in SQuAD's form, a repeated id, or an empty text; names the question's place.
-        """
-        place = row.place
-        cells = {"id": number, **row.cells}
-        name = str(field_of(cells, "id", (str, int), place))
-        if name in self._seen:
-            raise DataError(f"{place}: an earlier question has the id {name!r}; ids must be unique")
-        self._seen.add(name)
-        empty = [key for key in ("context", "question") if not field_of(cells, key, str, place).strip()]
-        if empty and self.answers == "positions":
-            raise DataError(f"{place}: the {empty[0]} is empty")
-        if empty:
-            self.num_empty += 1
-            self.empty += [name] if len(self.empty) < SHOWN_IDS else []
-        return SquadQuestion(name, cells["question"], cells["context"], self._answers(cells, place), place)
-
-    def _answers(self, cells: Mapping[str, Any], place: str) -> tuple[Answer, ...]:
-        listed = _answer_list(cells.get("answers"), cells.get("answer_start"), place)
-        if self.answers == "none" or listed is None:
-            return ()
-        answers = []
+    place = row.place
+    cells = {"id": number, **row.cells}
+    name = str(field_of(cells, "id", (str, int), place))
+    for key in ("context", "question"):
+        if not field_of(cells, key, str, place).strip():
+            raise DataError(f"{place}: the {key} is empty")
+    listed = _answer_list(cells.get("answers"), cells.get("answer_start"), place)
+    found = []
+    if answers != "none" and listed is not None:
         for answer in field_of({"answers": listed}, "answers", list, place):
-            text = field_of(answer, "text", str, place)
-            start = answer.get("answer_start")
-            if self.answers == "positions" and start is not None:
+            start = answer.get("answer_start") if isinstance(answer, dict) else None
+            if answers == "positions" and start is not None:
                 start = field_of(answer, "answer_start", int, place)
-            answers.append(Answer(text, start))
-        return tuple(answers)
+            found.append(Answer(field_of(answer, "text", str, place), start))
+    return SquadQuestion(name, cells["question"], cells["context"], tuple(found), place)
 
 
 def _answer_list(answers: Any, start: Any, place: str) -> Any:
     """The answers of a row in SQuAD's form, from texts or from a list of texts and one of positions."""
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
-        return _paired(answers["text"], answers.get("answer_start"), place)
+        texts = answers["text"]
+        starts = answers.get("answer_start") or [None] * len(texts)
+        if not isinstance(starts, list) or len(starts) != len(texts):
+            raise DataError(f"{place}: answers has {len(texts)} texts; expected an answer_start for each")
+        return [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=True)]
     if isinstance(answers, list):
         return [{"text": answer} if isinstance(answer, str) else answer for answer in answers]
     if is_missing(answers):
@@ -119,30 +96,6 @@ def _answer_list(answers: Any, start: Any, place: str) -> Any:
         return answers
     at = int(start) if isinstance(start, str) and start.isdecimal() else start
     return [{"text": answers, "answer_start": at}]
-
-
-def _paired(texts: list[Any], starts: Any, place: str) -> list[dict[str, Any]]:
-    starts = starts or [None] * len(texts)
-    if not isinstance(starts, list) or len(starts) != len(texts):
-        raise DataError(f"{place}: answers has {len(texts)} texts; expected an answer_start for each")
-    return [{"text": text, "answer_start": at} for text, at in zip(texts, starts, strict=True)]
-
-
-def parsed_questions(texts: Iterable[Any]) -> Iterator[SquadQuestion]:
-    """Questions from Python values: `(question, context)`, or dicts with these keys and optionally an `id`.
-
-    Raises:
-        DataError: a value of another form, an empty text, or a repeated id.
-    """
-    file = SquadFile(Path(), "positions")  # refuses empty texts; there are no answers
-    for number, text in enumerate(texts):
-        place = f"text {number}"
-        if isinstance(text, (tuple, list)) and len(text) == 2:
-            text = {"question": text[0], "context": text[1]}
-        if not isinstance(text, dict) or not {"question", "context"} <= text.keys() <= _PARSED:
-            form = "(question, context) or {'question': …, 'context': …} (and 'id')"
-            raise DataError(f"{place}: expected {form}, not {cut(repr(text), 40)}")
-        yield file.question(TableRow(text, place), number)
 
 
 def answerable(question: SquadQuestion) -> SquadQuestion:
@@ -170,25 +123,20 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     start = question.answers[0].start
     if not text:
         raise DataError(f"{question.place}: the answer is empty")
-    elsewhere = places_of(text, context)
+    # occurrences may overlap
+    elsewhere = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
     hint = f"it is at {elsewhere[0]}" if elsewhere else "the context does not contain it"
-    wrong = f"{question.place}: the answer {text!r} "
-    if start is None:
-        wrong += f"has no answer_start; {hint}"
-    else:
-        wrong += (
-            f"should be at {start}, where the context has {context[max(0, start) :][: len(text)]!r}; {hint}"
-        )
+    there = (
+        "has no answer_start"
+        if start is None
+        else f"should be at {start}, where the context has {context[max(0, start) :][: len(text)]!r}"
+    )
+    problem = f"{question.place}: the answer {text!r} {there}; {hint}"
     if not elsewhere or (start is None and len(elsewhere) > 1):
-        raise DataError(wrong)
+        raise DataError(problem)
     place = min(elsewhere, key=lambda position: abs(position - (start or 0)))
     repaired = replace(question, answers=(Answer(text, place),))
-    raise RepairableError(wrong, repaired, f"answer_start {start} -> {place}")
-
-
-def places_of(text: str, context: str) -> list[int]:
-    """The positions of a text in a context, ascending; occurrences may overlap."""
-    return [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+    raise RepairableError(problem, repaired, f"answer_start {start} -> {place}")
 
 
 Kind = type | tuple[type, ...]

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from helpers.reader_files import write_vocabulary
 from palm.core.errors import DataError, StorageError
 from palm.reader import ClassifyReader, MRCReader, Record
-from palm.reader.predicted_tables import write_table
-from palm.reader.predictions import write_answers, write_records
+from palm.reader.predictions import write_answers, write_records, write_table
 
 RECORDS = [{"index": k, "label": k % 3, "probs": [0.5, 0.25, 0.25], "label_name": "正面"} for k in range(5)]
 
