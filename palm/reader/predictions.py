@@ -231,7 +231,10 @@ def write_table(
 
 
 def _joined(
-    rows: Iterable[Mapping[str, Any]], records: Iterable[Mapping[str, Any]], names: Collection[str], path: Path
+    rows: Iterable[Mapping[str, Any]],
+    records: Iterable[Mapping[str, Any]],
+    names: Collection[str],
+    path: Path,
 ) -> Iterator[Record]:
     for row, record in zip_longest(rows, records):
         if row is None or record is None:

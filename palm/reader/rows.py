@@ -186,7 +186,6 @@ class TextFacts:
         capitals: texts with capital letters, if the vocabulary has none and texts are not lower-cased.
         empty: texts without any token.
         cut: what is cut (`rows`, `questions`, `spans`) -> its number, the total, and the setting that cuts.
-        gaps: contexts whose windows of up to `window` tokens do not overlap.
     """
 
     def __init__(self) -> None:
@@ -198,8 +197,6 @@ class TextFacts:
         self.capitals = 0
         self.empty = 0
         self.cut: dict[str, tuple[int, int, str]] = {}
-        self.gaps = 0
-        self.window = 0
 
     def add_texts(self, tokenizer: Tokenizer, texts: Sequence[str], ids: Iterable[Sequence[int]]) -> None:
         """Count texts and their tokens."""
@@ -247,13 +244,6 @@ class TextFacts:
             if count:
                 found = f"{_fraction(count, total)} {what} are too long and were cut"
                 yield Remark("truncation", found, f"raise {setting}")
-        if self.gaps:
-            yield Remark(
-                "gaps",
-                f"doc_stride is larger than the window of {self.window} tokens, so the windows of "
-                f"{self.gaps} contexts do not overlap and answers across their edges are lost",
-                "lower doc_stride",
-            )
 
     def warnings(self, path: Path, vocab_path: Path) -> Iterator[str]:
         """The remarks on a file, one line each."""

@@ -15,7 +15,6 @@ from palm.reader.bad_rows import RepairableError
 from palm.reader.tables.columns import OnHeader, Refuse, TableRow, cut, is_missing
 from palm.reader.tables.files import content_of
 
-
 AnswerPart = Literal["positions", "texts", "none"]
 """The part of the answers to read and check: texts and positions, texts, or nothing."""
 
