@@ -22,7 +22,7 @@ from palm.core.cache import explain_limits
 from palm.core.component import raise_any, type_problems
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
-from palm.core.logging import aligned, only_collected
+from palm.core.logging import aligned, collected_warnings
 from palm.paradigm import HEADS
 from palm.parallel.launch import count_devices
 from palm.reader import READERS, Reader
@@ -68,7 +68,7 @@ def check(
     raise_any(type_problems((str, Path, Mapping), "a file or a mapping", config=config))
     began = time.perf_counter()
     name = str(config) if isinstance(config, (str, Path)) else "configuration"
-    with only_collected() as warned:
+    with collected_warnings(shown=False) as warned:
         try:
             controller = Controller(config, task_dir, argv=argv, tasks=tasks)
         except PalmError as error:

@@ -112,36 +112,19 @@ def shows_colour(stream: IO[str]) -> bool:
 
 
 @contextmanager
-def collected_warnings() -> Iterator[list[str]]:
-    """Collect palm's warnings in a list, and log them as usual."""
+def collected_warnings(shown: bool = True) -> Iterator[list[str]]:
+    """Collect palm's warnings in a list, and log all messages as usual, or none of them."""
     messages: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.WARNING:
             messages.append(record.getMessage())
-        return True
+        return shown
 
-    # A filter: with a handler, Python would no longer print warnings in programs without logging.
-    logger.addFilter(keep)
+    # A filter: with a handler, Python would no longer print warnings in programs without logging. It comes
+    # after `_clean`, and before those of the blocks around, which may stop the record.
+    logger.filters.insert(1, keep)
     try:
         yield messages
     finally:
         logger.removeFilter(keep)
-
-
-@contextmanager
-def only_collected() -> Iterator[list[str]]:
-    """Collect palm's warnings in a list, and show nothing."""
-    handlers = logger.handlers
-    propagates = logger.propagate
-    level = logger.level
-    # `show_on_console` does nothing if there is a handler.
-    logger.handlers = [logging.NullHandler()]
-    logger.propagate = False
-    try:
-        with collected_warnings() as messages:
-            yield messages
-    finally:
-        logger.handlers = handlers
-        logger.propagate = propagates
-        logger.setLevel(level)

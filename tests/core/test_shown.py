@@ -8,7 +8,7 @@ import pytest
 
 from palm.cli.command import json_text
 from palm.core.errors import ConfigError, shown_url
-from palm.core.logging import logger, printable
+from palm.core.logging import collected_warnings, logger, printable
 
 
 def test_what_controls_a_terminal_is_escaped_and_every_kind_of_space_stays() -> None:
@@ -40,3 +40,13 @@ def test_errors_and_log_lines_show_no_secret_and_no_escape_sequence(caplog: pyte
     logger.warning("cannot read %s: \x1b[2J", url)
     assert caplog.messages == ["cannot read https://host/a.csv?…: \\x1b[2J"]
     assert str(ConfigError([f"a: {url}", "b"])) == "a: https://host/a.csv?…\nb"
+
+
+def test_a_block_that_shows_nothing_collects_what_a_block_in_it_collects_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with collected_warnings(shown=False) as outer, collected_warnings() as inner:
+        logger.warning("a\x1b")
+        logger.info("b")
+    logger.warning("c")
+    assert (outer, inner, caplog.messages) == (["a\\x1b"], ["a\\x1b"], ["c"])
