@@ -41,12 +41,15 @@ class Best:
     waited: int = 0
 
     def update(self, score: float, step: int) -> None:
-        """Compare with the next evaluation, which replaces the best only if it is better; NaN never is."""
+        """Compare with the next evaluation, which replaces the best only if it is better; NaN never is.
+
+        Nobody waits for an improvement of a score that was always NaN.
+        """
         if score > self.score:
             self.score = score
             self.step = step
             self.waited = 0
-        else:
+        elif self.score > -math.inf:
             self.waited += 1
 
 
@@ -127,15 +130,24 @@ class Evaluator:
                 if (loss := mean_loss(gather_objects(losses))) is not None:
                     dev_loss[task.name] = loss
         mean = self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
-        best = [name for name, found in self.best.items() if found.waited == 0]
+        best = [name for name, found in self.best.items() if found.waited == 0 and found.score > -math.inf]
         evaluation = replace(evaluation, best=best, mean=mean)
         for task in self.tasks:
             score = normalized_score(task.task, scores[task.name])
+            if math.isnan(score):
+                self._warn_of_nan(task)
             self.training.record_score(task, 0.0 if math.isnan(score) else score)
             shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores[task.name].items())
             mark = " (best)" if task.name in best else ""
             logger.info("%s: step %d: %s%s", task.name, evaluation.step, shown, mark)
         return evaluation
+
+    def _warn_of_nan(self, task: TaskState) -> None:
+        if self.best[task.name].score == -math.inf:
+            task.reader.warn_once(
+                f"{task.name}: {task.task.metric_names[0]} is NaN on the dev data, as if all labels or all "
+                "predictions were equal; as long as it is, it chooses no best model and stops nothing early"
+            )
 
     def _record(self, evaluation: Evaluated) -> float | None:
         """Compare with the best so far; return the mean normalized score of `best_by`."""

@@ -159,3 +159,23 @@ def test_a_trainer_trains_a_regression(tmp_path: Path) -> None:
     other.register_with(bert)
     with pytest.raises(WiringError, match="set label_type: real"):
         trainer.fit_reader(other)
+
+
+def test_a_correlation_with_constant_labels_chooses_no_model_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = regression_config(tiny.write_files(tmp_path), "cls") | {"num_epochs": 5}
+    train = Path(config["tasks"]["cls"]["train_file"])
+    head, *rows = train.read_text(encoding="utf-8").splitlines()
+    place = head.split("\t").index("label")
+    cells = [row.split("\t") for row in rows]
+    constant = ["\t".join([*row[:place], "2.5", *row[place + 1 :]]) for row in cells]
+    dev = tmp_path / "constant.tsv"
+    dev.write_text("\n".join([head, *constant]) + "\n", encoding="utf-8")
+    config["tasks"]["cls"] |= {"dev_file": str(dev), "metrics": ["pearson"]}
+    result = palm.Controller(config | {"early_stopping_patience": 1}, argv=[]).train()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert sum("cls: pearson is NaN on the dev data" in line for line in warnings) == 1
+    assert result.steps == {"cls": result.planned["cls"]}
+    assert (tmp_path / "out" / "cls" / "infer_model").is_dir()
+    assert not (tmp_path / "out" / "cls" / "best_model").exists()
