@@ -241,7 +241,9 @@ def test_pooling_of_the_directory_is_saved_with_the_model(family: str, tmp_path:
         "pooling_mode_mean_tokens": True,
     }
     (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
-    Controller(run_of(tmp_path, directory, "cls", pooling="model", num_epochs=1), argv=[]).train()
+    given = run_of(tmp_path, directory, "cls", pooling="model", save_every_n_steps=1, lr_scheduler="constant")
+    Controller({**given, "max_steps": 1}, argv=[]).train()
+    assert Controller({**given, "max_steps": 2}, argv=["--resume", "auto"]).train().steps == {"cls": 2}
     backbone = palm.load_model(tmp_path / "out" / "cls" / "infer_model").backbone
     assert backbone.settings["pooling"] == "mean"
     ids = torch.tensor([[5, 6, 7, 0], [8, 9, 5, 6]])

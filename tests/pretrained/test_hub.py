@@ -219,6 +219,12 @@ def test_a_gated_model_a_wrong_revision_and_a_wrong_token_are_errors(server: Fil
     assert "HF_TOKEN" in refused("someone/other")
 
 
+@pytest.mark.parametrize("status", [401, 404, 500, 503])
+def test_the_status_of_a_refusal_is_told(server: FileServer, status: int) -> None:
+    hub.refuse_model(server, "someone/broken", status, "")
+    assert str(status) in refused("someone/broken")
+
+
 @pytest.mark.usefixtures("server")
 def test_what_is_neither_cached_nor_to_be_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
