@@ -31,10 +31,8 @@ __all__ = [
 ]
 
 
-class ClassifyReader(LoadingReader, reader.ClassifyReader):
-    """`palm.reader.ClassifyReader` with the arguments of 2.x."""
-
-    stands_for = reader.ClassifyReader
+class TextReader(LoadingReader):
+    """The arguments that readers of 2.x have in common."""
 
     def __init__(
         self,
@@ -45,10 +43,18 @@ class ClassifyReader(LoadingReader, reader.ClassifyReader):
         seed: int | None = None,
         do_lower_case: bool = False,
         phase: str = "train",
+        dev_count: int = 1,  # noqa: ARG002
+        print_prefix: str = "",  # noqa: ARG002
         **settings: Any,
     ) -> None:
         common: dict[str, Any] = {"lang": lang, "seed": seed, "do_lower_case": do_lower_case, "phase": phase}
         super().__init__(vocab_path, max_len, **common, **settings)
+
+
+class ClassifyReader(TextReader, reader.ClassifyReader):
+    """`palm.reader.ClassifyReader` with the arguments of 2.x."""
+
+    stands_for = reader.ClassifyReader
 
 
 class MatchReader(LoadingReader, reader.MatchReader):
@@ -139,26 +145,10 @@ class MRCReader(LoadingReader, reader.MRCReader):
         return {record["id"]: record["text"] for record in results}
 
 
-class MaskLMReader(LoadingReader, reader.MaskLMReader):
+class MaskLMReader(TextReader, reader.MaskLMReader):
     """`palm.reader.MaskLMReader` with the arguments of 2.x."""
 
     stands_for = reader.MaskLMReader
-
-    def __init__(
-        self,
-        vocab_path: str | Path,
-        max_len: int,
-        tokenizer: str = "wordpiece",  # noqa: ARG002 - the vocabulary decides
-        lang: str = "en",
-        seed: int | None = None,
-        do_lower_case: bool = False,
-        phase: str = "train",
-        dev_count: int = 1,  # noqa: ARG002
-        print_prefix: str = "",  # noqa: ARG002
-        **settings: Any,
-    ) -> None:
-        common: dict[str, Any] = {"lang": lang, "seed": seed, "do_lower_case": do_lower_case, "phase": phase}
-        super().__init__(vocab_path, max_len, **common, **settings)
 
     def results(self, records: Iterable[Record]) -> Iterator[Record]:
         """The predicted words of all rows in sequence, as `{"index": 0, "word_id": 17}`."""

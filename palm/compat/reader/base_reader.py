@@ -15,8 +15,9 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from palm.backbone import Backbone
 from palm.compat.conventions import Declaring
-from palm.compat.reader.loading import HasInputs, LoadedData, LoadingReader
+from palm.compat.reader.loading import LoadedData, LoadingReader
 from palm.core.errors import DataError, WiringError
 from palm.core.tensor_specs import Specs, Tensors
 from palm.reader.base import Draw
@@ -47,7 +48,7 @@ class Reader(Declaring, LoadingReader):
         self._batch_size: int | None = None
         self._num_epochs: int | None = 1
         self._register = self.create_register()
-        self._registered_backbone: HasInputs | None = None
+        self._registered_backbone: Backbone | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -67,7 +68,7 @@ class Reader(Declaring, LoadingReader):
         """Request a field."""
         self._register.add(attr_name)
 
-    def register_with(self, backbone: HasInputs) -> None:
+    def register_with(self, backbone: Backbone) -> None:
         """Request all inputs of a backbone.
 
         Raises:

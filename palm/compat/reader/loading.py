@@ -6,14 +6,15 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
+from palm.backbone import Backbone
 from palm.compat.conventions import Phased, checked_phase
 from palm.core.component import count_problems, path_problems, raise_any
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
-from palm.core.tensor_specs import Specs, mismatches
+from palm.core.tensor_specs import mismatches
 from palm.reader.base import Reader
 from palm.reader.cache import DataCache, encoded_chunks, training_rows
 from palm.reader.predictions import Record
@@ -49,12 +50,6 @@ class LoadedData:
             raise DataError(f"{self.path}: no such data file")
 
 
-class HasInputs(Protocol):
-    """The part of the backbone interface that a reader needs."""
-
-    inputs_attr: Specs
-
-
 def is_chinese(lang: object) -> bool:
     """Translate the argument `lang`: 'cn' or 'chinese', 'en' or 'english'.
 
@@ -86,7 +81,7 @@ class LoadingReader(Phased, Reader):
 
     loaded_data: LoadedData | None = None
     loaded_rows: Rows | None = None
-    registered_backbone: HasInputs | None = None
+    registered_backbone: Backbone | None = None
 
     def __init__(
         self, *args: Any, lang: str = "en", seed: int | None = None, phase: str = "train", **settings: Any
@@ -131,7 +126,7 @@ class LoadingReader(Phased, Reader):
         self.loaded_rows = training_rows(self, data.path, DataCache.of_user()) if is_training else None
         self.loaded_data = data
 
-    def register_with(self, backbone: HasInputs) -> None:
+    def register_with(self, backbone: Backbone) -> None:
         """Connect the reader to a backbone.
 
         Raises:
@@ -160,7 +155,7 @@ class LoadingReader(Phased, Reader):
         """
         raise WiringError(f"{type(self).__name__} has no get_epoch_outputs()")
 
-    def get_registered_backbone(self) -> HasInputs | None:
+    def get_registered_backbone(self) -> Backbone | None:
         """The argument of `register_with`."""
         return self.registered_backbone
 
