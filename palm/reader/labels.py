@@ -70,6 +70,7 @@ class Labels:
         self._ids = {} if label_map is None else _ids_of(label_map, n_classes)
         self.names = {number: name for name, number in self._ids.items()}
         self._n_classes = n_classes
+        self._of_files: dict[int, str] = {}  # id -> the name that a data file has for it
 
     def value_of(self, cell: Any, place: str) -> int:
         """The id of the label in a cell; with a label_map, an integer that is not a name is an id.
@@ -78,6 +79,13 @@ class Labels:
             DataError: not a label of this task; the message begins with `place`.
         """
         text = cell.name if isinstance(cell, ClassId) and self._ids else cell_text(cell)
+        if isinstance(cell, ClassId) and not self._ids:
+            known = self._of_files.setdefault(int(cell), cell.name)
+            if cell.name != known:
+                raise DataError(
+                    f"{place}: the file calls the label {text} {cell.name!r}, an earlier file {known!r}; set "
+                    "label_map, so that names count"
+                )
         if text in self._ids:
             return self._ids[text]
         if type(cell) in (int, float) and cell in self.names:  # not the id of a label that the file names

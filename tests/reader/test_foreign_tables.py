@@ -302,6 +302,8 @@ def test_a_loop_of_links_and_a_name_with_nul_are_missing_files(tmp_path: Path) -
 def test_a_column_may_have_an_empty_name(tmp_path: Path, name: str, text: str) -> None:
     (example,) = ClassifyReader(write_vocabulary(tmp_path), 16).read(written(tmp_path / name, text), True)
     assert (example.text_a, example.label) == ("the boat", 1)
+    (example,) = ClassifyReader(tmp_path / "vocab.txt", 16, columns={"label": ""}).read(tmp_path / name, True)
+    assert (example.text_a, example.label) == ("the boat", 0)
 
 
 def test_a_lone_surrogate_is_no_text(tmp_path: Path) -> None:
@@ -353,6 +355,20 @@ def test_labels_with_names_in_the_file_are_those_of_the_label_map(tmp_path: Path
     assert [each.labels for each in words.read(path, True)] == [[1, 0], [0, 0]]
     with pytest.raises(DataError, match="'pos'"):
         list(ClassifyReader(vocab, 16, label_map={"no": 0, "yes": 1}).read(path, True))
+
+
+def test_files_with_other_ids_for_a_label_are_refused_without_a_label_map(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    reader = ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2)
+    for name, names in (("a", ["no", "yes"]), ("b", ["yes", "no"])):
+        table = pyarrow.table({"label": [0, 1], "text_a": ["a red", "a door"]})
+        label = {"names": names, "_type": "ClassLabel"}
+        metadata = json.dumps({"info": {"features": {"label": label}}})
+        table = table.replace_schema_metadata({"huggingface": metadata})
+        pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / f"{name}.parquet")
+    assert [each.label for each in reader.read(tmp_path / "a.parquet", True)] == [0, 1]
+    with pytest.raises(DataError, match=r"'yes'.*'no'.*label_map"):
+        list(reader.read(tmp_path / "b.parquet", True))
 
 
 def test_a_map_of_names_takes_a_whole_number_as_an_id_in_any_form(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from helpers import hub
 from helpers.file_server import FileServer, file_server
 from palm.core.errors import DataError
+from palm.reader.tables import files
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import copies_of
 from palm.reader.tables.reading import read_table
@@ -169,3 +170,29 @@ def test_a_pattern_of_a_store_is_read_in_order(tmp_path: Path, monkeypatch: pyte
     rows = read_table(Path("memory://tables/part-*.jsonl"), Columns(["label", "text_a"]))
     assert [row.cells["label"] for row in rows] == [0, 1, 2]
     memory.rm("/tables", recursive=True)
+
+
+@pytest.mark.parametrize("status", [401, 404, 500])
+def test_a_refused_download_tells_the_status_and_no_secret(
+    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
+    with file_server() as server:
+        server.files["/data/a.csv"] = TABLE
+        server.errors["/data/a.csv"] = status
+        address = server.url.replace("://", "://anna:secret@") + "/data/a.csv?token=abcdef"
+        with pytest.raises(DataError) as caught:
+            copies_of(Path(address))
+    told = str(caught.value)
+    assert str(status) in told
+    assert f"{server.url}/data/a.csv" in told
+    assert not [word for word in ("anna", "secret", "abcdef") if word in told]
+
+
+def test_a_download_waits_for_silence_and_not_for_its_length() -> None:
+    aiohttp = pytest.importorskip("aiohttp")
+    timeout = files._patience("https://host.org/a.csv")["client_kwargs"]["timeout"]
+    assert isinstance(timeout, aiohttp.ClientTimeout)
+    assert timeout.total is None
+    assert timeout.sock_read == files.SILENCE

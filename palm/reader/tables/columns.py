@@ -113,7 +113,9 @@ class Columns:
         if varies and not self.names:
             self._unseen = {*TARGETS} & {*self.required}
         self._sources = {
-            name: source or self._expected(name) for name, source in found.items() if source or varies
+            name: self._expected(name) if source is None else source
+            for name, source in found.items()
+            if source is not None or varies
         }
         self.names = names
         return list(dict.fromkeys(_outermost(source, names) for source in self._sources.values()))
