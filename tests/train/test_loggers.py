@@ -16,9 +16,7 @@ import pytest
 from helpers.callbacks import controller, timeless
 from palm.core.errors import ConfigError, StorageError
 from palm.train.callbacks import Ended, Event, Started
-from palm.train.loggers import LOGGERS, logger_problems
-from palm.train.loggers.base import Logger
-from palm.train.loggers.trackio import Wandb
+from palm.train.loggers import LOGGERS, Logger, TensorBoard, Wandb, logger_problems
 from palm.train.loop import Step
 
 
@@ -171,7 +169,7 @@ def test_a_logger_that_is_not_there_is_named_with_the_way_to_get_it(
     assert "'tensorbord'" in problem
     assert "'tensorboard'" in problem
     assert all(name in problem for name in LOGGERS)
-    monkeypatch.setitem(LOGGERS, "no_such_package", ("", "pip install 'palm-torch[tensorboard]'"))
+    monkeypatch.setitem(LOGGERS, "no_such_package", (TensorBoard, "pip install 'palm-torch[tensorboard]'"))
     with pytest.raises(ConfigError) as error:
         controller(tmp_path, loggers=["no_such_package"]).train()
     (problem,) = error.value.problems

@@ -1,0 +1,277 @@
+"""Loggers, which store the curves, settings and results of many runs; each is a callback."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from palm.core.component import unknown
+from palm.core.errors import ConfigError
+from palm.core.io import wrap_write_errors
+from palm.train.callbacks import Ended, Evaluated, Event, Logged, Saved, Started
+from palm.train.loop import Step
+
+ID = "run_id"
+"""The file in the folder of a logger with the id of the run."""
+
+MAX_LENGTH = 500
+"""Maximum length of a parameter's value, the limit of older versions of MLflow."""
+
+STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}
+"""Reason why a run ended -> its status in MLflow."""
+
+
+def curves_of(event: Event) -> dict[str, float]:
+    """Return the points that an event adds to curves: name -> value, without values that are not finite."""
+    points: dict[str, float] = {}
+    if isinstance(event, Logged):
+        names = ("loss", "mean_loss", "grad_norm")
+        points = {f"{event.task}/{name}": getattr(event, name) for name in names}
+        names = ("learning_rate", "rows_per_second", "tokens_per_second")
+        points |= {f"run/{name}": getattr(event, name) for name in names}
+    elif isinstance(event, Evaluated):
+        for task, scores in event.scores.items():
+            points |= {f"{task}/dev_{name}": value for name, value in scores.items()}
+        points |= {f"{task}/dev_loss": value for task, value in event.dev_loss.items()}
+    return {name: value for name, value in points.items() if math.isfinite(value)}
+
+
+def settings_text(configuration: Mapping[str, Any]) -> str:
+    """Return the resolved configuration as YAML."""
+    return yaml.safe_dump(dict(configuration), allow_unicode=True, sort_keys=False)
+
+
+def parameters_of(configuration: Mapping[str, Any], place: str = "") -> dict[str, str]:
+    """Return the settings of a resolved configuration by name, a task's as `task.name`."""
+    found: dict[str, str] = {}
+    for name, value in configuration.items():
+        section = place if name in ("global", "tasks") else f"{place}{name}."
+        if isinstance(value, Mapping):
+            found |= parameters_of(value, section)
+        else:
+            found[f"{place}{name}"] = str(value)[:MAX_LENGTH]
+    return found
+
+
+class Logger(ABC):
+    """Base class of loggers: callbacks that pass on points of curves, and a summary at the end.
+
+    Args:
+        name: the name of the logger.
+        folder: the folder of the run; its data is in `<folder>/<name>`.
+
+    Attributes:
+        step: the global step of the last event.
+        known: the last step that was logged before the run resumed; points up to it are not added again.
+        best: task -> the step of its best evaluation, and its scores.
+        cards: task -> the card of the model that was saved last.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.run_name = folder.resolve().name
+        self.folder = folder / name
+        self.step = 0
+        self.known = -1
+        self.best: dict[str, tuple[int, Mapping[str, float]]] = {}
+        self.cards: dict[str, Path] = {}
+
+    def earlier_id(self) -> str | None:
+        """Return the id under which the run was logged before it resumed; None for a new run."""
+        file = self.folder / ID
+        return file.read_text(encoding="utf-8") if self.step and file.is_file() else None
+
+    def keep_id(self, run: str) -> None:
+        """Store the id for a resumed run."""
+        (self.folder / ID).write_text(run, encoding="utf-8")
+
+    def __call__(self, event: Event) -> None:
+        with wrap_write_errors(self.folder):
+            self._record(event)
+
+    def _record(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.step = event.training.step
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.start(event)
+            return
+        self.step = event.number if isinstance(event, Step) else vars(event)["step"]
+        if isinstance(event, Evaluated):
+            self.best |= {task: (event.step, event.scores[task]) for task in event.best}
+        elif isinstance(event, Saved) and event.task is not None:
+            self.cards[event.task] = event.path / "README.md"
+        if self.step > self.known and (points := curves_of(event)):
+            self.log(points)
+        if isinstance(event, Ended):
+            self.end(event)
+
+    @abstractmethod
+    def start(self, event: Started) -> None:
+        """Start or resume a run, and store its settings."""
+
+    @abstractmethod
+    def log(self, points: Mapping[str, float]) -> None:
+        """Add points to curves at `step`."""
+
+    @abstractmethod
+    def end(self, event: Ended) -> None:
+        """Store the summary, and end the run."""
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Yield name and Markdown of the table of best scores and of the saved model cards."""
+        if self.best:
+            rows = [
+                f"| {task} | {name} | {value:.4f} | {step} |"
+                for task, (step, scores) in self.best.items()
+                for name, value in scores.items()
+            ]
+            yield "results", "\n".join(["| task | metric | best | at step |", "|---|---|---|---|", *rows])
+        for task, path in self.cards.items():
+            if path.is_file():
+                yield f"{task}_model_card", path.read_text(encoding="utf-8")
+
+
+class TensorBoard(Logger):
+    """A logger that writes event files into `<folder>/tensorboard`."""
+
+    def start(self, event: Started) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        # A resumed run removes the points after its checkpoint.
+        purged = {"purge_step": self.step + 1} if self.step else {}
+        self.writer = SummaryWriter(str(self.folder), **purged)
+        text = settings_text(event.configuration).replace("\n", "\n    ")
+        self.writer.add_text("configuration", f"    {text}", self.step)
+
+    def log(self, points: Mapping[str, float]) -> None:
+        for name, value in points.items():
+            self.writer.add_scalar(name, value, self.step)
+
+    def end(self, event: Ended) -> None:  # noqa: ARG002
+        for name, text in self.texts():
+            self.writer.add_text(name, text, self.step)
+        self.writer.close()
+
+
+class Trackio(Logger):
+    """A run in the project `palm`, or in the one that TRACKIO_PROJECT names."""
+
+    def start(self, event: Started) -> None:
+        os.environ.setdefault("TRACKIO_DIR", str(self.folder))  # it is read on import
+        self.package: Any = import_module("trackio")
+        project = os.environ.get("TRACKIO_PROJECT", "palm")
+        resume = "allow" if self.step else "never"
+        self.package.init(
+            project=project, name=self.run_name, config=dict(event.configuration), resume=resume
+        )
+        if self.step:
+            lines = self.package.SQLiteStorage.get_logs(project, self.run_name)
+            self.known = max((int(line["step"] or 0) for line in lines), default=-1)
+
+    def log(self, points: Mapping[str, float]) -> None:
+        self.package.log(points, step=self.step)
+
+    def end(self, event: Ended) -> None:  # noqa: ARG002
+        for task, (step, scores) in self.best.items():
+            best = {f"best/{task}/{name}": value for name, value in scores.items()}
+            self.log({**best, f"best/{task}/step": step})
+        self.package.finish()
+
+
+class Wandb(Trackio):
+    """A run in the project `palm`, or in the one that WANDB_PROJECT names; without a login, it is offline."""
+
+    def start(self, event: Started) -> None:
+        os.environ.setdefault("WANDB_DIR", str(self.folder))
+        self.package = import_module("wandb")
+        if self.package.api.api_key is None:
+            os.environ.setdefault("WANDB_MODE", "offline")
+        run = self.package.init(
+            project=os.environ.get("WANDB_PROJECT", "palm"),
+            name=self.run_name,
+            config=dict(event.configuration),
+            id=self.earlier_id(),  # wandb itself rejects steps that it has
+            resume="allow",
+        )
+        self.keep_id(run.id)
+
+
+class MLflow(Logger):
+    """A run in the experiment `palm`, or in the one that MLFLOW_EXPERIMENT_NAME names.
+
+    It uses its own client, so the program's active run does not change. The store is in `<folder>/mlflow`
+    unless MLFLOW_TRACKING_URI names another.
+    """
+
+    def start(self, event: Started) -> None:
+        from mlflow import MlflowClient
+
+        store = f"sqlite:///{(self.folder / 'mlflow.db').resolve()}"
+        self.client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", store))
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "palm")
+        known = self.client.get_experiment_by_name(name)
+        place = (self.folder / "artifacts").resolve().as_uri()
+        experiment = self.client.create_experiment(name, place) if known is None else known.experiment_id
+        # A resumed run continues its earlier MLflow run.
+        if (earlier := self.earlier_id()) is not None:
+            run = self.client.get_run(earlier)
+        else:
+            run = self.client.create_run(experiment, run_name=self.run_name)
+        self.run: str = run.info.run_id
+        self.keep_id(self.run)
+        # Points that a killed run logged after its checkpoint are kept, and not logged again.
+        histories = [self.client.get_metric_history(self.run, name) for name in run.data.metrics]
+        self.known = max((int(point.step) for points in histories for point in points), default=-1)
+        for name, value in parameters_of(event.configuration).items():
+            if name not in run.data.params:
+                self.client.log_param(self.run, name, value)
+        self.client.log_text(self.run, settings_text(event.configuration), "resolved_config.yaml")
+
+    def log(self, points: Mapping[str, float]) -> None:
+        for name, value in points.items():
+            self.client.log_metric(self.run, name, value, step=self.step)
+
+    def end(self, event: Ended) -> None:
+        for name, text in self.texts():
+            self.client.log_text(self.run, text, f"{name}.md")
+        self.client.set_terminated(self.run, STATUS[event.reason])
+
+
+LOGGERS: dict[str, tuple[type[Logger], str]] = {
+    "tensorboard": (TensorBoard, "pip install 'palm-torch[tensorboard]'"),
+    "trackio": (Trackio, "pip install 'palm-torch[trackio]'"),
+    "wandb": (Wandb, "pip install wandb"),
+    "mlflow": (MLflow, "pip install 'palm-torch[mlflow]'"),
+}
+"""Name of the logger and its package -> its class, and the command that installs the package."""
+
+
+def logger_problems(names: Sequence[str]) -> list[str]:
+    """List unknown loggers, and those whose packages are not installed."""
+    found = []
+    for name in names:
+        if name not in LOGGERS:
+            found.append(unknown("logger", name, LOGGERS))
+        elif find_spec(name) is None:
+            found.append(f"the logger {name!r} needs a package that is not installed: {LOGGERS[name][1]}")
+    return found
+
+
+def loggers_of(names: Sequence[str], folder: Path | None) -> list[Logger]:
+    """Return loggers that store data in a folder, unless their own environment variables name another.
+
+    Raises:
+        ConfigError: a logger is unknown, a package is missing, or there is no folder.
+    """
+    if problems := logger_problems(names):
+        raise ConfigError([f"loggers: {line}" for line in problems])
+    if names and folder is None:
+        raise ConfigError("loggers need a folder; call set_saver(save_path, save_steps) first")
+    return [LOGGERS[name][0](name, folder) for name in names if folder is not None]
