@@ -3,8 +3,8 @@
     python benchmarks/faults/foreign_json.py [--count 2000] [--seed 0]
 
 Values are replaced by values of other types and sizes, removed, moved and nested, and bytes are damaged, in
-`config.json`, `tokenizer.json`, `tokenizer_config.json`, `1_Pooling/config.json` and `modules.json`. Prints
-the outcomes, the most memory beyond that before, and every exception that is not palm's.
+every JSON file of three sentence encoders: of their encoder, tokenizer, pooling, dense layer and modules.
+Prints the outcomes, the most memory beyond that before, and every exception that is not palm's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,40 +69,73 @@ VALUES: list[Any] = [
 
 
 def write_directory(folder: Path) -> list[Path]:
-    """Write a sentence encoder with all files; return those that are mutated."""
+    """Write encoders with all files; return those that are mutated."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {
         **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
         **{"vocab_size": len(WORDS), "max_position_embeddings": 16},
     }
-    kinds = {"bert": BERT(**sizes), "roberta": RoBERTa(**sizes, pad_token_id=0)}
-    files = []
-    for kind, encoder in kinds.items():
-        place = folder / kind
-        (place / "1_Pooling").mkdir(parents=True)
-        save_tensors(place / "model.safetensors", from_ours(encoder.state_dict(), "huggingface"))
-        contents = {
-            "config.json": {
-                **encoder.settings,
-                **{"model_type": kind, "architectures": [f"{kind.title()}Model"], "id2label": {"0": "x"}},
-            },
-            "tokenizer_config.json": {
-                **{"tokenizer_class": "BertTokenizer", "do_lower_case": True, "pad_token": "[PAD]"},
-                **{"added_tokens_decoder": {"30": {"content": "[E]", "special": True}}},
-            },
-            "1_Pooling/config.json": {"pooling_mode": "mean", "word_embedding_dimension": 8},
-            "modules.json": [
-                {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-                {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-            ],
-        }
-        for name, content in contents.items():
-            (place / name).write_text(json.dumps(content, default=str), encoding="utf-8")
-        (place / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
-        if kind == "bert":
-            _tokenizer(place / "vocab.txt").save(str(place / "tokenizer.json"))
-        files += [place / name for name in (*contents, "tokenizer.json") if (place / name).is_file()]
-    return files
+    bert = BERT(**sizes)
+    save_tensors(_place(folder, "bert") / "model.safetensors", from_ours(bert.state_dict(), "huggingface"))
+    roberta = RoBERTa(**sizes, pad_token_id=0)
+    own = from_ours(roberta.state_dict(), "huggingface")
+    save_tensors(_place(folder, "roberta") / "model.safetensors", own)
+    files = _write_files(folder / "bert", bert.settings) + _write_files(folder / "roberta", roberta.settings)
+    _tokenizer(folder / "bert" / "vocab.txt").save(str(folder / "bert" / "tokenizer.json"))
+    if find_spec("transformers") is not None:
+        from transformers import AutoModel, ModernBertConfig
+
+        ids = {f"{role}_token_id": 0 for role in ("pad", "bos", "eos", "cls", "sep")}
+        model = AutoModel.from_config(ModernBertConfig(**sizes, **ids))
+        model.save_pretrained(_place(folder, "modernbert"))
+        config = json.loads((folder / "modernbert" / "config.json").read_text(encoding="utf-8"))
+        files += _write_files(folder / "modernbert", config)
+    return [*files, folder / "bert" / "tokenizer.json"]
+
+
+def _place(folder: Path, name: str) -> Path:
+    (folder / name / "1_Pooling").mkdir(parents=True)
+    (folder / name / "2_Dense").mkdir()
+    return folder / name
+
+
+def _write_files(place: Path, config: Mapping[str, Any]) -> list[Path]:
+    """Write the JSON files of a sentence encoder, and a vocabulary."""
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_Normalize": "Normalize"}
+    if place.name == "modernbert":  # whose pooler is no dense layer
+        del kinds["2_Dense"]
+    contents = {
+        "config.json": {
+            **{"model_type": place.name, "architectures": [f"{place.name.title()}Model"]},
+            **config,
+            "id2label": {"0": "x"},
+        },
+        "tokenizer_config.json": {
+            **{"tokenizer_class": "BertTokenizer", "do_lower_case": True, "pad_token": "[PAD]"},
+            **{"added_tokens_decoder": {"30": {"content": "[E]", "special": True}}},
+        },
+        "special_tokens_map.json": {
+            "additional_special_tokens": ["[E]"],
+            "mask_token": {"content": "[MASK]"},
+        },
+        "added_tokens.json": {"[F]": 31},
+        "sentence_bert_config.json": {"max_seq_length": 16, "do_lower_case": True},
+        "1_Pooling/config.json": {"pooling_mode": "cls", "word_embedding_dimension": 8},
+        "2_Dense/config.json": {
+            **{"in_features": 8, "out_features": 8, "bias": True},
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        },
+        "modules.json": [
+            {"idx": k, "name": str(k), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for k, (path, kind) in enumerate(kinds.items())
+        ],
+    }
+    for name, content in contents.items():
+        (place / name).write_text(json.dumps(content, default=str), encoding="utf-8")
+    dense = {"linear.weight": torch.eye(8), "linear.bias": torch.zeros(8)}
+    save_tensors(place / "2_Dense" / "model.safetensors", dense)
+    (place / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    return [place / name for name in contents]
 
 
 def _tokenizer(vocabulary: Path) -> Tokenizer:
@@ -175,7 +209,8 @@ def trials(folder: Path, count: int, seed: int) -> tuple[Counter[str], list[str]
     """Load mutated directories; return the outcomes, other exceptions, and the memory beyond that before."""
     draw = random.Random(seed)
     files = write_directory(folder)
-    for place in {file.parent for file in files if file.name == "config.json" and "Pooling" not in str(file)}:
+    places = [file.parent for file in files if file.name == "added_tokens.json"]
+    for place in places:
         load(place)
     before = peak()
     outcomes: Counter[str] = Counter()
@@ -185,7 +220,7 @@ def trials(folder: Path, count: int, seed: int) -> tuple[Counter[str], list[str]
         whole = file.read_bytes()
         file.write_bytes(mutated(json.loads(whole), draw))
         try:
-            load(next(folder / kind for kind in ("bert", "roberta") if folder / kind in file.parents))
+            load(next(place for place in places if place in file.parents))
             outcomes["read"] += 1
         except palm.PalmError:
             outcomes["refused"] += 1

@@ -517,7 +517,7 @@ def directory_pooling(folder: Path) -> str:
         return "cls"
     kind, place = modules[1]
     raise StorageError(
-        f"{place}: palm does not compute a {kind} layers after {pooling} pooling; {_OWN_POOLING}"
+        f"{place}: palm does not compute {kind} layers after {pooling} pooling; {_OWN_POOLING}"
     )
 
 

@@ -68,7 +68,8 @@ _FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cas
 _UNASSIGNED = r"\p{Cn}+"
 
 CLASSES = {
-    "vocab.txt": "Bert ConvBert DistilBert Electra Ernie Funnel LayoutLM Lxmert MobileBert SqueezeBert",
+    "vocab.txt": "Bert ConvBert DPRContextEncoder DPRQuestionEncoder DistilBert Electra Ernie ErnieGram"
+    " Funnel LayoutLM Lxmert MobileBert PPMiniLM Roberta RobertaChinese SqueezeBert TinyBert",
     "vocab.json": "Bart Blenderbot Deberta GPT2 LED Longformer Mvp Roberta",
 }
 """Vocabulary -> the tokenizer classes of transformers and PaddleNLP that palm computes from it."""
