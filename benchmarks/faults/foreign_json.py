@@ -19,7 +19,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +67,8 @@ VALUES: list[Any] = [
 ]
 
 
-def write_directory(folder: Path) -> list[Path]:
-    """Write encoders with all files; return those that are mutated."""
+def write_directory(folder: Path, with_library: bool) -> list[Path]:
+    """Write encoders with all files, one of `transformers` too; return those that are mutated."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {
         **{"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16},
@@ -82,7 +81,7 @@ def write_directory(folder: Path) -> list[Path]:
     save_tensors(_place(folder, "roberta") / "model.safetensors", own)
     files = _write_files(folder / "bert", bert.settings) + _write_files(folder / "roberta", roberta.settings)
     _tokenizer(folder / "bert" / "vocab.txt").save(str(folder / "bert" / "tokenizer.json"))
-    if find_spec("transformers") is not None:
+    if with_library:
         from transformers import AutoModel, ModernBertConfig
 
         ids = {f"{role}_token_id": 0 for role in ("pad", "bos", "eos", "cls", "sep")}
@@ -205,10 +204,10 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 
-def trials(folder: Path, count: int, seed: int) -> tuple[Counter[str], list[str], int]:
+def trials(folder: Path, count: int, seed: int, with_library: bool) -> tuple[Counter[str], list[str], int]:
     """Load mutated directories; return the outcomes, other exceptions, and the memory beyond that before."""
     draw = random.Random(seed)
-    files = write_directory(folder)
+    files = write_directory(folder, with_library)
     places = [file.parent for file in files if file.name == "added_tokens.json"]
     for place in places:
         load(place)
@@ -243,7 +242,7 @@ def main() -> int:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        outcomes, wrong, memory = trials(folder, options.count, options.seed)
+        outcomes, wrong, memory = trials(folder, options.count, options.seed, with_library=True)
     finally:
         shutil.rmtree(folder)
     print(dict(outcomes), f"{memory} MiB more", *wrong[:20], sep="\n")
