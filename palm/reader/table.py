@@ -107,11 +107,11 @@ class TextReader(TokenizingReader):
         return text if isinstance(text, dict) else None
 
     def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
-        firsts = self.tokenizer.encode([example.text_a for example in examples])
+        most = self.max_seq_len
+        firsts = self.tokenizer.encode([example.text_a for example in examples], most)
         pairs = [k for k, example in enumerate(examples) if example.text_b is not None]
-        seconds = dict(
-            zip(pairs, self.tokenizer.encode([examples[k].text_b or "" for k in pairs]), strict=True)
-        )
+        texts = self.tokenizer.encode([examples[k].text_b or "" for k in pairs], most)
+        seconds = dict(zip(pairs, texts, strict=True))
         rows = [
             self.tokenizer.sequence(first, seconds.get(k), self.max_seq_len) for k, first in enumerate(firsts)
         ]

@@ -300,6 +300,9 @@ def load_vocabulary(path: Path) -> dict[str, int]:
     return vocabulary
 
 
+LONG = 1 << 16
+"""Characters up to which a text is tokenized as a whole."""
+
 _UNKNOWN = "a A \u1234 \U0001f9ff"
 """A text with characters that few vocabularies have."""
 
@@ -394,11 +397,28 @@ class Tokenizer:
             raise DataError("the vocabulary has no mask token, which mlm needs; use another encoder")
         return self.ids[self._special.mask]
 
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenize texts in parallel, without special tokens."""
+    def encode(self, texts: Sequence[str], needed: int | None = None) -> list[list[int]]:
+        """Tokenize texts in parallel, without special tokens.
+
+        Args:
+            texts: the texts.
+            needed: if a text has more tokens, the others may be missing, at least one excepted; None for all.
+        """
+        if needed is not None:
+            texts = [self._beginning(text, needed) for text in texts]
         with _encoding():
             encodings = self._pipeline.encode_batch_fast(_encodable(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
+
+    def _beginning(self, text: str, needed: int) -> str:
+        """The beginning of a long text with more than `needed` tokens; a token takes 150 bytes of memory."""
+        end = LONG
+        while end < len(text):
+            begin = text[: text.rfind(" ", 0, end) if " " in text[:end] else end]
+            if len(self._pipeline.encode(_encodable([begin])[0], add_special_tokens=False)) > needed:
+                return begin
+            end *= 4
+        return text
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """Tokenize words in parallel, each as it would be inside a text."""

@@ -171,6 +171,78 @@ def test_large_cells_in_small_files_are_refused_in_bounded_memory(tmp_path: Path
     assert MAX_CELL in ends["tsv.gz"]
 
 
+READERS_INPUTS = """
+import json, random, resource, sys
+from pathlib import Path
+from palm.config.conversion import REQUIRED, settings_of
+from palm.core.errors import DataError
+from palm.reader import READERS
+folder = Path(sys.argv[1])
+GOOD = {
+    "label": "a", "spans": [[0, 3, "a"]], "relations": [], "choices": ["a", "b"], "candidates": ["a", "b"],
+    "negatives": ["a"], "answers": {"text": ["boat"], "answer_start": [4]}, "id": "q",
+}
+ODD = [
+    None, "", 0, 1, -1, 2.5, 1e308, float("nan"), True, [], {}, ["the", "boat"], [0, 1], [["a", "b"]], [None],
+    [1.5], 10**30, [10**30], "x" * 5000, chr(0x202E) + chr(0),
+    "[1, 2", '["a"]', '{"a": 1}', "1e400", [{}], [[]],
+    {"text": "boat"}, {"text": [1], "answer_start": ["x"]}, [{"text": "boat", "answer_start": 4}], [True],
+    [{"start": "0", "end": 3, "label": "a"}], [{"head": 0, "tail": 1, "label": "a"}], [[5, 2, "a"]],
+    [[-1, 2, "a"]], [[0, 99, "a"]], [[0, 1, "a"]], "[" * 5000, {"a": {"b": [{}]}},
+]
+used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), -1))
+read = told = 0
+for name in READERS:
+    settings = {"vocab_path": folder / "vocab.txt", "max_seq_len": 24}
+    for each in settings_of(READERS[name]).values():
+        if each.name.endswith("label_map"):
+            settings[each.name] = {"a": 0, "b": 1}
+        elif each.default is REQUIRED:
+            settings.setdefault(each.name, 8)
+    reader = READERS[name](**settings)
+    for seed in range(28):
+        draw = random.Random(f"{name} {seed}")
+        row = {
+            column: draw.choice(ODD) if draw.random() < 0.3 else GOOD.get(column, "the boat")
+            for column in reader.known_columns
+            if draw.random() < 0.95
+        }
+        if seed == 0 and name in ("cls", "match", "multi_label"):
+            row = {column: GOOD.get(column, "the boat " * 1_200_000) for column in reader.known_columns}
+        path = folder / "rows.jsonl"
+        path.write_text(json.dumps(row) + "\\n", encoding="utf-8")
+        with_targets = draw.random() < 0.7
+        try:
+            reader.encode(list(reader.read(path, with_targets)), with_targets)
+            read += 1
+        except DataError:
+            told += 1
+print(read, told)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process")
+def test_odd_rows_of_every_reader_are_read_or_refused_in_bounded_memory(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", READERS_INPUTS, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    read, told = map(int, done.stdout.split())
+    assert read + told >= 300
+    assert min(read, told) > 50
+
+
+@pytest.mark.parametrize("text", ["the boat " * 60_000, "  " * 70_000 + "the old door", "中" * 200_000])
+def test_a_long_text_has_the_tokens_of_its_beginning(tmp_path: Path, text: str) -> None:
+    tokenizer = ClassifyReader(write_vocabulary(tmp_path), 16).tokenizer
+    (whole,) = tokenizer.encode([text])
+    (some,) = tokenizer.encode([text], 16)
+    assert some[:17] == whole[:17]
+    assert len(some) <= len(whole)
+
+
 def test_the_limit_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "a.tsv", f"label\ttext_a\n0\tred\n1\t{'a' * 2 * MIB}\n")
     assert len(rows(path)) == 2
