@@ -22,7 +22,6 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn import functional as F
 
 from palm.core.errors import ConfigError, PalmError, TrainingError
-from palm.core.logging import logger
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -144,30 +143,15 @@ def join(device: torch.device, timeout: float = DEFAULT_TIMEOUT) -> None:
             "are only slow, increase process_group_timeout"
         ) from error
     atexit.register(leave)
-    if is_main_process() and _cannot_replace_a_machine():
-        logger.warning(
-            "this launcher cannot replace a lost machine (pytorch/pytorch#135712); torchrun can, with "
-            "--rdzv-backend c10d and TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set on all machines"
-        )
 
 
 def _connect(backend: str, timeout: timedelta) -> None:
     store, number, size = next(rendezvous("env://", timeout=timeout))
-    if _is_launchers_store():
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # This store survives a restart, with the addresses of processes that no longer exist.
         store = PrefixStore(f"palm/{_restarts()}/{size}", store)
     dist.init_process_group(backend, timeout=timeout, world_size=size, rank=number, store=store)
     roll_call_group()
-
-
-def _is_launchers_store() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def _cannot_replace_a_machine() -> bool:
-    names = ("TORCHELASTIC_MAX_RESTARTS", "GROUP_WORLD_SIZE")
-    restarts, machines = (int(os.environ.get(name, "0")) for name in names)
-    return restarts > 0 and machines > 1 and _is_launchers_store()
 
 
 def leave() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor
 from palm.core.logging import Progress, logger, shows_colour
 from palm.reader.inspection import readable_rows
 from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Logged, Started
-from palm.train.loop import Step, Training, fetched
+from palm.train.loop import Step, Training
 from palm.train.task import TaskState
 
 DECAY = 0.98
@@ -26,8 +25,7 @@ DECAY = 0.98
 class Meter:
     """A callback that returns the values of every `every`-th step as events.
 
-    Running means are sums on the device. From a GPU, the values of a step are read with the next event or
-    when the run is settled, so no step waits for them.
+    Running means are sums on the device. A GPU is waited for only in steps that are logged.
 
     Args:
         training: the run; its checkpoints contain the running means.
@@ -41,44 +39,35 @@ class Meter:
         self.seconds = seconds
         self._sums: dict[str, tuple[Tensor, float]] = {}
         self._last = self._first = (seconds(), training.step, training.rows, training.tokens)
-        self._pending: Callable[[], list[Logged]] | None = None
         training.attach("meter", self)
 
     def __call__(self, event: Event) -> list[Logged]:
-        lines = [] if isinstance(event, Logged) else self.due()
         if not isinstance(event, Step):
-            return lines
+            return []
         for part in event.parts:
             total, weight = self._sums.get(part.task.name, (part.loss.new_zeros(()), 0.0))
             total = torch.add(part.loss, total.to(part.loss.device), alpha=DECAY)
             self._sums[part.task.name] = total, weight * DECAY + 1
-        if self.every > 0 and event.number % self.every == 0:
-            self._pending = self._logged(event)
-        return lines if event.grad_norm.is_cuda else self.due()
+        return self._logged(event) if self.every > 0 and event.number % self.every == 0 else []
 
-    def due(self) -> list[Logged]:
-        """Return the events of a logged step that have not been returned yet."""
-        read = self._pending
-        self._pending = None
-        return [] if read is None else read()
-
-    def _logged(self, step: Step) -> Callable[[], list[Logged]]:
-        """Start fetching the values of a step; return a function that returns an event per drawn task."""
+    def _logged(self, step: Step) -> list[Logged]:
+        """Read the values of a step; return an event per drawn task."""
+        training = self.training
+        training.settle()
         sums = [self._sums[part.task.name] for part in step.parts]
         means = [total / weight for total, weight in sums]
-        losses = [part.loss for part in step.parts]
         # One transfer for all values of a step, because every read waits for a GPU.
-        skips = step.grad_norm.new_zeros(()) if self.training.skips is None else self.training.skips
-        values = fetched({"values": torch.stack([skips, step.grad_norm, *losses, *means])})
+        values = torch.stack([step.grad_norm, *(part.loss for part in step.parts), *means])
+        norm, *numbers = values.tolist()
         now = self.seconds()
-        training = self.training
         since, number, rows, tokens = self._last
         self._last = (now, training.step, training.rows, training.tokens)
         pace = max(now - since, 1e-9)
         # The average over this process's whole run, since evaluation and saving will also take their time.
         per_step = (now - self._first[0]) / (training.step - self._first[1])
-        memory = memory_bytes(training.device)
-        unread = [
+        tasks = [part.task for part in step.parts]
+        read = zip(tasks, numbers[: len(tasks)], numbers[len(tasks) :], strict=True)
+        return [
             Logged(
                 step.number,
                 task.name,
@@ -86,7 +75,10 @@ class Meter:
                 step_of_epoch=(task.step - 1) % task.steps_per_epoch + 1,
                 steps_per_epoch=task.steps_per_epoch,
                 epoch=task.epoch,
+                loss=loss,
+                mean_loss=mean,
                 learning_rate=step.learning_rate,
+                grad_norm=norm,
                 rows=training.rows,
                 tokens=training.tokens,
                 seconds=round(now, 3),
@@ -94,19 +86,10 @@ class Meter:
                 steps_per_second=(training.step - number) / pace,
                 rows_per_second=(training.rows - rows) / pace,
                 tokens_per_second=(training.tokens - tokens) / pace,
-                memory_bytes=memory,
+                memory_bytes=memory_bytes(training.device),
             )
-            for task in (part.task for part in step.parts)
+            for task, loss, mean in read
         ]
-
-        def read() -> list[Logged]:
-            skipped, norm, *numbers = values()["values"].tolist()
-            if skipped:
-                training.settle()  # raises the error that names the first skipped step
-            found = zip(unread, numbers[: len(unread)], numbers[len(unread) :], strict=True)
-            return [replace(line, loss=loss, mean_loss=mean, grad_norm=norm) for line, loss, mean in found]
-
-        return read
 
     def means(self) -> dict[str, float]:
         """Return the running mean loss of every task that had a step."""

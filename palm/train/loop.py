@@ -238,7 +238,6 @@ class Training:
         total_steps: global steps until every target has had its expected steps, as planned at the start; with
             one task per step, the sum of all expected steps.
         stop_request: holds a signal that asks this process to stop; None if signals are not handled.
-        when_settled: called when all steps are known to be finite, before others use the run's state.
     """
 
     def __init__(
@@ -279,7 +278,6 @@ class Training:
         self.tokens = 0
         self._counts = (0, 0)  # rows and tokens of the current step, on all ranks
         self.stop_request: StopRequest | None = None
-        self.when_settled: Callable[[], object] = lambda: None
         self._seed = config.settings.random_seed
         self._ranks_stop = False
         self._guard = NanGuard(
@@ -359,7 +357,7 @@ class Training:
                 )
         except torch.cuda.OutOfMemoryError as error:
             given = [batch for _, own in drawn for batch in own]
-            raise out_of_memory(place, given, self.optimizer, error) from error
+            raise out_of_memory(place, given, error) from error
         if self.ema is not None:
             self.ema.update(self._guard.skips)
         self.rows += self._counts[0]
@@ -427,11 +425,6 @@ class Training:
         ((task, _),) = drawn
         return f"task {task.name!r} at its step {task.step + 1} (global step {self.step + 1})"
 
-    @property
-    def skips(self) -> Tensor | None:
-        """Scalar on a GPU, 1 if the last step was skipped because a value was not finite; None on a CPU."""
-        return self._guard.skips
-
     def settle(self) -> None:
         """Check that all steps so far were finite; this waits for a GPU.
 
@@ -439,7 +432,6 @@ class Training:
             TrainingError: one of them was not; neither that step nor any later one changed anything.
         """
         self._guard.read()
-        self.when_settled()
 
     @property
     def is_stopping(self) -> bool:

@@ -129,12 +129,6 @@ def run_training(training: Training, given: CallbackSettings) -> TrainingResult:
     # The meter is first: it computes the values that the others show.
     meter = Meter(training, given.every, history.seconds)
     callbacks: list[Callback] = [meter, history, *standard_callbacks(training, given)]
-
-    def log_due_steps() -> None:
-        for line in meter.due():
-            notify(line, callbacks)
-
-    training.when_settled = log_due_steps
     training.stop_request = given.stop_request
     settings = training.config.settings
     with collected_warnings() as collected, tf32(settings.tf32), fixed_order(settings.deterministic):

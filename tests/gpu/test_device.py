@@ -71,8 +71,9 @@ def test_every_optimizer_and_balance_is_tried() -> None:
     assert of_losses <= {MODES[mode].get("balance") for mode in MODES}
 
 
-def test_a_logged_step_does_not_wait(seen: dict[str, Any]) -> None:
-    assert seen["logged waits"] == 0
+def test_only_a_logged_step_waits(seen: dict[str, Any]) -> None:
+    # Every second step is logged; it waits for the values of the guard, and for its own.
+    assert 0 < seen["logged waits"] <= 1
 
 
 def test_a_layer_takes_no_more_operators_than_it_did(seen: dict[str, Any]) -> None:

@@ -249,7 +249,7 @@ def staged_and_exported(folder: Path, device: str, saved: Path) -> dict[str, Any
         assert main(["export", str(saved), "--output", str(exported), "--to", "hf"]) == 0
         [weights] = exported.glob("*.safetensors")
     return {
-        "staged": losses_of(out),
+        "staged": [loss for stage in sorted(out.glob("*/history.jsonl")) for loss in losses_of(stage.parent)],
         "one": one["probs"],
         # The gradient of a key's bias is zero but for rounding, which Adam makes as large as any.
         "exported": {n: float(v.norm()) for n, v in load_file(weights).items() if "key.bias" not in n},

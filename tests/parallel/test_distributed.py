@@ -280,24 +280,6 @@ def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
     assert_identical_models(two / "machines", two / "out")
 
 
-@pytest.mark.parametrize(
-    ("restarts", "machines", "shared", "expected"),
-    [
-        ("3", "2", "True", True),
-        ("3", "2", "False", False),
-        ("3", "1", "True", False),
-        ("0", "2", "True", False),
-    ],
-)
-def test_who_cannot_replace_a_machine_is_warned(
-    restarts: str, machines: str, shared: str, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
-    monkeypatch.setenv("GROUP_WORLD_SIZE", machines)
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
-    assert group._cannot_replace_a_machine() is expected
-
-
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("localhost", 0))

@@ -42,12 +42,7 @@ def test_a_step_that_does_not_fit_is_described_with_what_takes_less(
     config: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     last = refused(capfd, "train", str(config))
-    facts = [
-        "'cls' at its step 1",
-        "16 rows of up to",
-        "Tried to allocate 2.00 GiB",
-        "optimizer state 0.0 MiB",
-    ]
+    facts = ["'cls' at its step 1", "16 rows of up to", "Tried to allocate 2.00 GiB"]
     settings = [
         "batch_size",
         "gradient_accumulation_steps",
