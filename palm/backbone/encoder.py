@@ -258,32 +258,24 @@ class Encoder(TokenEncoder):
             embedding_size=embedding_size,
             **{table.setting: table.rows for table in other_tables},
         )
-        problems += dropout_problems(
-            hidden_dropout_prob=hidden_dropout_prob, attention_probs_dropout_prob=attention_probs_dropout_prob
-        )
+        problems += dropout_problems(hidden_dropout_prob=hidden_dropout_prob)
+        problems += dropout_problems(attention_probs_dropout_prob=attention_probs_dropout_prob)
         problems += positive_problems(initializer_range=initializer_range, layer_norm_eps=layer_norm_eps)
         raise_any([*problems, *activation_problems(hidden_act)])
         unused = 0 if pad_token_id is None else pad_token_id + 1
-        positions = Table(
-            "position", "position_ids", "max_position_embeddings", max_position_embeddings, unused
-        )
-        tables = (Table("word", "token_ids", "vocab_size", vocab_size), positions, *other_tables)
+        places = Table("position", "position_ids", "max_position_embeddings", max_position_embeddings, unused)
+        tables = (Table("word", "token_ids", "vocab_size", vocab_size), places, *other_tables)
         self.inner_width = 4 * hidden_size if intermediate_size is None else intermediate_size
         width = hidden_size if embedding_size is None else embedding_size
         self.max_tokens = max_position_embeddings - unused
         # The order of the modules determines the weights of a seed.
         self.embeddings = Embeddings(tables, width, hidden_size, hidden_dropout_prob, layer_norm_eps)
         self.declare([table.ids for table in tables if table.ids is not None], hidden_size)
-        self.layers = nn.ModuleList(
-            Layer(
-                SelfAttention(hidden_size, num_attention_heads, attention_probs_dropout_prob),
-                FeedForward(hidden_size, self.inner_width, hidden_act),
-                hidden_size,
-                hidden_dropout_prob,
-                layer_norm_eps,
-            )
-            for _ in range(num_hidden_layers)
-        )
+        self.layers = nn.ModuleList()
+        for _ in range(num_hidden_layers):
+            attention = SelfAttention(hidden_size, num_attention_heads, attention_probs_dropout_prob)
+            ffn = FeedForward(hidden_size, self.inner_width, hidden_act)
+            self.layers.append(Layer(attention, ffn, hidden_size, hidden_dropout_prob, layer_norm_eps))
         self.pooler = nn.Linear(hidden_size, hidden_size) if self.pooling == "cls" else None
         self.pooler_activation = ACTIVATIONS[self.pooler_act]
         self._checkpoints_activations = False

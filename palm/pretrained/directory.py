@@ -354,7 +354,7 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
     Raises:
         StorageError, ConfigError: see `load_backbone`.
     """
-    path = Path(path)
+    path = encoder_folder(Path(path))
     with wrap_read_errors(path):
         given = encoder_weights(path, headers)
         config_file = find_config(path)

@@ -155,7 +155,7 @@ class Files:
         if wrong:
             raise DataError(
                 f"{self.path.with_name(SETTINGS)}: palm does not compute {' and '.join(wrong)} from "
-                f"{self.path.name}; use a directory with a tokenizer.json"
+                f"{self.path.name}; use a tokenizer.json, which AutoTokenizer.save_pretrained writes"
             )
 
     def _differs(self, name: str) -> bool:

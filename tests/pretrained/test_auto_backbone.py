@@ -16,9 +16,7 @@ from helpers.reader_files import write_text
 from helpers.subword_files import (
     CORPUS,
     write_byte_level,
-    write_byte_level_json,
     write_unigram_json,
-    write_wordpiece_json,
 )
 from palm import Controller, load_model
 from palm.backbone.transformers import Transformers
@@ -162,26 +160,6 @@ def test_whether_to_lower_case_is_decided_by_the_settings_or_by_the_vocabulary(
     for name, text in files.items():
         write_text(model, name, text)
     assert settings_of_directory(model)["do_lower_case"] is lower
-
-
-def test_a_tokenizer_json_is_used_before_a_list_of_tokens(tmp_path: Path) -> None:
-    data = tiny.write_files(tmp_path, rows=8)
-    model = write_model(tmp_path / "model", "electra")
-    vocab = model / "vocab.txt"
-    write_wordpiece_json(model, vocab, lowercase=True)
-    assert vocab.is_file()
-    assert read_directory(model).vocab_path == model / "tokenizer.json"
-    controller = Controller(auto(data, model, "cls", num_epochs=1), argv=[])
-    controller.train()
-    assert len(controller.pred("cls")) == 8
-
-
-def test_a_tokenizer_json_of_byte_pairs_is_found(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path, rows=8)
-    model = write_model(tmp_path / "model", "roberta")
-    (model / "merges.txt").unlink()
-    write_byte_level_json(model)
-    assert settings_of_directory(model)["vocab_path"] == str(model / "tokenizer.json")
 
 
 @pytest.mark.parametrize(

@@ -76,15 +76,6 @@ def test_both_forms_of_a_byte_level_vocabulary_cut_alike(vocabularies: dict[str,
         assert one.ends.tolist() == other.ends.tolist()
 
 
-def test_rows_of_one_and_two_texts_are_those_of_transformers(vocabularies: dict[str, Path]) -> None:
-    vocab = vocabularies["byte level"]
-    ours, theirs = load_tokenizer(vocab), fast(vocab)
-    a, b = ours.encode(["Anna owns a boat", "the old door"])
-    for first, second in [(a, None), (a, b)]:
-        texts = ("Anna owns a boat", None if second is None else "the old door")
-        assert ours.row(first, second) == theirs(*texts)["input_ids"]
-
-
 def test_words_are_cut_as_transformers_cuts_words(vocabularies: dict[str, Path]) -> None:
     transformers = pytest.importorskip("transformers")
     vocab = vocabularies["byte level"]
