@@ -277,10 +277,8 @@ class TaskParts:
     """The components of one task.
 
     Args:
-        reader: reads its data: cls, embedding, match, mlm, mrc, multi_label, multiple_choice, ranking,
-            relation, seq_label or span, or the dotted path of a class.
-        paradigm: its head: cls, count, embedding, match, mlm, mrc, multi_label, multiple_choice, ordinal,
-            ranking, regression, relation, seq_label or span, or the dotted path of a class.
+        reader: reads its data: a name of `palm ls reader`, or the dotted path of a class.
+        paradigm: its head: a name of `palm ls paradigm`, or the dotted path of a class.
     """
 
     reader: str

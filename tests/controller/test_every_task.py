@@ -81,7 +81,7 @@ def as_one(trainers: list[palm.Trainer], files: Mapping[str, Path], run: Any) ->
     tasks = {task.name: task for task in run.tasks}
     for trainer in trainers:
         house = tasks[trainer.name].reader
-        published = getattr(palm.reader, type(house).__name__)
+        published = getattr(palm.reader, type(house).__name__, palm.reader.LoadingReader)
         forms = {"results": published.results, "in_memory": published.in_memory}
         kind: Any = type(type(house).__name__, (palm.reader.LoadingReader, type(house)), forms)
         reader = kind(**house.settings, phase="predict")
