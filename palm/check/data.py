@@ -33,8 +33,7 @@ from palm.reader.inspection import (
 )
 from palm.reader.rows import Rows, TextFacts
 from palm.reader.tables.columns import cut
-from palm.reader.tables.files import files_of, is_data
-from palm.reader.tables.selection import is_selection, read_selection, table_of
+from palm.reader.tables.files import files_of, is_data, is_selection, read_selection, table_of
 
 MOST_EXAMPLES = 3
 """Maximum number of rows that a finding shows."""

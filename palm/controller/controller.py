@@ -37,8 +37,7 @@ from palm.pretrained import (
 )
 from palm.pretrained.loading import settings_of_model
 from palm.reader import READERS, Predictions
-from palm.reader.tables.files import is_data, missing_reason
-from palm.reader.tables.selection import sources_of
+from palm.reader.tables.files import is_data, missing_reason, sources_of
 from palm.train.build import build, open_data, schedule_for, start
 from palm.train.callbacks import Callback, callback_problems, callbacks_of
 from palm.train.folder import RunFolder

@@ -6,12 +6,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from palm.config.run import Key, RunConfig, TaskConfig
 from palm.config.settings import TaskSettings
@@ -21,10 +22,11 @@ from palm.core.errors import DataError
 from palm.core.io import write_text
 from palm.core.logging import logger
 from palm.reader import READERS
-from palm.reader.tables.columns import TARGETS, Columns, cell_text
-from palm.reader.tables.files import is_url, parts_of
+from palm.reader.tables.columns import TARGETS, Columns, cell_text, is_missing
+from palm.reader.tables.files import SUFFIX, Selection, data_checksum, is_url, parts_of
 from palm.reader.tables.reading import ignore, raw_rows
-from palm.reader.tables.selection import SUFFIX, Numbers, RowKeys, Selection, data_checksum, sample, split
+
+Numbers = npt.NDArray[np.int64]
 
 FILES = {"train": "train_file", "dev": "dev_file", "test": "pred_file"}
 """Part of a table -> the setting for which it is used."""
@@ -203,3 +205,91 @@ def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]]) -> dict[str, P
     counted = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
     logger.info("%s: chosen from %s: %s rows", task.name, path.name, counted)
     return found
+
+
+@dataclass
+class RowKeys:
+    """Keys for the texts and labels of a table's rows in one task.
+
+    Args:
+        seed: the seed of the selection.
+
+    Attributes:
+        texts: a hash of each row's texts with the seed; rows with the same texts have the same hash.
+        labels: an id for each row's label; -1 for a row without a label.
+    """
+
+    seed: int
+    texts: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    _codes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, texts: Sequence[Any], label: Any) -> None:
+        """Add the next row."""
+        content = json.dumps([self.seed, *texts], default=str).encode()
+        self.texts.append(int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big"))
+        name = "" if isinstance(label, list) else cell_text(label)
+        self.labels.append(-1 if is_missing(label) else self._codes.setdefault(name, len(self._codes)))
+
+
+def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, Numbers]:
+    """Split rows into parts, stratified by the labels of all tasks, with equal texts in the same part.
+
+    Args:
+        keys: the keys of each task that uses the table.
+        fractions: part -> its fraction of the rows; the remaining rows are `train`.
+    """
+    if not fractions or not keys[0].texts:
+        return {name: np.arange(len(keys[0].texts)) for name in ("train", *fractions)}
+    groups = _groups(np.asarray([each.texts for each in keys], dtype=np.int64))
+    _, firsts, owners, sizes = np.unique(groups, return_index=True, return_inverse=True, return_counts=True)
+    strata = [np.asarray(each.labels)[firsts] for each in keys]
+    order = np.lexsort((np.asarray(keys[0].texts)[firsts], *strata))
+    debts = dict.fromkeys(fractions, 0.0)
+    parts = np.zeros(len(firsts), dtype=np.int64)  # 0 is train
+    names = ["train", *fractions]
+    for group in order.tolist():
+        size = int(sizes[group])
+        for name, fraction in fractions.items():
+            debts[name] += size * fraction
+        most = max(debts, key=debts.__getitem__)
+        if debts[most] >= size / 2:  # every label gets its fraction up to the size of a group
+            debts[most] -= size
+            parts[group] = names.index(most)
+    of_rows = parts[owners]
+    return {name: np.flatnonzero(of_rows == number) for number, name in enumerate(names)}
+
+
+def _groups(texts: Numbers) -> Numbers:
+    """A group id for each row; rows that have equal texts in any task, [tasks, rows], are in one group."""
+    groups = np.arange(texts.shape[1])
+    known = [np.unique(each, return_inverse=True)[1] for each in np.unique(texts, axis=0)]
+    while True:
+        before = groups
+        for inverse in known:
+            least = np.full(int(inverse.max(initial=-1)) + 1, len(groups))
+            np.minimum.at(least, inverse, groups)
+            groups = least[inverse]
+        if np.array_equal(before, groups):
+            return groups
+
+
+def sample(keys: RowKeys, rows: Numbers, count: int | None, per_label: int | None) -> Numbers:
+    """Sample some of these rows, in the table's order; rows without a label are never sampled.
+
+    Args:
+        keys: the keys of the task.
+        rows: the rows to sample from.
+        count: the number of rows, in proportion to the labels; None for all.
+        per_label: the number of rows per label; None for all.
+    """
+    labels = np.asarray(keys.labels)[rows]
+    labelled = rows[labels >= 0] if (labels >= 0).any() else rows
+    labels = np.asarray(keys.labels)[labelled]
+    order = np.lexsort((np.asarray(keys.texts)[labelled], labels))
+    if per_label is not None:
+        starts = np.searchsorted(labels[order], labels[order])
+        order = order[np.arange(len(order)) - starts < per_label]
+    if count is not None and count < len(order):
+        order = order[np.arange(count) * len(order) // count]
+    return np.sort(labelled[order])

@@ -53,8 +53,7 @@ from palm.core.records import read_record
 from palm.metrics import metrics_of, scores_of
 from palm.parallel.group import broadcast, is_launched, is_main_process
 from palm.predict.loading import load_model
-from palm.reader.tables.files import is_url
-from palm.reader.tables.selection import data_checksum
+from palm.reader.tables.files import data_checksum, is_url
 from palm.train.callbacks import Evaluated, Planned, Recorded
 from palm.train.evaluation import json_ready
 from palm.train.folder import saved_in

@@ -28,7 +28,7 @@ from palm.parallel.group import broadcast, exhaust, is_main_process, report_miss
 from palm.predict.onnx import OnnxEngine
 from palm.reader import Predictions, Record
 from palm.reader.predictions import PREDICTION_FILES, check_output_name, is_table_name, write_table
-from palm.reader.tables.selection import data_checksum, sources_of
+from palm.reader.tables.files import data_checksum, sources_of
 from palm.train import task_model
 from palm.train.task_model import TaskModel, encoded
 

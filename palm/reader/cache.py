@@ -19,7 +19,7 @@ from palm.core.io import checksum
 from palm.core.logging import collected_warnings, logger
 from palm.reader.bad_rows import BadRows
 from palm.reader.rows import Rows, TextFacts, mapped_rows, write_rows
-from palm.reader.tables.selection import data_checksum
+from palm.reader.tables.files import data_checksum
 
 if TYPE_CHECKING:
     from palm.reader.base import Reader

@@ -21,8 +21,7 @@ from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, Column, Rows, TextFacts
 from palm.reader.squad import AnswerPart, SquadQuestion, answerable, question_of
 from palm.reader.tables.columns import TableRow, cut, is_missing
-from palm.reader.tables.files import TableFormat, files_of, format_of
-from palm.reader.tables.selection import table_of
+from palm.reader.tables.files import TableFormat, files_of, format_of, table_of
 from palm.reader.tokenizer import Tokens
 from palm.reader.tokenizing import TokenizingReader, best_context, windows_of
 

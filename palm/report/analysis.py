@@ -21,8 +21,17 @@ from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model, models_in
 from palm.reader.inspection import FileStatistics, named_texts
 from palm.reader.squad import SquadQuestion
-from palm.reader.tables.files import files_of, is_data, missing_reason
-from palm.reader.tables.selection import SUFFIX, chosen_of, data_checksum, is_remote, is_selection, table_of
+from palm.reader.tables.files import (
+    SUFFIX,
+    chosen_of,
+    data_checksum,
+    files_of,
+    is_data,
+    is_remote,
+    is_selection,
+    missing_reason,
+    table_of,
+)
 from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.run import Model, Run
 from palm.train.model_paths import DESCRIPTION, STATE

@@ -44,8 +44,7 @@ from palm.optimizer import OPTIMIZERS
 from palm.paradigm import HEADS, Head
 from palm.parallel.group import full_tensors, is_main_process, shard_like
 from palm.reader import READERS
-from palm.reader.tables.files import file_facts
-from palm.reader.tables.selection import data_checksum
+from palm.reader.tables.files import data_checksum, file_facts
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
 from palm.train.model import LORA, PRIVATE

@@ -12,7 +12,7 @@ from palm.core.logging import logger, shown_score
 from palm.metrics import metrics_of
 from palm.parallel.group import exhaust, gather_objects
 from palm.reader.bad_rows import BadRows
-from palm.reader.tables.selection import data_checksum
+from palm.reader.tables.files import data_checksum
 from palm.train.callbacks import Completed, Evaluated, Event, event_of
 from palm.train.loop import Step, Training
 from palm.train.model import Adapted

@@ -27,7 +27,7 @@ from palm.core.io import (
 from palm.core.logging import logger
 from palm.core.records import read_record
 from palm.reader.predictions import PREDICTION_FILES
-from palm.reader.tables.selection import SUFFIX
+from palm.reader.tables.files import SUFFIX
 from palm.train import model_paths as names
 from palm.train.callbacks import Drawn, Planned
 from palm.train.checkpoint import differences, newest_checkpoint

@@ -18,10 +18,10 @@ from palm.cli.starter.project import write_project
 from palm.cli.starter.table_tasks import tasks_in
 from palm.config import yaml_text
 from palm.controller.controller import Controller
+from palm.controller.rows import RowKeys, sample, split
 from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader, MRCReader
 from palm.reader.tables.reading import raw_rows
-from palm.reader.tables.selection import RowKeys, sample, split
 from palm.train.loop import Training
 
 LABELS = list(article.LABELS)

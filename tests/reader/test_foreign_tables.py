@@ -23,9 +23,17 @@ from palm.config.files import Setting, full_url, public
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, SequenceLabelReader
 from palm.reader.tables.columns import Columns
-from palm.reader.tables.files import MAX_CELL, files_of, is_data, is_url, max_cell, parts_of
+from palm.reader.tables.files import (
+    MAX_CELL,
+    Selection,
+    files_of,
+    is_data,
+    is_url,
+    max_cell,
+    parts_of,
+    table_of,
+)
 from palm.reader.tables.reading import raw_rows, read_table
-from palm.reader.tables.selection import Selection, table_of
 
 MIB = 1 << 20
 
@@ -394,7 +402,7 @@ def test_an_error_of_the_disk_while_input_is_read_is_told_of_the_input(
     def fail(*_: object) -> Any:
         raise OSError(5, "Input/output error")
 
-    name = {"read": "formats.lines_of", "digest": "files.checksum"}[way]
+    name = {"read": "reading.lines_of", "digest": "files.checksum"}[way]
     monkeypatch.setattr(f"palm.reader.tables.{name}", fail)
     read: Callable[[], object] = {"read": lambda: rows(path), "digest": lambda: files.digest_of([path])}[way]
     with pytest.raises(DataError, match=r"a\.tsv: cannot read"):

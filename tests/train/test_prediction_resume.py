@@ -15,7 +15,7 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.predict.inference import PREDICTION_LOCK, PREDICTION_LOG, InferenceModel, PredictionLog
-from palm.reader.tables.selection import data_checksum
+from palm.reader.tables.files import data_checksum
 from palm.train import task_model
 
 

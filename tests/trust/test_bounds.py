@@ -28,8 +28,8 @@ from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.io import read_json
 from palm.pretrained import read_directory, read_weights
 from palm.reader.labels import Labels
+from palm.reader.tables.files import SUFFIX, Selection, data_checksum
 from palm.reader.tables.reading import raw_rows
-from palm.reader.tables.selection import SUFFIX, Selection, data_checksum
 from palm.reader.tokenizer import load_tokenizer
 
 

@@ -24,7 +24,7 @@ from palm.core.logging import _Console
 from palm.experiments.grid import RESULT, Grid
 from palm.export import to_hugging_face
 from palm.export.onnx_model import to_onnx
-from palm.reader.tables.selection import Selection, data_checksum
+from palm.reader.tables.files import Selection, data_checksum
 from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot

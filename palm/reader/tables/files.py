@@ -1,4 +1,4 @@
-"""Open tables by their names, here or elsewhere, and bound what is read of them."""
+"""The files of tables and of chosen rows: found by their names, here or elsewhere, and bounded while read."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import json
 import lzma
 import os
 import re
+import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
+
+import numpy as np
 
 from palm.config.files import full_url, public
 from palm.core.cache import Cache
@@ -28,6 +33,7 @@ from palm.core.io import (
     is_pointer,
     parse_json,
     read_bytes,
+    stays_inside,
     wrap_read_errors,
 )
 from palm.core.logging import logger
@@ -322,3 +328,123 @@ def content_of(file: Path) -> bytes:
         if is_compressed(file) and len(content) > limit:
             raise too_large(str(file), "the decompressed file", limit)
         return content
+
+
+# Chosen rows of a table
+
+SUFFIX = ".rows.json"
+_FORMAT = "palm-rows"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The selected rows of a table.
+
+    Args:
+        table: the path of the table.
+        sha256: the checksum of the table's files.
+        rows: indices of the selected rows among the readable ones.
+        settings: the settings that selected the rows.
+    """
+
+    table: Path
+    sha256: str
+    rows: Sequence[int]
+    settings: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """A hash of the table's bytes and the rows, independent of paths."""
+        return hashlib.sha256(json.dumps([self.sha256, list(self.rows)]).encode()).hexdigest()
+
+    @property
+    def text(self) -> str:
+        """The content of the selection's file."""
+        return (
+            json.dumps({"format": _FORMAT, "version": 1, **vars(self)}, ensure_ascii=False, default=str)
+            + "\n"
+        )
+
+
+def is_selection(path: Path) -> bool:
+    """Check whether a path is that of a selection."""
+    return path.name.endswith(SUFFIX)
+
+
+def read_selection(path: Path) -> Selection:
+    """Read the file of a selection.
+
+    Raises:
+        DataError: the file cannot be read, or is not a selection.
+    """
+    return _read(path, path.is_file() and file_facts(path))
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - part of the cache key
+    with wrap_read_errors(path, " the selected rows", DataError):
+        content = parse_json(path.read_bytes())
+        are_rows = all(type(row) is int and 0 <= row < sys.maxsize for row in content["rows"])
+        if content["format"] != _FORMAT or not are_rows:
+            raise ValueError("not a selection of rows written by palm")
+        return Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])
+
+
+def chosen_of(path: Path, files: Sequence[Path]) -> Iterator[bool]:
+    """Yield for each of the table's rows whether it is selected, up to the last one that is.
+
+    Args:
+        path: the file of the selection.
+        files: the files of the table.
+
+    Raises:
+        DataError: the table has changed since the selection.
+    """
+    selection = read_selection(path)
+    if _digest(tuple(files), tuple(map(file_facts, files))) != selection.sha256:
+        raise DataError(
+            f"{selection.table}: the table has changed since its rows were selected ({path}); restore the "
+            "table, or train again from scratch"
+        )
+    # Not a mask: the file may name a row that would need any amount of memory.
+    gaps = np.diff(np.unique(np.asarray(selection.rows, dtype=np.int64)), prepend=-1).tolist()
+    return chain.from_iterable(chain(repeat(False, gap - 1), (True,)) for gap in gaps)
+
+
+@lru_cache(maxsize=16)
+def _digest(files: tuple[Path, ...], facts: object) -> str:  # noqa: ARG001 - part of the cache key
+    return digest_of(files)
+
+
+def data_checksum(path: Path, algorithm: str = "sha256") -> str:
+    """The hexadecimal hash of a data file's bytes or of a selection; see `digest_of`.
+
+    Raises:
+        DataError: a file is missing or cannot be read.
+    """
+    return read_selection(path).key if is_selection(path) else digest_of(files_of(path), algorithm)
+
+
+def table_of(path: Path) -> Path:
+    """The table of a selection; any other path is returned unchanged.
+
+    Raises:
+        DataError: the selection cannot be read, or names a URL and was not made by this user.
+    """
+    if not is_selection(path):
+        return path
+    table = read_selection(path).table
+    if any(map(is_url, parts_of(table))) and not stays_inside(Cache.of_anyone().folder, path):
+        raise DataError(f"{path}: it names {public(str(table))}, which is not on this machine; copy it here")
+    return table
+
+
+def is_remote(path: Path) -> bool:
+    """Check whether a URL is among the files of a table or selection."""
+    return any(map(is_url, parts_of(table_of(path))))
+
+
+def sources_of(path: Path) -> list[Path]:
+    """The local files of a table or selection, and that of the selection; nothing is downloaded."""
+    table = table_of(path)
+    return [path, *([] if is_remote(path) or not is_data(table) else files_of(table))]

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, compress, repeat
 from pathlib import Path
 from typing import Any
 
 from palm.core.errors import DataError
+from palm.core.io import describe_error, parse_json, unique_keys, wrap_read_errors
 from palm.reader.squad import squad_rows
-from palm.reader.tables.columns import Columns, OnHeader, Refuse, TableRow, cut
-from palm.reader.tables.files import TableFormat, files_of, format_of
-from palm.reader.tables.formats import (
-    arrow_rows,
-    csv_records,
-    file_schema,
-    json_records,
-    text_rows,
-    tsv_records,
+from palm.reader.tables.columns import ClassId, Columns, OnHeader, Refuse, TableRow, cut
+from palm.reader.tables.files import (
+    TableFormat,
+    chosen_of,
+    files_of,
+    format_of,
+    is_compressed,
+    is_selection,
+    lines_of,
+    max_cell,
+    opened,
+    read_selection,
+    table_of,
+    too_large,
 )
-from palm.reader.tables.selection import chosen_of, is_selection, read_selection, table_of
 
 LookUp = Callable[[Sequence[str], str, bool], Sequence[str] | None]
-
-_READ: Mapping[TableFormat, Callable[[Path, OnHeader, Refuse], Iterator[TableRow]]] = {
-    "tsv": partial(text_rows, split=tsv_records),
-    "csv": partial(text_rows, split=csv_records),
-    "jsonl": partial(text_rows, split=json_records),
-    "parquet": partial(arrow_rows, is_parquet=True),
-    "arrow": partial(arrow_rows, is_parquet=False),
-    "squad": squad_rows,
-}
 
 
 def fail(error: DataError) -> None:
@@ -123,3 +122,311 @@ def arrow_schemas(path: Path) -> list[Any]:
     files = files_of(table_of(path))
     is_typed = {format_of(file) for file in files} <= {"parquet", "arrow"}
     return [file_schema(file) for file in files] if is_typed else []
+
+
+# Formats
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
+
+Record = tuple[int, list[str] | dict[str, Any], str]
+"""The line number where a record starts, its cells or JSON object, and a problem with it, or ''."""
+
+
+def text_rows(
+    file: Path, on_header: OnHeader, refuse: Refuse, split: Callable[[Iterable[bytes]], Iterator[Record]]
+) -> Iterator[TableRow]:
+    """The rows of a text file in UTF-8.
+
+    Args:
+        file: a file whose first record names the columns, unless its records are JSON objects.
+        on_header: called with the column names and their place.
+        refuse: called with the problem of a row that is left out.
+        split: `tsv_records`, `csv_records` or `json_records`.
+
+    Raises:
+        DataError: no such file, a row that is too large, or an error from `on_header`.
+    """
+    with opened(file) as stream:
+        records = split(lines_of(stream, file))
+        header: list[str] | None = None
+        expected = "a JSON object"
+        if split is not json_records:
+            header = _header(next(records, (1, [], "")), on_header, file)
+            expected = f"{len(header)} ({', '.join(header)})"
+        for line, cells, problem in _without_trailing_blanks(records, expected):
+            if isinstance(cells, list) and header is not None:
+                if len(cells) != len(header):
+                    problem = problem or _wrong_width(cells, expected)
+                cells = dict(zip(header, cells, strict=False))
+            elif header is None and not problem:
+                header = [*cells]
+                on_header(header, f"{file}:{line}")
+            if problem:
+                refuse(DataError(f"{file}:{line}: {problem}"))
+            elif isinstance(cells, dict):
+                yield TableRow(cells, f"{file}:{line}")
+
+
+def _header(record: Record, on_header: OnHeader, file: Path) -> list[str]:
+    _, cells, problem = record
+    if problem:
+        raise DataError(f"{file}:1: {problem}")
+    header = [*cells] if "".join(cells).strip() else []
+    on_header(header, f"{file}:1")
+    return header
+
+
+def _without_trailing_blanks(records: Iterable[Record], expected: str) -> Iterator[Record]:
+    """The records without blank lines at the end of the file; other blank lines are a problem."""
+    blank = 0
+    for line, cells, problem in records:
+        if not (problem or len(cells) > 1 or "".join(cells).strip() or isinstance(cells, dict)):
+            blank = blank or line
+            continue
+        if blank:
+            yield blank, [], f"a blank line, expected {expected}; remove it"
+            blank = 0
+        yield line, cells, problem
+
+
+def tsv_records(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Records of TSV: lines end with a line feed (or carriage return and line feed), and quotes are text."""
+    for number, content in enumerate(lines, start=1):
+        line, problem = _decoded(content.removesuffix(b"\n").removesuffix(b"\r"), number)
+        yield number, line.split("\t"), problem
+
+
+def csv_records(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Records of CSV according to RFC 4180, including line breaks in quoted cells."""
+    problems: list[str] = []  # with the bytes of the current record
+
+    def decoded() -> Iterator[str]:
+        for number, content in enumerate(lines, start=1):
+            line, problem = _decoded(content, number)
+            problems.extend([problem] if problem else [])
+            yield line
+
+    csv.field_size_limit(max_cell())  # an unclosed quote would read the whole file
+    records = csv.reader(decoded(), strict=True)
+    while True:
+        first = records.line_num + 1
+        problems.clear()
+        try:
+            cells = next(records)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield first, [], f"not CSV: {error}; close every quoted cell, and double the quotes inside it"
+        else:
+            yield first, cells, "".join(problems[:1])
+
+
+def json_records(lines: Iterable[bytes]) -> Iterator[Record]:
+    """Records of JSON lines, with one object per line."""
+    for number, content in enumerate(lines, start=1):
+        text, problem = _decoded(content, number)
+        cells: Any = []
+        if not problem and content.strip():
+            try:
+                cells = _DECODER.decode(text)
+                if "\\u" in text:  # an unpaired surrogate can neither be written nor printed
+                    json.dumps(cells, ensure_ascii=False).encode()
+            except (ValueError, RecursionError) as error:  # includes repeated keys and too long numbers
+                problem = f"expected a JSON object on the line; {describe_error(error)}"
+            if not isinstance(cells, dict) and not problem:
+                problem = f"expected a JSON object with the columns as keys, not {cut(repr(cells), 40)}"
+        yield number, [] if problem else cells, problem
+
+
+def _decoded(content: bytes, number: int) -> tuple[str, str]:
+    """A line as text without a byte-order mark, and the problem with its bytes, or ''."""
+    if number == 1:
+        content = content.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return content.decode("utf-8"), ""
+    except UnicodeDecodeError as error:
+        found = error.object[error.start : error.start + 1]
+        place = f"byte {error.start + 1} of line {number}"
+        problem = f"{place}, {found!r}, is not UTF-8 text; save the file as UTF-8"
+        return content.decode("utf-8", "replace"), problem
+
+
+def _wrong_width(cells: Sequence[str], expected: str) -> str:
+    columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+    return f"{columns}, expected {expected}; the line starts with {cut(chr(9).join(cells), 40)!r}"
+
+
+BATCH = 256
+"""Rows read at a time, if they are small; with 1024, memory grows by 3 MB more."""
+
+MANY_CELLS = 4
+"""A batch may be this many times as large as a cell."""
+
+
+def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool) -> Iterator[TableRow]:  # noqa: ARG001
+    """The rows of a Parquet file, or of an Arrow file saved by the library `datasets`.
+
+    A place is the row group (or record batch) and the row in it, both counted from 1.
+
+    Args:
+        file: the file.
+        on_header: called with the column names and the file name.
+        refuse: never called, because every row can be read.
+        is_parquet: True for Parquet.
+
+    Raises:
+        DataError: a missing or damaged file, a row that is too large, pyarrow is not installed, or an error
+            from `on_header`.
+    """
+    from pyarrow import default_memory_pool
+
+    with _opened(file, is_parquet) as source:
+        schema = source.schema_arrow if is_parquet else source.schema
+        columns = on_header(schema.names, str(file))
+        labels = _class_names(schema)
+        batches = _groups(source, columns, file) if is_parquet else _batches(source, columns)
+        part = "row group" if is_parquet else "record batch"
+        row = 0
+        group = 0
+        for number, batch in batches:
+            row = row if number == group else 0
+            group = number
+            # Offsets of a damaged file may point outside its buffers.
+            batch.validate(full=True)
+            for some in _bounded(batch, f"{file}: {part} {number}", row):
+                for cells in some.to_pylist():
+                    row += 1
+                    for column in labels.keys() & cells.keys():
+                        cells[column] = _named(cells[column], labels[column])
+                    yield TableRow(cells, f"{file}: {part} {number}, row {row}")
+            del batch
+            # Otherwise, the pool keeps the pages of all threads and earlier batches: 28 MiB of 40 MB.
+            default_memory_pool().release_unused()
+
+
+def _groups(table: Any, columns: Sequence[str] | None, file: Path) -> Iterator[tuple[int, Any]]:
+    """The batches of a Parquet file, each with the number of its row group."""
+    limit = max_cell()
+    for number in range(table.num_row_groups):
+        group = table.metadata.row_group(number)
+        chunks = [group.column(k) for k in range(group.num_columns)]
+        sizes = [
+            chunk.total_uncompressed_size
+            for chunk in chunks
+            if columns is None or chunk.path_in_schema.split(".")[0] in columns
+        ]
+        per_row = sum(sizes) // max(1, group.num_rows)
+        if per_row > limit:
+            raise too_large(f"{file}: row group {number + 1}", "a row", limit)
+        size = max(1, min(BATCH, MANY_CELLS * limit // max(1, per_row)))
+        for batch in table.iter_batches(size, row_groups=[number], columns=columns, use_threads=False):
+            yield number + 1, batch
+
+
+def _batches(stream: Any, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
+    for number, batch in enumerate(stream, start=1):
+        wanted = batch if columns is None else batch.select(columns)
+        for start in range(0, batch.num_rows, BATCH):
+            yield number, wanted.slice(start, BATCH)
+
+
+def _bounded(batch: Any, place: str, before: int) -> Iterator[Any]:
+    """The batch in parts that become Python values of at most `max_cell` bytes at a time.
+
+    Args:
+        batch: a record batch.
+        place: its place.
+        before: the number of rows before it.
+    """
+    limit = max_cell()
+    if sum(map(_size, batch.columns)) <= limit:
+        yield batch
+    elif batch.num_rows == 1:
+        raise too_large(f"{place}, row {before + 1}", "the row", limit)
+    else:
+        half = batch.num_rows // 2
+        yield from _bounded(batch.slice(0, half), place, before)
+        yield from _bounded(batch.slice(half), place, before + half)
+
+
+def _size(array: Any) -> int:
+    """An upper bound of the bytes of an array's values; any row may have the longest of a dictionary."""
+    import pyarrow
+    from pyarrow import compute
+
+    texts = (pyarrow.string(), pyarrow.large_string(), pyarrow.binary(), pyarrow.large_binary())
+    if isinstance(array, pyarrow.DictionaryArray):
+        values = array.dictionary
+        is_text = values.type in texts
+        most = compute.max(compute.binary_length(values)).as_py() if is_text else _size(values)
+        return len(array) * (most or 0)
+    if array.type in texts:
+        return compute.sum(compute.binary_length(array)).as_py() or 0
+    if isinstance(array, pyarrow.StructArray):
+        return sum(map(_size, array.flatten()))
+    if isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray | pyarrow.FixedSizeListArray):
+        return _size(array.flatten())
+    return int(array.nbytes)
+
+
+def file_schema(file: Path) -> Any:
+    """The `pyarrow.Schema` of a Parquet or Arrow file."""
+    is_parquet = format_of(file) == "parquet"
+    with _opened(file, is_parquet, texts_once=False) as table:
+        return table.schema_arrow if is_parquet else table.schema
+
+
+@contextmanager
+def _opened(file: Path, is_parquet: bool, texts_once: bool = True) -> Iterator[Any]:
+    """Open a file; with `texts_once`, texts that Parquet stores once are not repeated in memory."""
+    kind = "Parquet" if is_parquet else "an Arrow file"
+    try:
+        from pyarrow import ipc, parquet
+    except ImportError:
+        raise DataError(f"{file}: this format needs pyarrow: pip install 'palm-torch[parquet]'") from None
+    if is_compressed(file):
+        raise DataError(f"{file}: {kind} cannot be read while it is decompressed; decompress the file first")
+    try:
+        with opened(file) as stream, wrap_read_errors(file, f" as {kind}", DataError):
+            if not is_parquet:
+                yield ipc.open_stream(stream)
+                return
+            schema = parquet.read_metadata(stream).schema
+            columns = [schema.column(k) for k in range(len(schema)) if texts_once]
+            texts = [each.path for each in columns if each.physical_type == "BYTE_ARRAY"]
+            yield parquet.ParquetFile(stream, read_dictionary=texts, pre_buffer=False, buffer_size=1 << 16)
+    except MemoryError:  # of a length that a damaged file states, or of a batch that is too large
+        raise DataError(f"{file}: cannot read as {kind}: it asks for more memory than there is") from None
+
+
+def _class_names(schema: Any) -> dict[str, list[str]]:
+    """Column -> the names of the label ids in it or its lists, as the library `datasets` stores them."""
+    found = {}
+    with suppress(KeyError, TypeError, ValueError, AttributeError):  # other metadata
+        features = parse_json(schema.metadata[b"huggingface"])["info"]["features"]
+        for column, feature in features.items():
+            inner = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
+            if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
+                found[column] = [str(name) for name in inner["names"]]
+    return found
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return [_named(each, names) for each in value]
+    if type(value) is not int or not 0 <= value < len(names):
+        return value
+    named = ClassId(value)
+    named.name = names[value]
+    return named
+
+
+_READ: Mapping[TableFormat, Callable[[Path, OnHeader, Refuse], Iterator[TableRow]]] = {
+    "tsv": partial(text_rows, split=tsv_records),
+    "csv": partial(text_rows, split=csv_records),
+    "jsonl": partial(text_rows, split=json_records),
+    "parquet": partial(arrow_rows, is_parquet=True),
+    "arrow": partial(arrow_rows, is_parquet=False),
+    "squad": squad_rows,
+}
