@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -27,6 +28,9 @@ Key = tuple[str | None, str]
 
 PRETRAIN_VOCABULARY = "--pretrain: vocab_path"
 """Place of the vocabulary of `--pretrain`."""
+
+CHOSEN = re.compile(r"effort \w+: ")
+"""Begins the reason for a value that was chosen, in place of the place of one that was given."""
 
 Document = dict[str, dict[str, Any]]
 """A configuration with the sections `global`, `tasks` and `backbone`, JSON-ready and with absolute paths."""
@@ -117,7 +121,7 @@ class RunConfig:
         document = self.to_dict()
         lines = []
         for (task, name), place in self.origins.items():
-            if " " in place:  # a reason, not a place
+            if CHOSEN.match(place):
                 value = (document["global"] if task is None else document["tasks"][task]).get(name)
                 lines.append(f"{'' if task is None else f'{task}.'}{name} {value} ({place})")
         return lines

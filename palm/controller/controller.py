@@ -227,7 +227,8 @@ class Controller:
         self.run = with_given(run, [_config_of(task) for task in tasks])
         set_verbosity(run.settings.quiet, run.settings.verbose)
         self.chosen = choose_rows(self.run, for_train)
-        self.stages = stages_of(self.chosen, has_given_tasks=bool(tasks)) if for_train else []
+        is_staged = for_train and run.settings.stages is not None
+        self.stages = stages_of(self.chosen, has_given_tasks=bool(tasks)) if is_staged else []
         self._parts = build(self.chosen, self._given) if for_train and not self.stages else None
         self._for_train = for_train
         logger.info("%s", printed(self.run.as_written()))

@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from palm.core.errors import StorageError
 from palm.core.io import parse_json, wrap_write_errors, write_text
@@ -39,11 +39,10 @@ HISTORY_VERSION = 1
 class HistoryWriter:
     """A callback that keeps the recorded events of a run and writes each one to a file immediately.
 
-    Checkpoints contain the number of events, so a resumed run removes exactly those that came after the
-    checkpoint. If the file does not match the checkpoint, events of later steps are removed.
+    A resumed run removes the events that came after its checkpoint.
 
     Args:
-        training: the run; its checkpoints contain the number of events.
+        training: the run.
         folder: the folder of the file; None: events are kept only in memory.
 
     Attributes:
@@ -53,23 +52,12 @@ class HistoryWriter:
     def __init__(self, training: Training, folder: Path | None) -> None:
         self.folder = folder
         self.events: list[Recorded] = []
-        self._kept: int | None = None
         self._file: IO[bytes] | None = None
         self._training = training
-        training.attach("history", self)
         if training.step > 0 and folder is not None and (folder / HISTORY_FILE).is_file():
-            self.events = self._events_before(read_events(folder / HISTORY_FILE), training.step)
+            self.events = events_until(read_events(folder / HISTORY_FILE), training.step)
         # The clock continues from the last event with a time, so the time between two parts does not count.
         self._began = time.perf_counter() - seconds_of(self.events)
-
-    def _events_before(self, events: list[Recorded], step: int) -> list[Recorded]:
-        """Return the events up to the checkpoint that the run resumes from."""
-        kept = self._kept
-        if kept is None or len(events) < kept or any(each.step > step for each in events[:kept]):
-            return [each for each in events if each.step <= step and not isinstance(each, Ended)]
-        # A checkpoint counts the events before its own, which is written after the checkpoint is on disk.
-        saved = [each for each in events[kept : kept + 1] if isinstance(each, Saved)]
-        return events[:kept] + [each for each in saved if (each.kind, each.step) == ("checkpoint", step)]
 
     def seconds(self) -> float:
         """Return the time since the run began, including earlier parts of a resumed run."""
@@ -142,14 +130,6 @@ class HistoryWriter:
                 self._file.close()
             self._file = None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the number of events, JSON-ready."""
-        return {"events": len(self.events)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the number of events after which the run resumes."""
-        self._kept = state["events"]
-
 
 def _plan(training: Training) -> Planned:
     tasks = {
@@ -173,6 +153,15 @@ def _plan(training: Training) -> Planned:
         training.device.type,
         tasks,
     )
+
+
+def events_until(events: Sequence[Recorded], step: int) -> list[Recorded]:
+    """Return the events up to the checkpoint of a step, which is the last thing that a step does."""
+    for number, event in enumerate(events):
+        if isinstance(event, Saved) and (event.kind, event.step) == ("checkpoint", step):
+            return list(events[: number + 1])
+    # The run was killed between saving the checkpoint and recording it.
+    return [event for event in events if event.step <= step and not isinstance(event, Ended)]
 
 
 def seconds_of(events: Sequence[Recorded]) -> float:

@@ -35,7 +35,7 @@ from palm.train.loggers import loggers_of
 from palm.train.loop import Step, Training
 from palm.train.model_paths import BAD_ROWS, CONFIGURATION
 from palm.train.result import TrainingResult, result_of
-from palm.train.saving import BestSaver, ModelSaver, PeriodicSaver, TargetSaver, checkpoint_saver
+from palm.train.saving import ModelSaver, PeriodicSaver, checkpoint_saver
 from palm.train.task import TaskState
 
 
@@ -55,7 +55,7 @@ class CallbackSettings:
         evaluator: evaluates the tasks; None for no evaluation.
         patience: as for `EarlyStopping`; 0 or less: never stop early.
         stop_by: 'task' to judge each target by its own scores, 'all' to stop all targets together.
-        targets_every: save targets when they finish, and at intervals (see `TargetSaver`); None: neither.
+        targets_every: save targets when they finish, and at intervals (see `ModelSaver`); None: neither.
         keep: number of intermediate models that are kept; 0 or less: all.
         checkpoints: saves checkpoints at intervals, and when a signal stops the run.
         stop_request: holds a signal that arrived, if any.
@@ -97,15 +97,14 @@ def standard_callbacks(training: Training, given: CallbackSettings) -> list[Call
     if is_main_process():
         callbacks += loggers_of(given.loggers, given.folder)
     callbacks += given.callbacks
-    models = None if given.folder is None else ModelSaver(training, given.folder, given.configuration)
     if given.evaluator is not None:
         callbacks.append(given.evaluator)
-        if models is not None:
-            callbacks.append(BestSaver(models, given.evaluator))
         if given.patience > 0:
             callbacks.append(EarlyStopping(given.evaluator, given.patience, given.stop_by == "all"))
-    if models is not None and given.targets_every is not None:
-        callbacks.append(TargetSaver(models, given.targets_every, given.keep))
+    if given.folder is not None:
+        every = given.targets_every
+        saved = (training, given.folder, given.configuration)
+        callbacks.append(ModelSaver(*saved, last=every is not None, every=every or -1, keep=given.keep))
     if given.checkpoints is not None:
         callbacks.append(given.checkpoints)
     return callbacks

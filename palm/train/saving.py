@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ from palm.core.io import keep_foreign, linked_copy, numbered, remove_directory
 from palm.core.logging import logger
 from palm.parallel.group import is_main_process
 from palm.train.callbacks import Completed, Evaluated, Event, Saved
-from palm.train.checkpoint import save_checkpoint, training_facts
-from palm.train.evaluation import Evaluator, model_of
+from palm.train.checkpoint import evaluator_of, save_checkpoint, training_facts
+from palm.train.evaluation import model_of
 from palm.train.folder import run_of
 from palm.train.loop import Step, Training
 from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
@@ -23,99 +23,86 @@ BEST_KINDS = ("best", "best_overall")
 """Kinds of models that are saved because of an evaluation."""
 
 
-@dataclass(eq=False)
 class ModelSaver:
-    """Saves the models of a run; a model that was just saved elsewhere is copied with hard links.
+    """A callback that saves the models of targets; one that was just saved elsewhere is copied by hard links.
+
+    A target is saved to `<task>/infer_model` when it finishes, to `<task>/best_model` at its best evaluation
+    and, together with all other targets, to `best/<task>` at the best evaluation of the whole run. The last
+    is omitted if the only target decides both.
 
     Args:
         training: the run; its weights are saved, averaged ones if it keeps averages.
         folder: the folder of the run.
         run: the resolved configuration, stored with each model.
+        last: also save targets when they finish; otherwise only best models.
+        every: also save to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
+        keep: number of these intermediate models that are kept; 0 or less: all.
     """
 
-    training: Training
-    folder: Path
-    run: Mapping[str, Any]
-    _last: dict[str, tuple[object, Path]] = field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        training: Training,
+        folder: Path,
+        run: Mapping[str, Any],
+        last: bool = True,
+        every: int = -1,
+        keep: int = -1,
+    ) -> None:
+        self.training = training
+        self.folder = folder
+        self.run = run
+        self.last = last
+        self.every = every
+        self.keep = keep
+        self.targets = [task for task in training.tasks if task.is_target]
+        self._saved: dict[str, tuple[object, Path]] = {}
+
+    def __call__(self, event: Event) -> list[Saved]:
+        if isinstance(event, Evaluated):
+            return self._best(event)
+        if not isinstance(event, Step) or not self.last:
+            return []
+        return [saved for task in self.targets for saved in self._of_step(task, event)]
+
+    def _best(self, event: Evaluated) -> list[Saved]:
+        best = [(task, Path(task.name, BEST), "best") for task in self.targets if task.name in event.best]
+        evaluator = evaluator_of(self.training)
+        assert evaluator is not None
+        only_target_decides = len(self.targets) == 1 and evaluator.best_by == [self.targets[0].name]
+        if evaluator.overall.step == event.step and not only_target_decides:
+            best += [(task, Path(BEST_OF_RUN, task.name), "best_overall") for task in self.targets]
+        return [self.save(*each) for each in best]
+
+    def _of_step(self, task: TaskState, event: Step) -> Iterator[Saved]:
+        own = event.part_of(task)
+        number = task.step
+        is_due = self.every > 0 and number % self.every == 0 and number <= task.expected_steps
+        if own is not None and is_due:
+            yield self._logged(self.save(task, Path(task.name, f"{ON_THE_WAY}{number}"), "on_the_way"))
+            keep_last(self.folder / task.name, ON_THE_WAY, number, self.keep)
+        ends_early = self.training.reached_max_steps and not task.done
+        if (own is not None and own.finished) or task.stopped_at == event.number or ends_early:
+            logger.info("%s: train finished!", task.name)
+            yield self._logged(self.save(task, Path(task.name, LAST), "target"))
+
+    def _logged(self, saved: Saved) -> Saved:
+        logger.info("%s: inference model saved at %s", saved.task, saved.path)
+        return saved
 
     def save(self, task: TaskState, path: Path, kind: str) -> Saved:
         """Save a task's model in its current state at a path in the folder; see `Saved` for its kind."""
-        evaluator = self.training.attached("evaluator")
+        path = self.folder / path
+        evaluator = evaluator_of(self.training)
         # A model states the last evaluation, so one that was saved before it is another model.
-        evaluations = evaluator.evaluations if isinstance(evaluator, Evaluator) else ()
-        state = (self.training.step, len(evaluations))
-        known, source = self._last.get(task.name, (None, path))
+        state = (self.training.step, 0 if evaluator is None else len(evaluator.evaluations))
+        known, source = self._saved.get(task.name, (None, path))
         if known != state:
-            saved = save_model(self.training, task, self.folder / path, kind, self.run)
-            self._last[task.name] = (state, self.folder / path)
-            return saved
+            self._saved[task.name] = (state, path)
+            return save_model(self.training, task, path, kind, self.run)
         if is_main_process():
-            keep_foreign(self.folder / path)
-            linked_copy(source, self.folder / path)
-        return Saved(self.training.step, kind, self.folder / path, task.name)
-
-
-@dataclass(eq=False)
-class TargetSaver:
-    """A callback that saves a target's model when it finishes and, if requested, at intervals.
-
-    Args:
-        models: saves them to `<task>/infer_model`.
-        every: also save to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
-        keep: number of intermediate models that are kept; 0 or less: all.
-    """
-
-    models: ModelSaver
-    every: int
-    keep: int = -1
-
-    def __call__(self, event: Event) -> list[Saved]:
-        training = self.models.training
-        saved = []
-        for task in training.tasks if isinstance(event, Step) else ():
-            assert isinstance(event, Step)
-            own = event.part_of(task)
-            number = task.step
-            if not task.is_target:
-                continue
-            is_due = self.every > 0 and number % self.every == 0 and number <= task.expected_steps
-            if own is not None and is_due:
-                saved.append(self._save(task, f"{ON_THE_WAY}{number}", "on_the_way"))
-                keep_last(self.models.folder / task.name, ON_THE_WAY, number, self.keep)
-            ends_early = training.reached_max_steps and not task.done
-            if (own is not None and own.finished) or task.stopped_at == event.number or ends_early:
-                logger.info("%s: train finished!", task.name)
-                saved.append(self._save(task, LAST, "target"))
-        return saved
-
-    def _save(self, task: TaskState, name: str, kind: str) -> Saved:
-        saved = self.models.save(task, Path(task.name, name), kind)
-        logger.info("%s: inference model saved at %s", task.name, saved.path)
-        return saved
-
-
-@dataclass(eq=False)
-class BestSaver:
-    """A callback that saves a target's best model, and the models of all targets at the run's best step.
-
-    Args:
-        models: saves a target's best model to `<task>/best_model`, and those of the run's best step to
-            `best/<task>`; the latter are omitted if the only target decides both.
-        evaluator: keeps the best evaluations.
-    """
-
-    models: ModelSaver
-    evaluator: Evaluator
-
-    def __call__(self, event: Event) -> list[Saved]:
-        if not isinstance(event, Evaluated):
-            return []
-        targets = [task for task in self.models.training.tasks if task.is_target]
-        best = [(task, Path(task.name, BEST), "best") for task in targets if task.name in event.best]
-        only_target_decides = len(targets) == 1 and self.evaluator.best_by == [targets[0].name]
-        if not only_target_decides and self.evaluator.overall.step == event.step:
-            best += [(task, Path(BEST_OF_RUN, task.name), "best_overall") for task in targets]
-        return [self.models.save(*each) for each in best]
+            keep_foreign(path)
+            linked_copy(source, path)
+        return Saved(self.training.step, kind, path, task.name)
 
 
 class PeriodicSaver:

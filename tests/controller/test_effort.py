@@ -102,3 +102,8 @@ def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
 def test_another_effort_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="effort"):
         chosen(tmp_path, "cls", effort="maximal", learning_rate=0.1, num_epochs=1, batch_size=4)
+
+
+def test_a_folder_with_a_space_in_its_name_is_no_reason(tmp_path: Path) -> None:
+    folder = tiny.write_files(tmp_path / "it's mine")
+    assert Controller(tiny.config(folder, "cls"), argv=[]).run.reasons() == []
