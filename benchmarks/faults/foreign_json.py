@@ -169,7 +169,7 @@ def mutated(content: Any, draw: random.Random) -> bytes:
             other, name = draw.choice(places)
             owner[key] = copy.deepcopy(other[name])
         else:
-            owner[key] = draw.choice(VALUES)
+            owner[key] = copy.deepcopy(draw.choice(VALUES))
     data = json.dumps(content).encode()
     if draw.random() < 0.2:
         at = draw.randrange(len(data))
