@@ -363,8 +363,8 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
                 f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which define the encoder's sizes"
             )
         backbone, settings = described(config_file, given)
-        if _modules_above(path):
-            settings["pooling"] = _computable_pooling(path)
+        if is_sentence_encoder(path):
+            settings["pooling"] = computable_pooling(path)
         if not given.weights and backbone != "transformers":
             raise StorageError(
                 f"none of the tensors of {path} has a name that {backbone} or a wrapper of it gives them: "
@@ -413,7 +413,13 @@ def settings_of_directory(path: str | Path) -> dict[str, Any]:
     }
 
 
-def _computable_pooling(path: Path) -> str:
+def is_sentence_encoder(path: Path) -> bool:
+    """Check whether sentence-transformers wrote a directory."""
+    return bool(_modules_above(path))
+
+
+def computable_pooling(path: Path) -> str:
+    """Return the pooling of a directory, or `model` if palm does not compute its sentence vectors."""
     try:
         return directory_pooling(path)
     except StorageError:

@@ -23,11 +23,13 @@ from palm.core.logging import logger
 from palm.paradigm import HEADS, Head
 from palm.pretrained.directory import (
     check_computation,
+    computable_pooling,
     described,
     directory_pooling,
     encoder_folder,
     encoder_weights,
     find_config,
+    is_sentence_encoder,
     read_config,
     read_directory,
     settings_of_directory,
@@ -320,9 +322,13 @@ def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHe
 
 
 def resolve_pooling(backbone: nn.Module, path: Path) -> None:
-    """Replace `pooling: model` by the pooling of a directory; other poolings stay."""
-    if isinstance(backbone, TokenEncoder) and backbone.settings["pooling"] == "model":
+    """Replace `pooling: model` by the pooling of a directory; the log tells if another one was set."""
+    if not isinstance(backbone, TokenEncoder):
+        return
+    if backbone.settings["pooling"] == "model":
         backbone.set_pooling(directory_pooling(path))
+    elif is_sentence_encoder(path) and (own := computable_pooling(path)) not in ("model", backbone.pooling):
+        logger.info("pooling: %s; that of %s itself is %s", backbone.pooling, path, own)
 
 
 def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:

@@ -15,7 +15,7 @@ import palm
 from helpers.reader_files import write_vocabulary
 from palm.backbone import BERT
 from palm.core.errors import DataError, StorageError
-from palm.pretrained import from_ours, load_backbone
+from palm.pretrained import from_ours, load_backbone, load_pretrain
 from palm.pretrained.peft import read_adapters
 from palm.reader.tokenizer import SPECIAL_TOKENS, load_tokenizer
 
@@ -76,6 +76,16 @@ def test_a_pooling_of_another_type_or_kind_is_refused_by_name(folder: Path, pool
 def test_a_list_of_modules_of_another_form_is_refused(folder: Path, modules: str) -> None:
     (folder / "modules.json").write_text(modules, encoding="utf-8")
     assert "modules.json" in refused(folder)
+
+
+def test_another_pooling_than_that_of_the_directory_is_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(folder / "1_Pooling" / "config.json", pooling_mode="mean")
+    assert load_backbone(folder).settings["pooling"] == "mean"
+    with caplog.at_level("INFO"):
+        load_pretrain(BERT(**SIZES), folder)
+    assert "itself is mean" in caplog.text
 
 
 def test_eight_bit_floats_are_refused_by_name(folder: Path) -> None:
