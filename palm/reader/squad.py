@@ -161,7 +161,7 @@ def squad_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[Tabl
             for qa, _ in _parts(paragraph, "qas", inner, ("id", (str, int)), refuse):
                 cells = {**qa, "context": paragraph["context"]}
                 if is_first:
-                    on_header(list(cells), str(file))
+                    on_header(list(cells), str(file), True)
                 is_first = False
                 yield TableRow(cells, f"{file}: question {str(qa['id'])!r}")
 

@@ -12,8 +12,9 @@ from palm.core.errors import DataError, about
 Refuse = Callable[[DataError], object]
 """Called with the problem of a row that is left out."""
 
-OnHeader = Callable[[Sequence[str], str], Sequence[str] | None]
-"""Called with a file's column names and their place; returns the columns to read, or None for all."""
+OnHeader = Callable[[Sequence[str], str, bool], Sequence[str] | None]
+"""Called with a file's column names, their place, and whether other rows may have others; returns the columns
+to read, or None for all."""
 
 
 class TableRow(NamedTuple):

@@ -30,8 +30,6 @@ from palm.reader.tables.files import (
     too_large,
 )
 
-LookUp = Callable[[Sequence[str], str, bool], Sequence[str] | None]
-
 
 def fail(error: DataError) -> None:
     """Raise the problem with a row."""
@@ -40,6 +38,10 @@ def fail(error: DataError) -> None:
 
 def ignore(error: DataError) -> None:
     """Leave out an unreadable row that the reader reports elsewhere."""
+
+
+def all_columns(names: Sequence[str], place: str, varies: bool) -> None:
+    """Read all columns of a file."""
 
 
 def read_table(
@@ -84,7 +86,7 @@ def read_table(
 
 def raw_rows(
     path: Path,
-    look_up: LookUp | None = None,
+    look_up: OnHeader = all_columns,
     refuse: Refuse = fail,
     default: TableFormat | None = None,
 ) -> Iterator[TableRow]:
@@ -92,8 +94,7 @@ def raw_rows(
 
     Args:
         path: see `read_table`.
-        look_up: called with a file's column names, their place, and whether they may vary from row to row;
-            returns the columns to read, or None for all.
+        look_up: see `OnHeader`.
         refuse: see `read_table`.
         default: see `read_table`.
 
@@ -102,18 +103,9 @@ def raw_rows(
     """
     files = files_of(table_of(path))
 
-    def rows_in(file: Path) -> Iterator[TableRow]:
-        kind = format_of(file) or default or "tsv"
-
-        def on_header(names: Sequence[str], place: str) -> Sequence[str] | None:
-            if len({*names}) < len(names):
-                twice = next(name for name in names if names.count(name) > 1)
-                raise DataError(f"{place}: the header names {twice!r} twice; rename one of the columns")
-            return None if look_up is None else look_up(names, place, kind in ("jsonl", "squad"))
-
-        return _READ[kind](file, on_header, refuse)
-
-    rows = chain.from_iterable(map(rows_in, files))
+    kinds = [format_of(file) or default or "tsv" for file in files]
+    each = (_READ[kind](file, look_up, refuse) for kind, file in zip(kinds, files, strict=True))
+    rows = chain.from_iterable(each)
     yield from compress(rows, chain(chosen_of(path, files), repeat(False))) if is_selection(path) else rows
 
 
@@ -161,7 +153,7 @@ def text_rows(
                 cells = dict(zip(header, cells, strict=False))
             elif header is None and not problem:
                 header = [*cells]
-                on_header(header, f"{file}:{line}")
+                on_header(header, f"{file}:{line}", True)
             if problem:
                 refuse(DataError(f"{file}:{line}: {problem}"))
             elif isinstance(cells, dict):
@@ -173,8 +165,16 @@ def _header(record: Record, on_header: OnHeader, file: Path) -> list[str]:
     if problem:
         raise DataError(f"{file}:1: {problem}")
     header = [*cells] if "".join(cells).strip() else []
-    on_header(header, f"{file}:1")
+    on_header(_distinct(header, f"{file}:1"), f"{file}:1", False)
     return header
+
+
+def _distinct(names: Sequence[str], place: str) -> Sequence[str]:
+    """The names of columns, which have to be different."""
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{place}: the header names {twice!r} twice; rename one of the columns")
+    return names
 
 
 def _without_trailing_blanks(records: Iterable[Record], expected: str) -> Iterator[Record]:
@@ -283,7 +283,7 @@ def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool
 
     with _opened(file, is_parquet) as source:
         schema = source.schema_arrow if is_parquet else source.schema
-        columns = on_header(schema.names, str(file))
+        columns = on_header(_distinct(schema.names, str(file)), str(file), False)
         labels = _class_names(schema)
         batches = _groups(source, columns, file) if is_parquet else _batches(source, columns)
         part = "row group" if is_parquet else "record batch"
