@@ -25,11 +25,11 @@ from palm.config.files import (
     Flag,
     Plain,
     Setting,
+    data_path,
     guessed,
     names_model,
     number,
     parse_yaml,
-    public_url,
     shown,
 )
 from palm.core.component import FILE_NAMES
@@ -200,7 +200,7 @@ def _data_path(value: Any, base: Path) -> Path:
         parts = _parts(value)
     if isinstance(value, str) and value.rstrip().endswith(","):
         raise Mismatch
-    paths = [Path(public_url(part)) if "://" in str(part) else _path(part, Path, base) for part in parts]
+    paths = [data_path(part) if "://" in str(part) else _path(part, Path, base) for part in parts]
     if not paths:
         raise Mismatch
     return Path(",".join(map(str, paths)))

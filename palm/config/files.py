@@ -109,6 +109,11 @@ def public_url(url: str) -> str:
     return public(url)
 
 
+def data_path(path: str | Path) -> Path:
+    """Return the path of data as palm keeps and shows it: a URL without what may be secret."""
+    return Path(public_url(str(path))) if _URL.match(str(path)) else Path(path)
+
+
 def full_url(url: str) -> str:
     """Return the URL from which `public_url` was made in this process, or the same URL."""
     return _full_urls.get(public(url), url)

@@ -15,6 +15,7 @@ from typing import IO, Any
 import torch
 from tqdm import tqdm
 
+from palm.config.files import data_path
 from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.device import resolved
@@ -221,7 +222,7 @@ class InferenceModel(TaskModel):
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
         raise_any(path_problems(path=path, directory=directory))
-        file = Path(path)
+        file = data_path(path)
         target = Path(directory)
         is_table = _checked_table(file, target)
         folder = target.parent if is_table else target
@@ -293,7 +294,7 @@ class InferenceModel(TaskModel):
         raise_any(problem for name in names for problem in type_problems(str, "a name", metric=name))
         if problems := metric_problems(names, self.reader.gold_names):
             raise ConfigError(problems)
-        source = Path(path)
+        source = data_path(path)
         write = None
         if output is not None:
             target = Path(output)

@@ -14,6 +14,7 @@ import torch
 
 from palm.backbone.base import Backbone
 from palm.backbone.low_rank import lora_problems
+from palm.config.files import data_path
 from palm.config.settings import NO_BATCH_SIZE, TaskSettings
 from palm.core.component import did_you_mean, raise_any, type_problems
 from palm.core.errors import DataError, Problem, TrainingError
@@ -139,7 +140,7 @@ class Task(TaskSettings):
     def __post_init__(self) -> None:
         for name in ("train_file", "dev_file", "pred_file", "pred_output_path"):
             if (path := getattr(self, name)) is not None:
-                setattr(self, name, Path(path))
+                setattr(self, name, data_path(path))
         problems: list[str] = type_problems(
             Reader, "an object such as palm.reader.ClassifyReader(…)", reader=self.reader
         )

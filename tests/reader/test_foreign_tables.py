@@ -19,7 +19,7 @@ import pytest
 from helpers.reader_files import write_vocabulary
 from palm.config import DataPath
 from palm.config.conversion import convert_value
-from palm.config.files import Setting, full_url, public
+from palm.config.files import Setting, data_path, full_url, public
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, SequenceLabelReader
 from palm.reader.tables.columns import Columns
@@ -295,6 +295,8 @@ def test_addresses_are_shown_and_written_without_secrets() -> None:
     path = convert_value(Setting(["/data/b.csv", SECRET], "", Path()), DataPath)
     assert path == Path(f"/data/b.csv,{shown}")
     assert full_url(shown) == SECRET
+    assert data_path(Path(SECRET)) == Path(shown)
+    assert data_path("a,b?.csv") == Path("a,b?.csv")
     text = "ask a@b.org, 1:2 and part-?.csv"
     assert public(text) == text
     pytest.importorskip("fsspec")

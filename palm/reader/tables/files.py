@@ -91,7 +91,7 @@ def copies_of(path: Path) -> tuple[Path, ...]:
         DataError: fsspec or the store's library is not installed, no such file, a broken connection, or a
             file that changes while it is copied.
     """
-    url = full_url(_URL.sub(r"\1://", path.as_posix(), count=1))
+    url = _URL.sub(r"\1://", full_url(path.as_posix()), count=1)
     try:
         import fsspec
     except ImportError:
