@@ -42,11 +42,14 @@ def _load_model(options: argparse.Namespace) -> InferenceModel:
     from palm.parallel.group import join
     from palm.predict.loading import load_model
 
-    device = device_of(use_gpu=options.engine == "torch")
-    join(device)
-    precision = options.precision or "auto"
-    model = load_model(options.model, engine=options.engine, precision=precision, trust=options.trust)
-    return model.to(device)
+    join(device_of(options.engine == "torch", options.device or "auto"))
+    return load_model(
+        options.model,
+        device=options.device or "auto",
+        precision=options.precision or "auto",
+        engine=options.engine,
+        trust=options.trust,
+    )
 
 
 def _numbers(text: str) -> list[float]:
@@ -60,8 +63,9 @@ def _numbers(text: str) -> list[float]:
 def _open_controller(options: argparse.Namespace) -> Controller:
     from palm.controller.controller import Controller
 
-    precision = [] if options.precision is None else ["--precision", options.precision]
-    return Controller(options.config, options.task_dir, for_train=False, argv=[*options.settings, *precision])
+    shared = {"--precision": options.precision, "--device": options.device}
+    argv = [word for name, value in shared.items() if value is not None for word in (name, value)]
+    return Controller(options.config, options.task_dir, for_train=False, argv=[*options.settings, *argv])
 
 
 def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -> list[str]:

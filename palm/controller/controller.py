@@ -123,7 +123,7 @@ def saved_model(run: RunConfig, task: TaskConfig, given: Path | None) -> Inferen
         {name: value for name, value in arguments.items() if not isinstance(value, Path)}
         for arguments in (_given(run, task, task.reader), _given(run, task, task.head))
     )
-    model = load_model(folder, precision=run.settings.precision, reader=reader, head=head)
+    model = load_model(folder, device="cpu", precision=run.settings.precision, reader=reader, head=head)
     logger.info("%s: inference model loaded from %s%s", task.name, folder, best_note(model.trained))
     if model.task != task.name:
         remedy = "leave inference_model_dir out if this is not intended"

@@ -98,13 +98,18 @@ def device_of(use_gpu: bool, name: DeviceName = "auto") -> torch.device:
     Raises:
         ConfigError: `device` is cuda, and no GPU is visible.
     """
+    raise_any(choice_problems(get_args(DeviceName), device=name))
     wanted = name == "cuda" or (name == "auto" and use_gpu)
     if wanted and torch.cuda.is_available():
         return torch.device("cuda")
+    others = [kind for kind in ("mps", "xpu") if getattr(torch, kind).is_available()]
+    unused = f" (palm supports CUDA and ROCm, not {others[0]})" if others else ""
     if name == "cuda":
-        raise ConfigError("device: no GPU is visible; check CUDA_VISIBLE_DEVICES, or use auto or cpu")
+        raise ConfigError(
+            f"device: no GPU is visible{unused}; check CUDA_VISIBLE_DEVICES, or use auto or cpu"
+        )
     if wanted:
-        _log_once("no GPU is visible: running on the CPU")
+        _log_once(f"no GPU is visible{unused}: running on the CPU")
     return torch.device("cpu")
 
 

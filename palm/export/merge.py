@@ -109,7 +109,7 @@ def mean_of(models: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> 
 
 def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> InferenceModel:
     if not (folder / STATE).is_file():
-        model = load_model(folder, precision="fp32", trust=trust)
+        model = load_model(folder, device="cpu", precision="fp32", trust=trust)
         if task not in (None, model.task):
             raise StorageError(f"{folder} is a model of task {model.task!r}, not of {task!r}")
         return model

@@ -109,7 +109,7 @@ def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel
             f"{folder} contains several tasks; export {models}, or all of them as one ONNX graph with "
             "--all_heads"
         )
-    return load_model(folder, precision="fp32", trust=trust)
+    return load_model(folder, device="cpu", precision="fp32", trust=trust)
 
 
 def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:

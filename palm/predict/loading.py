@@ -7,9 +7,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from palm.backbone import BACKBONES, Backbone
 from palm.core.cache import explain_limits
 from palm.core.component import choice_problems, count_problems, path_problems, raise_any
+from palm.core.device import DeviceName, device_of
 from palm.core.errors import ConfigError, StorageError
 from palm.core.io import check_version, read_object, verify, wrap_read_errors
 from palm.core.logging import logger
@@ -30,6 +33,7 @@ from palm.train.model_paths import DESCRIPTION, FORMAT, STATE, VERSION, WEIGHTS,
 def load_model(
     folder: str | Path,
     *,
+    device: DeviceName = "auto",
     precision: str = "auto",
     engine: str = "torch",
     trust: str | Sequence[str] = (),
@@ -42,6 +46,7 @@ def load_model(
     Args:
         folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run with one task, for the best
             model there (the last one if there was no evaluation).
+        device: 'cuda', 'cpu', or 'auto' for a GPU if one is visible and the engine supports it.
         precision: as in `InferenceModel`; with engine 'onnx' 'fp32' (also for 'auto') or 'int8'.
         engine: 'torch', or 'onnx' for onnxruntime on the CPU (extra `onnx`). The ONNX graph is made at the
             first load and kept in the cache.
@@ -54,12 +59,13 @@ def load_model(
 
     Raises:
         StorageError: missing, damaged, naming code that is not trusted, or incompatible with these settings.
-        ConfigError: a setting is out of range.
+        ConfigError: a setting is out of range, or no GPU is visible.
         PalmError: the extra `onnx` is not installed, or the model cannot be an ONNX graph.
     """
     raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
     if (engine, precision) == ("torch", "int8"):
         raise ConfigError("precision 'int8' needs engine 'onnx', which needs the extra `onnx`")
+    target = device_of(engine == "torch" and torch.cuda.is_available(), device)
     given = Path(folder)
     folder = chosen_model(given)
     model = _model_in(folder, precision if engine == "torch" else "fp32", trust, reader, head, base)
@@ -67,7 +73,7 @@ def load_model(
         model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
     if folder != given:
         logger.info("%s: model loaded from %s%s", model.task, folder, best_note(model.trained))
-    return model
+    return model.to(target)
 
 
 def _model_in(

@@ -9,9 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
-from palm.core.device import device_of
 from palm.core.errors import PalmError
 from palm.core.io import verified_object, wrap_read_errors
 from palm.core.logging import logger
@@ -223,7 +220,7 @@ def analyse(
         StorageError: the model is damaged, or names code that is not trusted.
         DataError: a row cannot be used; with its file and line.
     """
-    loaded = _loaded(model, trust).to(device_of(torch.cuda.is_available(), "auto"))
+    loaded = _loaded(model, trust)
     counts = counts_of(loaded.reader)
     statistics = FileStatistics(loaded.reader)
     pairs: list[Pair] = []

@@ -11,6 +11,7 @@ import pytest
 import palm.compat as palm
 from helpers import tiny
 from palm.cli import main
+from palm.core.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,23 @@ def test_a_saved_model_is_scored_without_a_configuration(
     scores = told(capsys, "evaluate", *model, "--metric", "accuracy", "--metric", "mcc")
     assert list(scores) == ["accuracy", "mcc"]
     assert told(capsys, "evaluate", *model)["accuracy"] == scores["accuracy"]
+
+
+def test_a_saved_model_and_a_configuration_are_computed_where_the_user_says(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = folder / "out" / "cls" / "infer_model"
+    model = ["--model", saved, "--input", folder / "cls.tsv"]
+    assert told(capsys, "evaluate", *model, "--device", "cpu") == told(capsys, "evaluate", *model)
+    assert list(told(capsys, "evaluate", folder / "config.yaml", "--device", "cpu")) == ["cls"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.mps.is_available", lambda: True)
+    for words in (["evaluate", *model], ["predict", *model, "--output", folder / "o"]):
+        assert main([*map(str, words), "--device", "cuda"]) == 2
+        assert "no GPU is visible (palm supports CUDA and ROCm, not mps)" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="should be one of auto, cpu, cuda"):
+        palm.load_model(saved, device="mps")  # type: ignore[arg-type]
+    assert palm.load_model(saved, device="cpu").device.type == "cpu"
 
 
 @pytest.mark.parametrize(
