@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers import hub
+import palm
+from helpers import hub, tiny
 from helpers.file_server import FileServer, file_server
 from palm.core.errors import DataError
 from palm.reader.tables import files
@@ -196,3 +197,26 @@ def test_a_download_waits_for_silence_and_not_for_its_length() -> None:
     assert isinstance(timeout, aiohttp.ClientTimeout)
     assert timeout.total is None
     assert timeout.sock_read == files.SILENCE
+
+
+def test_a_run_on_an_address_stores_and_logs_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("aiohttp")
+    caplog.set_level("DEBUG", "palm")
+    monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls")
+    config.pop("data_cache", None)
+    with file_server() as server:
+        server.files["/cls.tsv"] = (tmp_path / "cls.tsv").read_bytes()
+        address = server.url.replace("://", "://quentin:hunter2@") + "/cls.tsv?token=abcdef"
+        config["tasks"]["cls"] |= {"train_file": address, "dev_file": address}
+        palm.Controller(config, argv=[]).train()
+        (tmp_path / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
+        controller = palm.Controller(tmp_path / "config.yaml", for_train=False, argv=[])
+        assert "accuracy" in controller.evaluate("cls")
+    found = [caplog.text.encode(), *(p.read_bytes() for p in (tmp_path / "out").rglob("*") if p.is_file())]
+    found += [p.read_bytes() for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+    assert [word for word in (b"quentin", b"hunter2", b"abcdef") for text in found if word in text] == []
+    assert any(b"/cls.tsv?" in text for text in found)
