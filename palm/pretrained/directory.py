@@ -298,9 +298,6 @@ POOLING_MODES = {
 }
 """Switch in that file -> our name of the pooling."""
 
-_NEUTRAL = ("Normalize", "Dropout")
-"""Modules that change no comparison of trained embeddings: palm's compares cosines."""
-
 ACTIVATION_CLASSES = {"tanh": "Tanh", "relu": "ReLU", "gelu": "GELU"}
 """A pooler's activation -> its class in torch."""
 
@@ -496,7 +493,9 @@ def _modules_above(encoder: Path) -> list[tuple[str, Path]]:
     """Find the modules of sentence-transformers that follow an encoder's folder."""
     for modules in (encoder / MODULES, encoder.parent / MODULES):
         if modules.is_file() and (listed := _listed(modules))[0][1].resolve() == encoder.resolve():
-            return [(kind, place) for kind, place in listed[1:] if kind not in _NEUTRAL]
+            above = [module for module in listed[1:] if module[0] != "Dropout"]
+            # Normalizing at the end changes no comparison of embeddings: palm compares cosines.
+            return above[:-1] if above and above[-1][0] == "Normalize" else above
     return [("Pooling", encoder / "1_Pooling")] if (encoder / POOLING_FILE).is_file() else []
 
 

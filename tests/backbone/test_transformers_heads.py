@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -16,9 +15,7 @@ import palm.export
 from helpers.library_encoders import model_directory, run_of, write_config
 from palm.backbone.transformers import Transformers
 from palm.controller.controller import Controller
-from palm.export.onnx_model import to_onnx
 from palm.paradigm import MaskLM
-from palm.train.model import outputs_of
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 
@@ -149,26 +146,3 @@ def test_a_decoder_that_is_not_tied_is_loaded_trained_and_exported(tmp_path: Pat
     head: Any = palm.load_model(saved).head
     assert torch.equal(exported.lm_head.weight, head.above.table)
     assert exported.lm_head.weight.data_ptr() != exported.get_input_embeddings().weight.data_ptr()
-
-
-def test_a_graph_has_the_layers_of_the_task(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    directory = model_directory(tmp_path, "modernbert", "ForQuestionAnswering", num_hidden_layers=1)
-    Controller(run_of(tmp_path, directory, "mrc", max_steps=2, num_epochs=1), argv=[]).train()
-    saved = tmp_path / "out" / "mrc" / "infer_model"
-    to_onnx(saved, tmp_path / "graph")
-    model = palm.load_model(saved, precision="fp32")
-    layers = {"above.layers.head.dense.weight", "above.layers.head.norm.weight"}
-    assert {name for name, _ in model.head.named_parameters()} == {*layers, "out.weight", "out.bias"}
-    ids = torch.arange(5, 25).view(2, 10)
-    mask = torch.arange(10) < torch.tensor([[10], [6]])
-    with torch.no_grad():
-        expected = outputs_of(model.backbone.eval(), model.head.eval(), inputs_of(ids, mask))
-    session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
-    known = {"input_ids": ids.numpy(), "attention_mask": mask.long().numpy()}
-    given = {spec.name: known[spec.name] for spec in session.get_inputs()}
-    for name, found in zip(
-        ("start_logits", "end_logits"), session.run(["start_logits", "end_logits"], given), strict=True
-    ):
-        np.testing.assert_allclose(found[mask.numpy()], expected[name][mask].numpy(), atol=1e-5)

@@ -264,44 +264,6 @@ def test_pooling_of_the_directory_is_saved_with_the_model(family: str, tmp_path:
     torch.testing.assert_close(outputs["sentence_embedding"], expected)
 
 
-EXPORTED = {"cls": "SequenceClassification", "mrc": "QuestionAnswering", "mlm": "MaskedLM"}
-
-
-@pytest.mark.parametrize(
-    ("family", "tasks", "refused"),
-    [
-        ("modernbert", ["cls", "mrc", "mlm"], {}),
-        ("deberta-v2", ["cls", "mrc", "mlm"], {}),
-        ("nomic_bert", ["cls"], {"mrc": "QuestionAnswering"}),
-    ],
-)
-def test_an_exported_task_has_the_keys_of_the_librarys_own_model(
-    family: str, tasks: list[str], refused: dict[str, str], tmp_path: Path
-) -> None:
-    from safetensors.numpy import load_file
-
-    directory = model_directory(tmp_path, family)
-    names = [*tasks, *refused]
-    config = run_of(
-        tmp_path, directory, *names, max_steps=len(names), num_epochs=1, target_tag=[1] * len(names)
-    )
-    Controller(config, argv=[]).train()
-    for task in tasks:
-        palm.export.to_hugging_face(tmp_path / "out" / task / "infer_model", tmp_path / task)
-        kind = getattr(transformers, f"AutoModelFor{EXPORTED[task]}")
-        original = kind.from_config(transformers.AutoConfig.from_pretrained(directory))
-        original.save_pretrained(tmp_path / f"original_{task}")
-        written, expected = (
-            load_file(tmp_path / f / "model.safetensors") for f in (task, f"original_{task}")
-        )
-        assert written.keys() == expected.keys()
-        assert kind.from_pretrained(tmp_path / task).config.model_type == family
-    for task, reason in refused.items():
-        with pytest.raises(PalmError) as caught:
-            palm.export.to_hugging_face(tmp_path / "out" / task / "infer_model", tmp_path / task)
-        assert reason in str(caught.value)
-
-
 @pytest.mark.parametrize("family", ["modernbert", "albert", "xlm-roberta-xl", "eurobert", "deberta-v2"])
 def test_an_exported_classifier_computes_what_palm_predicts(family: str, tmp_path: Path) -> None:
     directory = model_directory(tmp_path, family)

@@ -78,6 +78,30 @@ def test_a_list_of_modules_of_another_form_is_refused(folder: Path, modules: str
     assert "modules.json" in refused(folder)
 
 
+@pytest.mark.parametrize(
+    ("kinds", "named"),
+    [
+        (["Pooling", "Normalize", "Dense"], "Normalize"),
+        (["Pooling", "Dense", "Dense"], "Dense"),
+        (["Pooling", "LayerNorm"], "LayerNorm"),
+        (["WeightedLayerPooling", "Pooling"], "WeightedLayerPooling"),
+        (["Pooling", "Pooling"], "Pooling"),
+    ],
+)
+def test_modules_that_palm_does_not_compute_are_refused_by_name(
+    folder: Path, kinds: list[str], named: str
+) -> None:
+    listed = [
+        {"path": "" if k == 0 else str(k), "type": f"x.{kind}"}
+        for k, kind in enumerate(["Transformer", *kinds])
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed), encoding="utf-8")
+    plain = {"pooling_mode": "cls", "in_features": 8, "out_features": 8, "activation_function": "x.Tanh"}
+    for number in range(1, len(listed)):
+        write(folder / str(number) / "config.json", **plain)
+    assert named in refused(folder)
+
+
 def test_another_pooling_than_that_of_the_directory_is_told(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
