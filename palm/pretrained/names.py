@@ -20,7 +20,9 @@ class Layout:
     """Names of tensors in one framework, and its orientation of linear weights.
 
     Args:
-        modules: our name -> its name; `{}` is the number of the layer.
+        outside: its names of embeddings and pooler, in the order of ours; `-` for none.
+        prefix: prefix of the names of a layer; `{}` is the number of the layer.
+        layer: names of the modules in a layer, in the order of ours.
         linear: suffixes of linear layers.
         norm: suffixes of layer norms.
         embedding: suffix of embedding tables.
@@ -28,18 +30,26 @@ class Layout:
         also: alternative names in its files -> ours; read, but never written.
     """
 
-    modules: Mapping[str, str]
+    outside: str
+    prefix: str
+    layer: str
     linear: Suffixes = (".weight", ".bias")
     norm: Suffixes = (".weight", ".bias")
     embedding: str = ".weight"
     transposed: bool = False
     also: Mapping[str, str] | None = None
 
+    def modules(self) -> list[str]:
+        """List the names of all modules."""
+        return [*self.outside.split(), *(self.prefix + name for name in self.layer.split())]
+
     @property
     def names(self) -> dict[str, str]:
         """Map our name of every tensor to its name."""
         names = {}
-        for module, theirs in self.modules.items():
+        for module, theirs in zip(_OURS.modules(), self.modules(), strict=True):
+            if theirs == "-":
+                continue
             if module in EMBEDDINGS:
                 names[f"{module}.weight"] = theirs + self.embedding
             else:
@@ -56,76 +66,45 @@ def is_linear_weight(ours: str) -> bool:
 
 EMBEDDINGS = ("embeddings.word", "embeddings.position", "embeddings.segment", "embeddings.task")
 
-_OUTSIDE = (*EMBEDDINGS, "embeddings.norm", "embeddings.projection", "pooler")
-_LAYER_NAMES = (
-    "attention.query",
-    "attention.key",
-    "attention.value",
-    "attention.output",
-    "attention_norm",
-    "ffn.inner",
-    "ffn.outer",
-    "ffn_norm",
-)
-
-
-def _modules(outside: str, prefix: str, layer: str) -> dict[str, str]:
-    """Map our modules to the names in a framework, given in the order of ours; `-` for none.
-
-    Args:
-        outside: names of embeddings and pooler.
-        prefix: prefix of a layer.
-        layer: names of the modules in a layer.
-    """
-    theirs = [*outside.split(), *(prefix + name for name in layer.split())]
-    ours = [*_OUTSIDE, *(f"layers.{{}}.{name}" for name in _LAYER_NAMES)]
-    return {name: other for name, other in zip(ours, theirs, strict=True) if other != "-"}
-
-
-_BERT = _modules(
-    "embeddings.word_embeddings embeddings.position_embeddings embeddings.token_type_embeddings "
-    "embeddings.task_type_embeddings embeddings.LayerNorm embeddings_project pooler.dense",
-    "encoder.layer.{}.",
-    "attention.self.query attention.self.key attention.self.value attention.output.dense "
-    "attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm",
+_OURS = Layout(
+    f"{' '.join(EMBEDDINGS)} embeddings.norm embeddings.projection pooler",
+    "layers.{}.",
+    "attention.query attention.key attention.value attention.output attention_norm "
+    "ffn.inner ffn.outer ffn_norm",
 )
 
 LAYOUTS: dict[LayoutName, Layout] = {
-    "palm": Layout({module: module for module in _BERT}),
+    "palm": _OURS,
     # BERT, RoBERTa, ERNIE and ELECTRA. The pooler may be in the classifier instead of the encoder.
     "huggingface": Layout(
-        _BERT,
+        "embeddings.word_embeddings embeddings.position_embeddings embeddings.token_type_embeddings "
+        "embeddings.task_type_embeddings embeddings.LayerNorm embeddings_project pooler.dense",
+        "encoder.layer.{}.",
+        "attention.self.query attention.self.key attention.self.value attention.output.dense "
+        "attention.output.LayerNorm intermediate.dense output.dense output.LayerNorm",
         also={"classifier.dense.weight": "pooler.weight", "classifier.dense.bias": "pooler.bias"},
     ),
     "distilbert": Layout(
-        _modules(
-            "embeddings.word_embeddings embeddings.position_embeddings - - embeddings.LayerNorm - "
-            "pre_classifier",
-            "transformer.layer.{}.",
-            "attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm "
-            "ffn.lin1 ffn.lin2 output_layer_norm",
-        )
+        "embeddings.word_embeddings embeddings.position_embeddings - - embeddings.LayerNorm - pre_classifier",
+        "transformer.layer.{}.",
+        "attention.q_lin attention.k_lin attention.v_lin attention.out_lin sa_layer_norm "
+        "ffn.lin1 ffn.lin2 output_layer_norm",
     ),
     "paddlepalm": Layout(
-        _modules(
-            "word_embedding pos_embedding sent_embedding task_embedding pre_encoder_layer_norm - pooled_fc",
-            "encoder_layer_{}_",
-            "multi_head_att_query_fc multi_head_att_key_fc multi_head_att_value_fc multi_head_att_output_fc "
-            "post_att_layer_norm ffn_fc_0 ffn_fc_1 post_ffn_layer_norm",
-        ),
+        "word_embedding pos_embedding sent_embedding task_embedding pre_encoder_layer_norm - pooled_fc",
+        "encoder_layer_{}_",
+        "multi_head_att_query_fc multi_head_att_key_fc multi_head_att_value_fc multi_head_att_output_fc "
+        "post_att_layer_norm ffn_fc_0 ffn_fc_1 post_ffn_layer_norm",
         linear=(".w_0", ".b_0"),
         norm=("_scale", "_bias"),
         embedding="",
         transposed=True,
     ),
     "paddlenlp": Layout(
-        _modules(
-            "embeddings.word_embeddings embeddings.position_embeddings embeddings.token_type_embeddings "
-            "embeddings.task_type_embeddings embeddings.layer_norm embeddings_project pooler.dense",
-            "encoder.layers.{}.",
-            "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.out_proj norm1 linear1 "
-            "linear2 norm2",
-        ),
+        "embeddings.word_embeddings embeddings.position_embeddings embeddings.token_type_embeddings "
+        "embeddings.task_type_embeddings embeddings.layer_norm embeddings_project pooler.dense",
+        "encoder.layers.{}.",
+        "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.out_proj norm1 linear1 linear2 norm2",
         transposed=True,
     ),
 }
@@ -158,7 +137,7 @@ LEFT_OUT = (
 
 _LAYER = re.compile(r"(?<=layer[._])\d+(?=[._])|(?<=layers\.)\d+(?=\.)")
 _LEFT_OUT = re.compile("|".join(LEFT_OUT))
-_OURS = {
+_TO_OURS = {
     name: {theirs: ours for ours, theirs in layout.names.items()} | dict(layout.also or {})
     for name, layout in LAYOUTS.items()
 }
@@ -222,7 +201,7 @@ def _unwrapped(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 def _own_name(name: str, layout: LayoutName) -> str | None:
-    return _lookup(_OURS[layout], _without_prefix(name))
+    return _lookup(_TO_OURS[layout], _without_prefix(name))
 
 
 def _without_prefix(name: str) -> str:

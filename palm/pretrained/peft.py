@@ -44,14 +44,19 @@ IRRELEVANT = (
 
 
 def library_names(backbone: Backbone) -> dict[str, str]:
-    """Map our name of every linear layer to its name in the encoder of the library `transformers`."""
-    layers = linear_layers(backbone)
+    """Map our name of every parameter to its name in the encoder of the library `transformers`."""
+    state = backbone.state_dict()
     if isinstance(backbone, Transformers):
-        return {name: name.removeprefix("model.") for name in layers if name.startswith("model.")}
+        return {name: name.removeprefix("model.") for name in state if name.startswith("model.")}
     family = FAMILIES.get(BACKBONES.name_of(type(backbone)))
-    layout = "huggingface" if family is None else family.layout
-    theirs = from_ours({f"{name}.weight": layer.weight for name, layer in layers.items()}, layout)
-    return {name: other.removesuffix(".weight") for name, other in zip(layers, theirs, strict=True)}
+    return dict(zip(state, from_ours(state, "huggingface" if family is None else family.layout), strict=True))
+
+
+def _layer_names(backbone: Backbone) -> dict[str, str]:
+    """Map our name of every linear layer to the library's."""
+    names = library_names(backbone)
+    layers = [name for name in linear_layers(backbone) if f"{name}.weight" in names]
+    return {name: names[f"{name}.weight"].removesuffix(".weight") for name in layers}
 
 
 def write_adapters(adapters: LowRank, backbone: Backbone, folder: Path, base: str | None = None) -> None:
@@ -66,7 +71,7 @@ def write_adapters(adapters: LowRank, backbone: Backbone, folder: Path, base: st
     Raises:
         StorageError: if the folder cannot be written.
     """
-    names = library_names(backbone)
+    names = _layer_names(backbone)
     factors = {names.get(name, name): pair for name, pair in adapters.factors().items()}
     ranks = {name: len(down) for name, (down, _) in factors.items()}
     ((rank, _),) = Counter(ranks.values()).most_common(1)
@@ -104,7 +109,7 @@ def read_adapters(backbone: Backbone, folder: Path) -> LowRank:
         problems = [*_problems(config), *alpha_problems(alpha)]
         ranks = {config["r"], *patterns.values()}
     with wrap_read_errors(folder / WEIGHTS):
-        found, others = _factors(load_tensors(folder / WEIGHTS), library_names(backbone))
+        found, others = _factors(load_tensors(folder / WEIGHTS), _layer_names(backbone))
     layers = {name: layer for name, layer in linear_layers(backbone).items() if name in found}
     problems += [
         f"{name} is not two finite factors of rank {config['r']} for its weight of {list(layer.weight.shape)}"
@@ -113,7 +118,7 @@ def read_adapters(backbone: Backbone, folder: Path) -> LowRank:
     ]
     problems += [] if found else ["it contains no layer of this encoder"]
     problems += [f"no layer matches {name}" for name in others if "lora_" in name]
-    own = tuple(_encoder_names(backbone))
+    own = tuple(f".{name}" for name in library_names(backbone).values())
     problems += [f"it replaces {name} of the encoder" for name in others if name.endswith(own)]
     if problems:
         shown = "; ".join(shortened(problems, 6))
@@ -136,14 +141,6 @@ def _problems(config: Mapping[str, Any]) -> Iterator[str]:
     for name in config.keys() - PLAIN.keys() - set(IRRELEVANT.split()):
         if config[name]:
             yield f"{name} is {config[name]!r}, which palm does not know"
-
-
-def _encoder_names(backbone: Backbone) -> Iterator[str]:
-    """Yield the library's names of the encoder's parameters, with a dot before them."""
-    state = backbone.state_dict()
-    family = FAMILIES.get(BACKBONES.name_of(type(backbone)))
-    theirs = state if family is None else from_ours(state, family.layout)
-    return (f".{name.removeprefix('model.')}" for name in theirs)
 
 
 def _factors(
