@@ -58,7 +58,7 @@ class Problem(str):
     task: str | None
 
     def __new__(cls, text: str, setting: str = "", task: str | None = None) -> Problem:
-        self = super().__new__(cls, text)
+        self = super().__new__(cls, shown_url(text))
         self.setting = setting
         self.task = task
         return self
@@ -77,7 +77,8 @@ class ConfigError(PalmError):
     """
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        lines = [problems] if isinstance(problems, str) else problems
+        self.problems = [each if isinstance(each, Problem) else shown_url(each) for each in lines]
         super().__init__("\n".join(self.problems))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from palm.cli.command import json_text
-from palm.core.errors import ConfigError, shown_url
+from palm.core.errors import ConfigError, Problem, shown_url
 from palm.core.logging import collected_warnings, logger, printable
 
 
@@ -39,7 +39,9 @@ def test_errors_and_log_lines_show_no_secret_and_no_escape_sequence(caplog: pyte
     url = "https://me:secret@host/a.csv?token=secret"
     logger.warning("cannot read %s: \x1b[2J", url)
     assert caplog.messages == ["cannot read https://host/a.csv?…: \\x1b[2J"]
-    assert str(ConfigError([f"a: {url}", "b"])) == "a: https://host/a.csv?…\nb"
+    error = ConfigError([f"a: {url}", Problem(f"b: {url}", "train_file")])
+    assert error.problems == ["a: https://host/a.csv?…", "b: https://host/a.csv?…"]
+    assert str(error) == "\n".join(error.problems)
 
 
 def test_a_block_that_shows_nothing_collects_what_a_block_in_it_collects_too(
