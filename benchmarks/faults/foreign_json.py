@@ -30,7 +30,8 @@ from tokenizers import BertWordPieceTokenizer, Tokenizer, normalizers, processor
 import palm
 from palm.backbone import BERT, RoBERTa
 from palm.core.saved import save_tensors
-from palm.pretrained import from_ours, load_backbone, pretrained_directory
+from palm.paradigm import Classify
+from palm.pretrained import from_ours, load_backbone, load_pretrain, pretrained_directory
 from palm.pretrained.directory import settings_of_directory
 from palm.reader.tokenizer import load_tokenizer
 
@@ -75,7 +76,9 @@ def write_directory(folder: Path, with_library: bool) -> list[Path]:
         **{"vocab_size": len(WORDS), "max_position_embeddings": 16},
     }
     bert = BERT(**sizes)
-    save_tensors(_place(folder, "bert") / "model.safetensors", from_ours(bert.state_dict(), "huggingface"))
+    weights = from_ours(bert.state_dict(), "huggingface")
+    weights |= {"classifier.weight": torch.zeros(2, 8), "classifier.bias": torch.zeros(2)}
+    save_tensors(_place(folder, "bert") / "model.safetensors", weights)
     roberta = RoBERTa(**sizes, pad_token_id=0)
     own = from_ours(roberta.state_dict(), "huggingface")
     save_tensors(_place(folder, "roberta") / "model.safetensors", own)
@@ -105,9 +108,9 @@ def _write_files(place: Path, config: Mapping[str, Any]) -> list[Path]:
         del kinds["2_Dense"]
     contents = {
         "config.json": {
-            **{"model_type": place.name, "architectures": [f"{place.name.title()}Model"]},
+            **{"model_type": place.name, "architectures": [f"{place.name.title()}ForSequenceClassification"]},
             **config,
-            "id2label": {"0": "x"},
+            "id2label": {"0": "x", "1": "y"},
         },
         "tokenizer_config.json": {
             **{"tokenizer_class": "BertTokenizer", "do_lower_case": True, "pad_token": "[PAD]"},
@@ -193,6 +196,8 @@ def load(folder: Path) -> None:
     tokenizer = load_tokenizer(Path(told["vocab_path"]), told["do_lower_case"])
     ids = tokenizer.row(*tokenizer.encode(["a red bad cab", "x" * 1000]))[:8]
     backbone = load_backbone(folder)
+    if isinstance(backbone, BERT):
+        load_pretrain(BERT(**backbone.settings), folder, [("task", Classify(2, 8), ["x", "y"])])
     if max(ids) < len(WORDS):
         tokens = torch.tensor([ids])
         batch = dict.fromkeys(("token_ids", "segment_ids", "position_ids", "task_ids"), tokens.clamp(max=1))

@@ -317,7 +317,8 @@ def load_pretrain(backbone: nn.Module, path: str | Path, heads: Iterable[NamedHe
         title = f"the weights of {path} do not belong to this encoder, according to {file}:"
         raise StorageError("\n  ".join([title, *lines]))
     report = fill_backbone(backbone, given, path)
-    fill_heads(heads, backbone, read_config(file), given.original)
+    with wrap_read_errors(file):
+        fill_heads(heads, backbone, read_config(file), given.original)
     return report
 
 

@@ -15,6 +15,7 @@ import palm
 from helpers.reader_files import write_vocabulary
 from palm.backbone import BERT
 from palm.core.errors import DataError, StorageError
+from palm.paradigm import Classify
 from palm.pretrained import from_ours, load_backbone, load_pretrain
 from palm.pretrained.peft import read_adapters
 from palm.reader.tokenizer import SPECIAL_TOKENS, load_tokenizer
@@ -54,6 +55,20 @@ def test_architectures_of_any_type_are_read_or_refused(folder: Path, value: Any)
     write(folder / "config.json", **content, architectures=value)
     with suppress(palm.PalmError):
         assert isinstance(load_backbone(folder), BERT)
+    with suppress(palm.PalmError):
+        load_pretrain(BERT(**SIZES), folder, [("t", Classify(2, 8), ["a", "b"])])
+
+
+@pytest.mark.parametrize("value", [5, ["a"], {"x": "a"}, {"0": ["a"]}, {"0": None, "1": 2}])
+def test_labels_of_any_type_are_read_or_refused(folder: Path, value: Any) -> None:
+    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    name = "BertForSequenceClassification"
+    write(folder / "config.json", **content, architectures=[name], id2label=value)
+    weights = load_file(folder / "model.safetensors")
+    head = {"classifier.weight": torch.ones(2, 8), "classifier.bias": torch.ones(2)}
+    save_file({**weights, **head}, folder / "model.safetensors", {"format": "pt"})
+    with suppress(palm.PalmError):
+        load_pretrain(BERT(**SIZES), folder, [("t", Classify(2, 8), ["a", "b"])])
 
 
 @pytest.mark.parametrize(
