@@ -72,7 +72,7 @@ class RunSettings:
             as many as max_steps allows.
         max_steps: maximum number of optimizer steps; no limit by default.
         effort: quick, normal or best, to have learning rate, batches, warm-up, passes and evaluations chosen
-            by rows and encoder; settings that are given take precedence.
+            by rows and encoder; settings that are given take precedence. Without a learning_rate: normal.
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
         lr_scheduler: the learning-rate schedule: linear_warmup_decay, linear, cosine, polynomial, constant,
             noam or slanted_triangular, or the dotted path of a class.
@@ -87,7 +87,8 @@ class RunSettings:
         callbacks: dotted paths of your own functions or classes that are called with every event of the run,
             or a mapping of dotted path to settings.
         loggers: where curves, settings and results are also sent: tensorboard, trackio, wandb, mlflow.
-        save_every_n_steps: global steps between checkpoints; -1: none.
+        save_every_n_steps: global steps between checkpoints; -1: none. By default, one at the end of an epoch
+            of the main task, at most 10 in a run, of which the newest is kept.
         keep_last_n: number of checkpoints, and of intermediate models of each target, to keep; -1: all.
         eval_every_n_steps: global steps between evaluations of the tasks with a dev_file; -1: none.
         eval_every_epoch: evaluate them at the end of every epoch of the main task.
@@ -146,7 +147,7 @@ class RunSettings:
     verbose: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
     callbacks: list[str] | dict[str, dict[str, Any]] | None = None
     loggers: list[str] | None = field(default=None, metadata=NO_RESULT)
-    save_every_n_steps: int = field(default=-1, metadata=NO_RESULT)
+    save_every_n_steps: int | None = field(default=None, metadata=NO_RESULT)
     save_infermodel_every_n_steps: int = field(default=-1, metadata=NO_RESULT)
     keep_last_n: int = field(default=-1, metadata=NO_RESULT)
     eval_every_n_steps: int = -1

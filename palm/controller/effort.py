@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from itertools import islice
 from typing import Any, Literal, get_args
 
 from palm.config import Config
-from palm.config.run import RunConfig, TaskConfig
+from palm.config.run import CHOSEN, RunConfig, TaskConfig
+from palm.config.settings import RunSettings
 from palm.controller.resolve import resolve
 from palm.controller.rows import choose_rows
+from palm.core.device import device_of
 from palm.core.errors import PalmError
+from palm.lr_sched import LR_SCHEDULES
+from palm.parallel.launch import count_devices
 from palm.reader import READERS
 
 Effort = Literal["quick", "normal", "best"]
@@ -68,12 +74,24 @@ class RunFacts:
         width: width of the encoder; None if unknown.
         is_pretrained: True if the encoder starts from weights.
         is_evaluated: True if a task has a dev_file.
+        has_warmup: True if the schedule has a warm-up.
+        batch: rows of a step of the main task on one device, if given.
+        num_epochs: passes over its rows, if given.
+        max_steps: maximum number of global steps, if given.
+        devices: number of devices; each has a batch of every step.
+        steps_of_all: global steps per step of the main task.
     """
 
     rows: int | None = None
     width: int | None = None
     is_pretrained: bool = True
     is_evaluated: bool = False
+    has_warmup: bool = True
+    batch: int | None = None
+    num_epochs: float | None = None
+    max_steps: int | None = None
+    devices: int = 1
+    steps_of_all: float = 1.0
 
 
 def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
@@ -81,7 +99,7 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     rows = COUNTED_ROWS if facts.rows is None else max(1, facts.rows)
     batch = 32 if rows >= MANY_ROWS else 16
     updates, passes = LENGTHS[effort]
-    per_epoch = math.ceil(rows / batch)
+    per_epoch = math.ceil(rows / ((facts.batch or batch) * facts.devices))
     epochs = min(max(passes, math.ceil(updates / per_epoch)), MOST_EPOCHS)
     width = 768 if facts.width is None else facts.width
     rates = PRETRAINED_RATES if facts.is_pretrained else RANDOM_RATES
@@ -93,30 +111,40 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     many = f"{COUNTED_ROWS} rows or more" if rows >= COUNTED_ROWS else f"{rows} rows"
     chosen: Choice = {
         "learning_rate": (rate, encoder),
-        "warmup_proportion": (0.1, "a warm-up keeps high rates from doing harm"),
         "batch_size": (batch, many),
         "num_epochs": (epochs, f"{many}: at least {updates} updates and {passes} passes"),
     }
-    if facts.is_evaluated and epochs > EVALUATIONS:
-        why = f"{EVALUATIONS} evaluations instead of {epochs}"
+    if facts.has_warmup:
+        chosen["warmup_proportion"] = (0.1, "a warm-up keeps high rates from doing harm")
+    steps_of_epoch = per_epoch * facts.steps_of_all
+    steps = (facts.num_epochs or epochs) * steps_of_epoch
+    steps = min(steps, facts.max_steps or math.inf)
+    if facts.is_evaluated and steps > EVALUATIONS * steps_of_epoch:
+        why = f"{EVALUATIONS} evaluations instead of {math.ceil(steps / steps_of_epoch)}"
         chosen["eval_every_epoch"] = (False, why)
-        chosen["eval_every_n_steps"] = (math.ceil(epochs * per_epoch / EVALUATIONS), why)
+        chosen["eval_every_n_steps"] = (math.ceil(steps / EVALUATIONS), why)
     return chosen
 
 
 def choose_by_effort(config: Config) -> None:
     """Add the choices of `effort` to a configuration, as its weakest settings.
 
+    Without a learning rate, `effort` is `normal`.
+
     Raises:
         ConfigError: the configuration has problems.
     """
     given = config.value("effort")
-    if given is None or given.value not in get_args(Effort):
+    if given is None and config.place("learning_rate") is None:
+        effort: Any = "normal"
+    elif given is None or given.value not in get_args(Effort):
         return
+    else:
+        effort = given.value
     # A copy that is complete, so that it can be resolved.
     provisional = copy.deepcopy(config)
-    _apply(provisional, given.value, RunFacts())
-    _apply(config, given.value, facts_of(choose_rows(resolve(provisional), for_train=True)))
+    _apply(provisional, effort, RunFacts())
+    _apply(config, effort, facts_of(choose_rows(resolve(provisional), for_train=True)))
 
 
 def _apply(config: Config, effort: Effort, facts: RunFacts) -> None:
@@ -129,15 +157,50 @@ def _apply(config: Config, effort: Effort, facts: RunFacts) -> None:
 
 
 def facts_of(run: RunConfig) -> RunFacts:
-    """Return the facts about a run that the choice depends on."""
+    """Return the facts about a run that the choice depends on; values of an earlier choice are not given."""
+    settings = run.settings
     main = next((task for task in run.tasks if task.settings.is_target), None)
     width = run.backbone.settings.get("hidden_size", main and main.head.settings.get("hidden_size"))
+    batch = None
+    if (
+        main is not None
+        and (own := main.settings.batch_size)
+        and not _is_chosen(run, "batch_size", main.name)
+    ):
+        batch = own * main.settings.gradient_accumulation_steps
     return RunFacts(
         rows=None if main is None else _rows(main),
         width=width,
-        is_pretrained=run.settings.pretrain_path is not None or run.settings.start_from is not None,
+        is_pretrained=settings.pretrain_path is not None or settings.start_from is not None,
         is_evaluated=any(task.settings.is_evaluated for task in run.tasks),
+        has_warmup="warmup_steps" in signature(LR_SCHEDULES[run.schedule.name]).parameters,
+        batch=batch,
+        num_epochs=None if _is_chosen(run, "num_epochs") else settings.num_epochs,
+        max_steps=settings.max_steps,
+        devices=_devices(settings),
+        steps_of_all=1.0 if main is None else _steps_of_all(run, main),
     )
+
+
+def _is_chosen(run: RunConfig, name: str, task: str | None = None) -> bool:
+    return CHOSEN.match(run.place(name, task) or "") is not None
+
+
+def _devices(settings: RunSettings) -> int:
+    # Of a program that a launcher has started already, or else of the processes that the run will start.
+    started = os.environ.get("WORLD_SIZE")
+    if started is not None:
+        return int(started)
+    return count_devices(device_of(settings.use_gpu, settings.device), settings.num_devices)
+
+
+def _steps_of_all(run: RunConfig, main: TaskConfig) -> float:
+    """Estimate the global steps per step of the main task, exactly for `mixing: mix_ratio`."""
+    drawn = [task.settings.mix_ratio for task in run.tasks if task.settings.share_rows_with is None]
+    by_ratio = run.settings.mixing == "mix_ratio" and main.settings.mix_ratio > 0
+    steps = sum(drawn) / main.settings.mix_ratio if by_ratio else len(drawn)
+    together = run.settings.tasks_per_step
+    return max(1.0, steps / (len(drawn) if together == "all" else together))
 
 
 def _rows(task: TaskConfig) -> int | None:

@@ -53,7 +53,8 @@ def ineffective_settings(run: RunConfig) -> Iterator[str]:
 
 
 def _of_run(settings: RunSettings, is_evaluated: bool) -> Iterator[tuple[str, str]]:
-    is_saved = max(settings.save_every_n_steps, settings.save_infermodel_every_n_steps) > 0
+    every = settings.save_every_n_steps
+    is_saved = every is None or max(every, settings.save_infermodel_every_n_steps) > 0
     if settings.eval_every_n_steps > 0 and not is_evaluated:
         yield "eval_every_n_steps", "no task has a dev_file; give one, or leave it out"
     if settings.ema_decay > 0 and not settings.use_ema:

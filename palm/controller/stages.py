@@ -187,7 +187,11 @@ def _stage(
     if "reset" in entry:
         start["reset"] = entry["reset"]
     # Elsewhere, relative paths would have another base.
-    given = {**entry, "start_from": str(start["start_from"])} if source is None and start else dict(entry)
+    given = (
+        {**entry, "start_from": str(start["start_from"])}
+        if source is None and "start_from" in start
+        else dict(entry)
+    )
     return Stage(label, edited(of_stage, {**changes, **start}), given, source)
 
 

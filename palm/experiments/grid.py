@@ -262,7 +262,8 @@ class Grid:
         folder = self.folder(run.name)
         make_folder(folder)
         own = {"save_path": str((folder / OUT).absolute()), "resume": "auto", "overwrite": False}
-        settings = {**run.settings, "global": {**run.settings["global"], **own}}
+        # Many runs with a checkpoint each would fill the disk; one that is stopped saves one.
+        settings = {**run.settings, "global": {"save_every_n_steps": -1, **run.settings["global"], **own}}
         write_text(folder / CONFIGURATION, yaml_text(settings))
         job: Job = {
             "about": run.about(),

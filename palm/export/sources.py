@@ -121,7 +121,7 @@ def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[Inferenc
     """
     if not _is_checkpoint(folder):
         newest = newest_checkpoint(folder)
-        remedy = "train with save_every_n_steps to save one" if newest is None else f"give {newest}"
+        remedy = "train without save_every_n_steps: -1 to save one" if newest is None else f"give {newest}"
         raise StorageError(f"{folder} is not a checkpoint, which has all heads on one encoder; {remedy}")
     first, *others = models = models_in(folder, trust)
     for other in others:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from palm.train.loop import Step, Training
 from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
 from palm.train.task import TaskState
 from palm.train.train_step import check_finite
+
+MOST_CHECKPOINTS = 10
+"""Maximum number of checkpoints of a run without `save_every_n_steps`; more would slow down short epochs."""
 
 BEST_KINDS = ("best", "best_overall")
 """Kinds of models that are saved because of an evaluation."""
@@ -110,22 +114,31 @@ class PeriodicSaver:
 
     Args:
         write: saves the state after a global step.
-        every: save every so many global steps; 0 or less: never.
+        every: save every so many steps; 0 or less: never.
         at_end: also save when the training ends between two of these steps.
+        of: the task whose steps are counted; None: global steps.
     """
 
-    def __init__(self, write: Callable[[int], list[Saved]], every: int, at_end: bool = False) -> None:
+    def __init__(
+        self,
+        write: Callable[[int], list[Saved]],
+        every: int,
+        at_end: bool = False,
+        of: TaskState | None = None,
+    ) -> None:
         self.write = write
         self.every = every
         self.at_end = at_end
+        self.of = of
         self._saved: int | None = None
 
     def __call__(self, event: Event) -> list[Saved]:
         if isinstance(event, Completed) and self.at_end:
             return self.save(event.step)
-        if isinstance(event, Step) and self.every > 0 and event.number % self.every == 0:
-            return self.save(event.number)
-        return []
+        if not isinstance(event, Step) or self.every <= 0:
+            return []
+        number = event.number if self.of is None else event.part_of(self.of) and self.of.step
+        return self.save(event.number) if number and number % self.every == 0 else []
 
     def save(self, step: int) -> list[Saved]:
         """Save the state after this step, unless it has been saved."""
@@ -136,17 +149,24 @@ class PeriodicSaver:
 
 
 def checkpoint_saver(
-    training: Training, save_path: Path, every: int, keep: int = -1, run_id: str | None = None
+    training: Training, save_path: Path, every: int | None, keep: int = -1, run_id: str | None = None
 ) -> PeriodicSaver:
     """Return a saver that writes checkpoints to `<save_path>/step_<N>`.
 
     Args:
         training: the run.
         save_path: the folder of the run.
-        every: save every so many global steps; 0 or less: never.
-        keep: number of checkpoints that are kept; 0 or less: all.
+        every: save every so many global steps; 0 or less: never; None: at the end of an epoch of the main
+            task, at most `MOST_CHECKPOINTS` times.
+        keep: number of checkpoints that are kept; 0 or less: all, but the newest if `every` is None.
         run_id: the id of the run, stored in the checkpoints.
     """
+    main = None
+    if every is None:
+        main = next(task for task in training.tasks if task.is_target)
+        epochs = math.ceil(main.expected_steps / main.steps_per_epoch)
+        every = main.steps_per_epoch * math.ceil(epochs / MOST_CHECKPOINTS)
+        keep = keep if keep > 0 else 1
 
     def write(step: int) -> list[Saved]:
         path = save_path / f"step_{step}"
@@ -155,7 +175,7 @@ def checkpoint_saver(
         keep_last(save_path, "step_", step, keep, lambda folder: run_of(folder) == run_id)
         return [Saved(step, "checkpoint", path)]
 
-    return PeriodicSaver(write, every)
+    return PeriodicSaver(write, every, of=main)
 
 
 def save_model(

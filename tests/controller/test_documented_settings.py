@@ -27,7 +27,6 @@ DEFAULTS: dict[Any, dict[str, Any]] = {
         "task_reuse_tag": None,
         "backbone_config_path": None,
         "print_every_n_steps": 5,
-        "save_every_n_steps": -1,
         "use_gpu": True,
         "warmup_proportion": 0.0,
         "use_ema": False,

@@ -15,6 +15,7 @@ from palm.controller.effort import RunFacts, choose_by_effort, choose_settings, 
 from palm.controller.resolve import resolve
 from palm.controller.rows import choose_rows
 from palm.core.errors import ConfigError
+from palm.train.build import schedule_for
 
 OWN = ("learning_rate", "num_epochs", "batch_size")
 
@@ -93,10 +94,11 @@ def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
     read = read_config(config, argv=[])
     choose_by_effort(read)
     assert facts_of(choose_rows(resolve(read), for_train=True)) == RunFacts(
-        10, 32, is_pretrained=False, is_evaluated=True
+        10, 32, is_pretrained=False, is_evaluated=True, steps_of_all=2.0
     )
     run = resolve(read).settings
-    assert (run.num_epochs, run.eval_every_epoch, run.eval_every_n_steps) == (100, False, 10)
+    # One step of the main task per epoch, and one of the other task.
+    assert (run.num_epochs, run.eval_every_epoch, run.eval_every_n_steps) == (100, False, 20)
 
 
 def test_another_effort_is_refused(tmp_path: Path) -> None:
@@ -107,3 +109,34 @@ def test_another_effort_is_refused(tmp_path: Path) -> None:
 def test_a_folder_with_a_space_in_its_name_is_no_reason(tmp_path: Path) -> None:
     folder = tiny.write_files(tmp_path / "it's mine")
     assert Controller(tiny.config(folder, "cls"), argv=[]).run.reasons() == []
+
+
+def test_a_run_without_a_rate_is_one_of_normal_effort_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = given(tmp_path, "cls")
+    del config["effort"]
+    with caplog.at_level("INFO", "palm"):
+        run = Controller(config, argv=[]).run
+    assert "learning_rate 0.003 (effort normal: " in caplog.text
+    assert (run.settings.num_epochs, run.settings.warmup_proportion) == (100, 0.1)
+    config["learning_rate"] = 0.1
+    with pytest.raises(ConfigError, match="num_epochs is missing"):
+        Controller(config, argv=[])
+
+
+def test_updates_and_evaluations_are_those_of_all_devices_and_tasks(tmp_path: Path) -> None:
+    config = given(tmp_path, "cls", "match", mix_ratio=[1, 2], device="cpu", num_devices=2)
+    config["tasks"]["cls"] |= {"dev_file": config["tasks"]["cls"]["train_file"], "batch_size": 2}
+    found = Controller(config, argv=[]).run.settings
+    # 40 rows, 2 on each of 2 devices: 10 updates an epoch, and 3 global steps for each.
+    assert found.num_epochs == 30
+    assert found.eval_every_n_steps == 30 * 10 * 3 / 10
+
+
+def test_a_schedule_without_a_warm_up_gets_none(tmp_path: Path) -> None:
+    config = given(tmp_path, "cls", lr_scheduler="slanted_triangular")
+    del config["warmup_proportion"]
+    assert Controller(config, argv=[]).run.settings.warmup_proportion == 0.0
+    rate = schedule_for(Controller({**config, "lr_scheduler": "linear_warmup_decay"}, argv=[]).run, 100)
+    assert (rate(10), rate(100)) == (0.9, 0.0)  # falls to zero, as the rate of PALM does after a warm-up

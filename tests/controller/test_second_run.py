@@ -211,3 +211,29 @@ def test_pretrained_weights_are_loaded_again_for_a_second_training(folder: Path)
     second = weights_of(controller, folder)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert json.loads((folder / "weights" / "config.json").read_text("utf-8"))["model_type"] == "bert"
+
+
+def test_a_first_run_that_died_continues_from_its_last_epoch(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", num_epochs=3, save_every_n_steps=None, overwrite=False)
+
+    def fail(event: object) -> None:
+        if getattr(event, "number", 0) == 50:
+            raise RuntimeError("out of electricity")
+
+    whole = Controller({**config, "save_path": str(folder / "whole")}, argv=[]).train()
+    with pytest.raises(RuntimeError, match="electricity"):
+        Controller(config, argv=[]).train([fail])
+    (left,) = (folder / "out").glob("step_*")
+    resumed = Controller({**config, "resume": "auto"}, argv=[]).train()
+    kept = [event.path.name for event in resumed.history if getattr(event, "kind", "") == "checkpoint"]
+    assert left.name in kept
+    assert len(kept) == 3
+    assert [path.name for path in (folder / "out").glob("step_*")] == kept[-1:]
+    assert resumed.losses == whole.losses
+
+
+def test_many_short_epochs_have_ten_checkpoints(folder: Path) -> None:
+    config = tiny.config(folder, "cls", num_epochs=21, batch_size=20, save_every_n_steps=None)
+    result = Controller(config, argv=[]).train()
+    steps = [event.step for event in result.history if getattr(event, "kind", "") == "checkpoint"]
+    assert steps == [6, 12, 18, 24, 30, 36, 42]

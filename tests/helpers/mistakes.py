@@ -31,7 +31,9 @@ MISTAKES = [
 def controller(folder: Path, change: dict[str, Any], task: str = "cls", **own: Any) -> Controller:
     """A Controller of one task, from files; `own` are settings of the task's file, None takes one away."""
     others = (*OF_WORDS_OR_SEVERAL, *OF_SEVERAL_TEXTS)
-    config = tiny.config(folder, "cls" if task in others else task) | change
+    config = tiny.config(folder, "cls" if task in others else task)
+    del config["save_every_n_steps"]  # the lines of the others are expected
+    config |= change
     (settings,) = config.pop("tasks").values()
     if task in OF_WORDS_OR_SEVERAL:
         settings |= {"reader": task, "paradigm": task, "n_classes": 2, "label_map": {"O": 0, "B": 1}}
