@@ -83,7 +83,7 @@ class FileCheck:
         self.chosen_by = read_selection(path).settings if is_selection(path) else {}
         self.digests = RowDigests()
         self.facts = TextFacts()
-        self.bad = BadRows(path, "error" if role == "pred" else reader.on_bad_row)
+        self.bad = BadRows(path, "skip" if role == "pred" else reader.on_bad_row)
         self.counts = FileStatistics(reader)
         self.repeated = 0
         self.scheme = ""
@@ -245,8 +245,11 @@ class TaskData:
             for each in bad.records[: 2 * MOST_EXAMPLES]
         ]
         if bad.is_refused:
-            remedy = "correct them, or set on_bad_row: skip" if file.role != "pred" else "correct them"
+            remedy = "correct them, or set on_bad_row: skip"
             self.add("error", "data", f"{name}: unusable rows: {bad.count}", remedy, lines)
+        elif bad.count and file.role == "pred":
+            finding = f"{name}: {bad.count} rows cannot be predicted"
+            self.add("warning", "bad_rows", finding, "their records have an error instead", lines)
         elif bad.count:
             done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
             finding = f"{name}: {bad.count} unusable rows"

@@ -229,7 +229,8 @@ class RowKeys:
         content = json.dumps([self.seed, *texts], default=str).encode()
         self.texts.append(int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big"))
         name = "" if isinstance(label, list) else cell_text(label)
-        self.labels.append(-1 if is_missing(label) else self._codes.setdefault(name, len(self._codes)))
+        unknown = is_missing(label) and label != []  # an empty list says that a text has no labels
+        self.labels.append(-1 if unknown else self._codes.setdefault(name, len(self._codes)))
 
 
 def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, Numbers]:
@@ -275,7 +276,7 @@ def _groups(texts: Numbers) -> Numbers:
 
 
 def sample(keys: RowKeys, rows: Numbers, count: int | None, per_label: int | None) -> Numbers:
-    """Sample some of these rows, in the table's order; rows without a label are never sampled.
+    """Sample some of these rows, in the table's order; rows without a label are not sampled.
 
     Args:
         keys: the keys of the task.
@@ -283,6 +284,8 @@ def sample(keys: RowKeys, rows: Numbers, count: int | None, per_label: int | Non
         count: the number of rows, in proportion to the labels; None for all.
         per_label: the number of rows per label; None for all.
     """
+    if count is None and per_label is None:
+        return rows
     labels = np.asarray(keys.labels)[rows]
     labelled = rows[labels >= 0] if (labels >= 0).any() else rows
     labels = np.asarray(keys.labels)[labelled]

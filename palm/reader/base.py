@@ -14,8 +14,8 @@ from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Specs, Tensors
 from palm.reader.bad_rows import BadRows
-from palm.reader.predictions import Predictions, Record, write_records
-from palm.reader.rows import Ints, Rows, TextFacts
+from palm.reader.predictions import BadRow, Predictions, Record, write_records
+from palm.reader.rows import Column, Ints, Rows, TextFacts
 from palm.reader.tables.files import TableFormat
 
 Draw = Callable[[int], np.random.Generator]
@@ -64,6 +64,8 @@ class Reader(Component, ABC):
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
         """The examples of a data file, lazily, in file order.
 
+        Without targets, a row that cannot be predicted may be a `BadRow`, so that all others are predicted.
+
         Raises:
             DataError: a row that cannot be used; names `file:line` and what was expected.
         """
@@ -78,6 +80,15 @@ class Reader(Component, ABC):
 
         Every row has the scalar column `example`, its index in `examples`.
         """
+
+    def encode_usable(self, examples: Sequence[Any], with_targets: bool) -> Rows:
+        """Encode the examples that are not `BadRow`s."""
+        usable = [number for number, example in enumerate(examples) if not isinstance(example, BadRow)]
+        if len(usable) == len(examples):
+            return self.encode(examples, with_targets)
+        rows = self.encode([examples[number] for number in usable], with_targets)
+        numbers = np.asarray(usable, dtype=np.int64)[rows["example"].values]
+        return Rows({**rows.columns, "example": Column.scalar(numbers)})
 
     @abstractmethod
     def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
@@ -96,6 +107,9 @@ class Reader(Component, ABC):
         """
         bounds = np.searchsorted(rows["example"].values, np.arange(len(examples) + 1)).tolist()
         for number, example in enumerate(examples):
+            if isinstance(example, BadRow):
+                yield {"index": first + number, "error": example.problem}
+                continue
             places = range(bounds[number], bounds[number + 1])
             values = decoded[places.start : places.stop]
             yield {"index": first + number, **self.record(example, rows, places, values)}

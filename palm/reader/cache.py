@@ -41,7 +41,7 @@ def encoded_chunks(
 ) -> Iterator[tuple[list[Any], Rows]]:
     """Split examples into chunks of `size` and encode each chunk."""
     for chunk in chunks_of(examples, size):
-        yield chunk, reader.encode(chunk, with_targets)
+        yield chunk, reader.encode_usable(chunk, with_targets)
 
 
 def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
@@ -68,6 +69,7 @@ class Labels:
         kinds = (str, Path, Mapping, NoneType)
         raise_any(type_problems(kinds, "a file or a mapping from labels to ids", label_map=label_map))
         self._ids = {} if label_map is None else _ids_of(label_map, n_classes)
+        self._composed = {unicodedata.normalize("NFC", name): number for name, number in self._ids.items()}
         self.names = {number: name for name, number in self._ids.items()}
         self._n_classes = n_classes
         self._of_files: dict[int, str] = {}  # id -> the name that a data file has for it
@@ -86,8 +88,11 @@ class Labels:
                     f"{place}: the file calls the label {text} {cell.name!r}, an earlier file {known!r}; set "
                     "label_map, so that names count"
                 )
-        if text in self._ids:
-            return self._ids[text]
+        for name in (text, unicodedata.normalize("NFC", text)):  # é as one character or two is one label
+            if name in self._ids:
+                return self._ids[name]
+            if name in self._composed:
+                return self._composed[name]
         if type(cell) in (int, float) and cell in self.names:  # not the id of a label that the file names
             return int(cell)
         if self._ids:

@@ -102,8 +102,8 @@ class MatchReader(TextReader):
         columns = super().columns_of(with_targets)
         return (*columns, "text_b_neg") if with_targets and self.is_pairwise else columns
 
-    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> Any:
-        example = super().example_of(row, with_targets, missing_labels)
+    def example_of(self, row: TableRow, with_targets: bool) -> Any:
+        example = super().example_of(row, with_targets)
         if not (with_targets and self.is_pairwise):
             return example
         wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)

@@ -17,7 +17,7 @@ from palm.core.tensor_specs import Tensors
 from palm.reader.answers import ContextWindow, best_answers, null_odds
 from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS, Draw
-from palm.reader.predictions import Predictions, Record, write_answers
+from palm.reader.predictions import BadRow, Predictions, Record, write_answers
 from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, Column, Rows, TextFacts
 from palm.reader.squad import AnswerPart, SquadQuestion, answerable, question_of
 from palm.reader.tables.columns import TableRow, cut, is_missing
@@ -120,13 +120,18 @@ class MRCReader(TokenizingReader):
             number = next(numbers)
             if wants_answers and is_missing(row.cells["answers"]):
                 return None
-            question = unique(question_of(row, number, answers), seen)
+            question = question_of(row, number, answers)
+            if with_targets:
+                check_unique(question.id, row.place, seen)
             if answers != "positions" or not (question.answers or self.remove_noanswer):
                 return question
             return answerable(question)
 
         columns = ("question", "context", "answers") if wants_answers else ("question", "context")
-        return self.table_examples(path, with_targets, columns, example)
+        for question in self.table_examples(path, with_targets, columns, example):
+            if not with_targets:  # a file with two answers for an id cannot be written
+                check_unique(question.id, getattr(question, "place", str(path)), seen)
+            yield question
 
     @classmethod
     def table_format(cls, path: Path, named: TableFormat | None) -> TableFormat | None:
@@ -145,10 +150,12 @@ class MRCReader(TokenizingReader):
             if not isinstance(text, dict) or not {"question", "context"} <= text.keys() <= _PARSED:
                 form = "(question, context) or {'question': …, 'context': …} (and 'id')"
                 raise DataError(f"{place}: expected {form}, not {cut(repr(text), 40)}")
-            yield unique(question_of(TableRow(text, place), number, "none"), seen)
+            question = question_of(TableRow(text, place), number, "none")
+            check_unique(question.id, place, seen)
+            yield question
 
     def encode(self, examples: Sequence[SquadQuestion], with_targets: bool) -> Rows:
-        queries = self.tokenizer.encode([example.question for example in examples])
+        queries = self.tokenizer.encode([each.question for each in examples], self.max_query_len)
         # A context of SQuAD has nearly five questions, for which it is tokenized only once.
         contexts = list(dict.fromkeys(example.context for example in examples))
         documents = dict(zip(contexts, self.tokenizer.encode_with_offsets(contexts), strict=True))
@@ -207,10 +214,10 @@ class MRCReader(TokenizingReader):
         batch["unique_ids"] = FIRST_UNIQUE_ID + torch.as_tensor(indices, dtype=torch.long)
         return batch
 
-    def records(self, *chunk: Any, **about: Any) -> Iterator[Record]:
-        for record in super().records(*chunk, **about):
+    def records(self, examples: Sequence[Any], *rest: Any, **about: Any) -> Iterator[Record]:
+        for example, record in zip(examples, super().records(examples, *rest, **about), strict=True):
             del record["index"]  # a question has an id instead
-            yield record
+            yield {"id": example.id, "text": "", **record} if isinstance(example, BadRow) else record
 
     def record(self, example: SquadQuestion, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
         starts = [int(rows["window_start"][k]) for k in places]
@@ -266,18 +273,15 @@ def _answer_span(example: SquadQuestion, document: Tokens) -> range | None:
     return tokens
 
 
-def unique(question: SquadQuestion, seen: set[str]) -> SquadQuestion:
-    """Return the question after adding its id to `seen`.
+def check_unique(name: str, place: str, seen: set[str]) -> None:
+    """Add the id of a question to `seen`.
 
     Raises:
-        DataError: the id is already there.
+        DataError: it is already there.
     """
-    if question.id in seen:
-        raise DataError(
-            f"{question.place}: an earlier question has the id {question.id!r}; ids must be unique"
-        )
-    seen.add(question.id)
-    return question
+    if name in seen:
+        raise DataError(f"{place}: an earlier question has the id {name!r}; ids must be unique")
+    seen.add(name)
 
 
 def _contains(window: range, answer: range) -> bool:

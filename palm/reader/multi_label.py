@@ -49,9 +49,10 @@ class LabelSets(Labels):
 class MultiLabelReader(TextReader):
     """Reader of tables with the columns `label` and `text_a`, and optionally `text_b`.
 
-    `label` contains all labels of the text, as a list (JSON in a TSV or CSV file) or with separators; an
-    empty cell means no labels. Alternatively, every label has its own column of 0 and 1. A record is
-    `{"index": 0, "labels": [0, 3], "logits": [...], "probs": [...]}`, with `label_names` if there are names.
+    `label` contains all labels of the text, as a list (JSON in a TSV or CSV file) or with separators; `[]`
+    means that it has none, and an empty cell that they are unknown. Alternatively, every label has its own
+    column of 0 and 1. A record is `{"index": 0, "labels": [0, 3], "logits": [...], "probs": [...]}`, with
+    `label_names` if there are names.
 
     Args:
         n_classes: number of labels, against which the file's labels are checked.
@@ -105,7 +106,7 @@ class MultiLabelReader(TextReader):
         if self.has_columns:
             return [*self._answers(row)]
         cell = row.cells["label"]
-        if cell is None:
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
             return None
         if isinstance(cell, str) and not is_list(cell):
             cell = [each.strip() for each in cell.split(self.label_separator) if each.strip()]
@@ -113,8 +114,9 @@ class MultiLabelReader(TextReader):
         found = sorted(self.sets.value_of(item, row.place) for item in items)
         if len({*found}) < len(found):
             raise DataError(
-                f"{row.place}: {cut(repr(items))} has a label twice; list the labels of the text, or set "
-                "label_columns if there is a 0 or 1 for every label"
+                f"{row.place}: {cut(repr(items))} has a label twice"
+                + (" and looks one-hot" if {*found} <= {0, 1} else "")
+                + "; list each label of the text once; a 0 or 1 for every label needs label_columns"
             )
         return found
 

@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain, islice, zip_longest
 from operator import eq
@@ -27,6 +28,19 @@ Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
 
 PREDICTION_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 ANSWER_FIELDS = ("text", "nbest", "null_odds")
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row of a file to predict that cannot be predicted; its record has the reason as `error`.
+
+    Args:
+        problem: the reason, which begins with `file:line`.
+        id: the id of a question.
+    """
+
+    problem: str
+    id: str = ""
 
 
 class SavedRecords(Sequence[Record]):
@@ -219,14 +233,20 @@ def write_table(
     if path.suffix.lower() == ".jsonl":
         return write_records(joined, path.parent, path.name)
     first = list(islice(joined, BATCH))
-    columns = list(dict.fromkeys(chain(names, *first)))
+    errors = (
+        names
+        and examples is None
+        and any(isinstance(example, BadRow) for example in reader.read(source, with_targets=False))
+    )
+    samples = [*first, {"error": ""}] if errors else first  # the first such row may be a later one
+    columns = list(dict.fromkeys(chain(names, *samples)))
     uniform = _uniform(chain(first, joined), columns, path)
     with write_atomically(path) as file:
         if path.suffix.lower() == ".csv":
             count = _write_csv(file, uniform, columns)
         else:
             own = [name for name in columns if name not in names]
-            count = _write_parquet(file, uniform, [_only(head, names), _only(first, own)], source)
+            count = _write_parquet(file, uniform, [_only(head, names), _only(samples, own)], source)
     return SavedRecords(path, count, lambda path: (dict(row.cells) for row in raw_rows(path)))
 
 

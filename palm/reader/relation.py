@@ -13,7 +13,7 @@ from palm.config import FilePath
 from palm.core.component import choice_problems, raise_any
 from palm.core.errors import ConfigError, DataError, about
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.reader.bad_rows import OnBadRow
+from palm.reader.bad_rows import OnBadRow, RepairableError
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled, list_in
 from palm.reader.predictions import Record
@@ -37,6 +37,7 @@ class RelationReader(SpanReader):
         n_classes: number of relation labels, against which the `label_map` is checked.
         span_unit: what start and end count: word or char; by default, words of a list and characters of a
             string.
+        unit: what the words of a string are, see `SpanReader`.
         missing_labels: whether the relations of a training row may be null; the row is then used only for
             tasks that share it.
         span_label_map: span label -> id, or a JSON file with it.
@@ -59,6 +60,7 @@ class RelationReader(SpanReader):
         *,
         n_classes: int | None = None,
         span_unit: str | None = None,
+        unit: str = "word",
         missing_labels: bool = False,
         span_label_map: FilePath | dict[str, int] | None = None,
         n_span_classes: int | None = None,
@@ -76,6 +78,7 @@ class RelationReader(SpanReader):
             label_map,
             n_classes=n_classes,
             span_unit=span_unit,
+            unit=unit,
             missing_labels=missing_labels,
             do_lower_case=do_lower_case,
             for_cn=for_cn,
@@ -103,17 +106,29 @@ class RelationReader(SpanReader):
             self.targets_attr = {**self.targets_attr, **places, "relation_labels": pairs}
         self.gold_names = ("relations", "spans")
 
-    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
-        example = super().example_of(row, with_targets or self.spans_given, missing_labels)
+    def example_of(self, row: TableRow, with_targets: bool) -> SpanExample | None:
+        try:
+            example = super().example_of(row, with_targets or self.spans_given)
+        except RepairableError as error:
+            raise RepairableError(
+                str(error), self._related(row, error.repaired, with_targets), error.done
+            ) from None
+        return self._related(row, example, with_targets)
+
+    def _related(self, row: TableRow, example: SpanExample | None, with_targets: bool) -> SpanExample | None:
+        """Add the relations of a row to its spans."""
         if not with_targets:
-            if example is None:
+            if example is None or (self.spans_given and example.spans is None):
                 raise DataError(f"{row.place}: no spans; with `spans: given`, every row needs them")
             return example
         cell = row.cells.get("relations")
         if example is None or example.spans is None or cell in (None, ""):
-            return example if missing_labels else None
+            return example if self.missing_labels else None
         found = list_in(cell, row.place, "relations", "objects")
         return replace(example, relations=[self._relation(each, k, example) for k, each in enumerate(found)])
+
+    def is_labelled(self, example: SpanExample) -> bool:
+        return example.relations is not None
 
     def _relation(self, value: Any, number: int, example: SpanExample) -> Relation:
         place = f"{example.place}: relation {number}"

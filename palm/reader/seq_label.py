@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled
 from palm.reader.predictions import Record
 from palm.reader.rows import SEQUENCE_ATTR, Rows
-from palm.reader.tables.columns import TableRow, is_missing
+from palm.reader.tables.columns import TableRow, cut, is_missing
 from palm.reader.tables.files import TableFormat
-from palm.reader.words import WordReader, split_words, words_of
+from palm.reader.words import WORD, WordReader, is_unspaced, split_words, words_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class SequenceLabelReader(WordReader):
 
     Args:
         label_map: label name -> id, or a JSON file with it.
-        for_cn: accepted for PaddlePALM's files; it has no effect, because spaces separate the words.
+        for_cn: make every Chinese character of a text without spaces a word; spaces separate the words of
+            other texts.
         n_classes: number of labels; the `label_map` must name all of them.
         missing_labels: whether a training row may have no labels; the row is then used only for tasks that
             share it.
@@ -63,7 +64,6 @@ class SequenceLabelReader(WordReader):
 
     cacheable = True
     known_columns = ("label", "text_a")
-    ignored_settings: ClassVar[dict[str, str]] = {"for_cn": "spaces separate the words"}
 
     def __init__(
         self,
@@ -95,13 +95,28 @@ class SequenceLabelReader(WordReader):
         self.targets_attr = {"label_ids": TensorSpec(("batch", "seq"), torch.long)}
         self.gold_names = ("labels",)
 
-    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> TaggedExample | None:
-        words = words_of(row.cells["text_a"], row.place)
+    def example_of(self, row: TableRow, with_targets: bool) -> TaggedExample | None:
+        words = self._words(row, with_targets)
         if not with_targets:
             return TaggedExample(words, None, row.place)
         if not is_missing(cell := row.cells["label"]):
             return TaggedExample(words, self._labels(cell, words, row.place), row.place)
-        return TaggedExample(words, [NO_LABEL] * len(words), row.place) if missing_labels else None
+        return TaggedExample(words, [NO_LABEL] * len(words), row.place) if self.missing_labels else None
+
+    def is_labelled(self, example: TaggedExample) -> bool:
+        return example.labels is not None and NO_LABEL not in example.labels
+
+    def _words(self, row: TableRow, with_targets: bool) -> list[str]:
+        text = row.cells["text_a"]
+        if isinstance(text, str) and is_unspaced(text):
+            if self.for_cn:
+                text = WORD.findall(text)
+            elif not with_targets:
+                raise DataError(
+                    f"{row.place}: {cut(text, 20)!r} has no spaces and would be one word; give a list of its "
+                    "words or characters, or set for_cn: True if every Chinese character is a word"
+                )
+        return words_of(text, row.place)
 
     def _labels(self, cell: Any, words: Sequence[str], place: str) -> list[int]:
         if not isinstance(cell, (str, list)):

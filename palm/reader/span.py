@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, starmap
@@ -16,22 +15,14 @@ from palm.config import FilePath
 from palm.core.component import choice_problems, raise_any
 from palm.core.errors import DataError
 from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.reader.bad_rows import OnBadRow
+from palm.reader.bad_rows import OnBadRow, RepairableError
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled, list_in
 from palm.reader.predictions import Record
 from palm.reader.rows import SEQUENCE_ATTR, Rows, padded
 from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat
-from palm.reader.words import WordReader, words_of
-
-_CJK = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese and Japanese, written without spaces
-
-# The marks of a script belong to its letters, and so do a joiner and a soft hyphen inside a word.
-_MARKS = "".join(
-    chr(code) for code in range(0x300, 0xFE30) if unicodedata.category(chr(code)) in ("Mn", "Mc", "Me")
-)
-_WORD = re.compile(rf"(?!\s)[{_CJK}][{_MARKS}]*|(?:[^\W{_CJK}][{_MARKS}\u00ad\u200c\u200d]*)+|\S[{_MARKS}]*")
+from palm.reader.words import CHARACTER, WORD, WordReader, words_of
 
 
 class Span(NamedTuple):
@@ -76,6 +67,22 @@ class SpanExample:
     spans: list[Span] | None = None
     relations: list[Relation] | None = None
 
+    def covered(self, start: int, end: int) -> str:
+        """The text of some words or characters."""
+        return " ".join(self.words[start:end]) if self.text is None else self.text[start:end]
+
+    def nearest(self, text: str, start: int) -> tuple[int, int] | None:
+        """Start and end of a text in the unit of the file, nearest to `start`; None if it does not occur."""
+        if self.text is None:
+            words = text.split()
+            size = len(words)
+            found = [k for k in range(len(self.words) - size + 1) if self.words[k : k + size] == words]
+        else:
+            size = len(text)
+            found = [match.start() for match in re.finditer(f"(?={re.escape(text)})", self.text)]
+        place = min(found, key=lambda each: abs(each - start), default=None)
+        return None if place is None else (place, place + size)
+
     def span(self, value: Any, number: int, labels: Labels) -> Span:
         """Convert a span of the file, in words or characters, to a span of words.
 
@@ -102,7 +109,8 @@ class SpanExample:
         if start not in starts or end not in ends:
             raise DataError(
                 f"{place}: characters {start} to {end} ({self.text[start:end]!r}) start or end inside a word "
-                "or at a space; align them with words, or set span_unit: word if start and end count words"
+                "or at a space; align them with words, or set unit: character if words are written without "
+                "spaces, or span_unit: word if start and end count words"
             )
         return Span(starts.index(start), ends.index(end) + 1, label)
 
@@ -132,6 +140,8 @@ class SpanReader(WordReader):
         n_classes: number of labels, against which the `label_map` is checked.
         span_unit: what start and end count: word or char; by default, words of a list and characters of a
             string.
+        unit: what the words of a string are: word, or character for single characters, for texts that are
+            written without spaces, such as Thai, or whose words have endings outside a span, as in Korean.
         missing_labels: whether the spans of a training row may be null; the row is then used only for tasks
             that share it.
 
@@ -151,6 +161,7 @@ class SpanReader(WordReader):
         *,
         n_classes: int | None = None,
         span_unit: str | None = None,
+        unit: str = "word",
         missing_labels: bool = False,
         do_lower_case: bool = False,
         for_cn: bool = False,
@@ -162,7 +173,9 @@ class SpanReader(WordReader):
         super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
         if span_unit is not None:
             raise_any(choice_problems(("word", "char"), span_unit=span_unit))
+        raise_any(choice_problems(("word", "character"), unit=unit))
         self.span_unit = span_unit
+        self.unit = unit
         self.missing_labels = missing_labels
         self.labels = Labels(n_classes, label_map)
         self.span_labels = self.labels
@@ -170,24 +183,59 @@ class SpanReader(WordReader):
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
         self.gold_names = ("spans",)
 
-    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> SpanExample | None:
+    def example_of(self, row: TableRow, with_targets: bool) -> SpanExample | None:
         text = row.cells["text_a"]
         counts_characters = isinstance(text, str) and self.span_unit != "word"
-        words = _WORD.findall(text) if counts_characters else text
+        pattern = WORD if self.unit == "word" else CHARACTER
+        words = pattern.findall(text) if counts_characters else text
         example = SpanExample(words_of(words, row.place), row.place)
         if counts_characters:
-            example = replace(example, text=text, offsets=[match.span() for match in _WORD.finditer(text)])
-        elif self.span_unit == "char":
+            example = replace(example, text=text, offsets=[match.span() for match in pattern.finditer(text)])
+        elif self.span_unit == "char" or self.unit == "character":
             raise DataError(f"{row.place}: with span_unit: char, text_a should be a string, not {text!r}")
         if not with_targets:
             return example
         if (cell := row.cells.get("spans")) in (None, ""):
-            return example if missing_labels else None
-        return replace(example, spans=self._spans(cell, example))
+            return example if self.missing_labels else None
+        values, problem, done = self._placed(list_in(cell, row.place, "spans", "objects"), example)
+        labelled = replace(example, spans=self._spans(values, example))
+        if problem:
+            raise RepairableError(problem, labelled, done)
+        return labelled
 
-    def _spans(self, cell: Any, example: SpanExample) -> list[Span]:
-        found = list_in(cell, example.place, "spans", "objects")
-        spans = [example.span(value, number, self.span_labels) for number, value in enumerate(found)]
+    def _placed(self, values: list[Any], example: SpanExample) -> tuple[list[Any], str, str]:
+        """Compare spans with the `text` that they have themselves.
+
+        Returns:
+            The spans, moved to their texts; the first problem, and all moves, for messages.
+        """
+        problem = ""
+        moves = []
+        for number, value in enumerate(values):
+            own, start, end = (
+                map(value.get, ("text", "start", "end")) if isinstance(value, Mapping) else [None] * 3
+            )
+            if not isinstance(own, str) or type(start) is not int or type(end) is not int:
+                continue
+            covered = example.covered(start, end)
+            if "".join(covered.split()) == "".join(own.split()):
+                continue
+            wrong = (
+                f"{example.place}: span {number}: {start} to {end} is {covered!r}, but its text is {own!r}"
+            )
+            place = example.nearest(own, start)
+            if place is None:
+                raise DataError(f"{wrong}, which text_a does not contain")
+            problem = problem or f"{wrong}, at {place[0]}; correct the offsets, or set on_bad_row: repair"
+            moves.append(f"span {number}: start {start} -> {place[0]}")
+            values[number] = {**value, "start": place[0], "end": place[1]}
+        return values, problem, ", ".join(moves)
+
+    def is_labelled(self, example: SpanExample) -> bool:
+        return example.spans is not None
+
+    def _spans(self, values: Sequence[Any], example: SpanExample) -> list[Span]:
+        spans = [example.span(value, number, self.span_labels) for number, value in enumerate(values)]
         places = [span[:2] for span in spans]
         for number, place in enumerate(places):
             if (first := places.index(place)) < number:

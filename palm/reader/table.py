@@ -61,13 +61,16 @@ class TextReader(TokenizingReader):
         is_labelled = with_targets and self.labels is not None
         return (*self.label_columns, *self.text_columns) if is_labelled else self.text_columns
 
-    def example_of(self, row: TableRow, with_targets: bool, missing_labels: bool) -> Any:
+    def example_of(self, row: TableRow, with_targets: bool) -> Any:
         if self.labels is None or not with_targets:
             return self._example(row, None)
         label = self.label_of(row, self.labels)
-        if label is None and missing_labels:
+        if label is None and self.missing_labels:
             label = self.labels.unknown
         return None if label is None else self._example(row, label)
+
+    def is_labelled(self, example: TextExample) -> bool:
+        return self.labels is None or example.label != self.labels.unknown
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
         """The label of a row; None if it has none.

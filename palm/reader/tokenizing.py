@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise, starmap
+from itertools import chain, pairwise, starmap
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -19,10 +19,11 @@ from palm.core.io import write_text
 from palm.core.tensor_specs import Tensors
 from palm.reader.bad_rows import BadRows, OnBadRow
 from palm.reader.base import Draw, Reader
+from palm.reader.predictions import BadRow
 from palm.reader.rows import SEQUENCE_ATTR, Rows, padded_batch
-from palm.reader.tables.columns import Columns, TableRow, column_problems
+from palm.reader.tables.columns import Columns, Refuse, TableRow, column_problems
 from palm.reader.tables.files import TableFormat
-from palm.reader.tables.reading import ignore, raw_rows, read_table
+from palm.reader.tables.reading import fail, raw_rows, read_table
 from palm.reader.tokenizer import load_tokenizer
 
 
@@ -105,8 +106,8 @@ class TokenizingReader(Reader):
     Attributes:
         min_seq_len: the least `max_seq_len` that leaves room for text, with one separator between two texts.
         columns_of: called with whether targets are read; returns the columns that a file must have.
-        example_of: called with a row, whether targets are read, and whether they may be missing; returns the
-            example, or None if the row is not used for the task. Raises a DataError for an unusable row.
+        example_of: called with a row and whether targets are read; returns the example, or None if the row
+            is not used for the task. Raises a DataError for an unusable row.
         optional_columns: columns that a file may have.
         missing_labels: whether training rows may lack a label.
         tokenizer: the tokenizer of the vocabulary.
@@ -180,20 +181,43 @@ class TokenizingReader(Reader):
         return found
 
     def read(self, path: Path, with_targets: bool) -> Iterator[Any]:
-        return self._examples(path, with_targets, self.missing_labels)
-
-    def read_gold(self, path: Path) -> Iterator[Any]:
-        return self._examples(path, with_targets=True, missing_labels=False)
-
-    def _examples(self, path: Path, with_targets: bool, missing_labels: bool) -> Iterator[Any]:
-        make = partial(self.example_of, with_targets=with_targets, missing_labels=missing_labels)
+        make = partial(self.example_of, with_targets=with_targets)
         return self.table_examples(path, with_targets, self.columns_of(with_targets), make)
 
+    def read_gold(self, path: Path) -> Iterator[Any]:
+        """The examples of `read` that have a label, see `missing_labels`."""
+        used = unlabelled = 0
+        for example in self.read(path, with_targets=True):
+            if not self.missing_labels or self.is_labelled(example):
+                used += 1
+                yield example
+            else:
+                unlabelled += 1
+        self._report_unlabelled(path, used, unlabelled)
+
+    def is_labelled(self, example: Any) -> bool:  # noqa: ARG002
+        """Check whether an example of `read` has a label, which it may lack with `missing_labels`."""
+        return True
+
+    def _report_unlabelled(self, path: Path, used: int, unlabelled: int) -> None:
+        if unlabelled and not used:
+            raise DataError(
+                f"{path}: none of the {unlabelled} rows has a label for this task; check the setting columns"
+            )
+        if unlabelled:
+            self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are not used")
+
     def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[Mapping[str, Any]]:
-        rows = raw_rows(Path(path), refuse=ignore, default=self.table_format(path, self.format))
+        refused: list[DataError] = []
+        rows = raw_rows(Path(path), refuse=refused.append, default=self.table_format(path, self.format))
         if examples is not None:
             rows = _rows_at(rows, (example.place for example in examples))
-        return (row.cells for row in rows)
+        for row in chain(rows, [None]):
+            if examples is None:
+                yield from ({} for _ in refused)  # a row that cannot be read has a record, too
+            refused.clear()
+            if row is not None:
+                yield row.cells
 
     def table_examples(
         self, path: Path, with_targets: bool, columns: Sequence[str], make: Callable[[TableRow], Any]
@@ -202,20 +226,22 @@ class TokenizingReader(Reader):
 
         Args:
             path: the table.
-            with_targets: with targets, `on_bad_row` decides about unusable rows; without them, such a row
-                is always an error, because every row has to be predicted.
+            with_targets: with targets, `on_bad_row` decides about unusable rows; without them, they become
+                `BadRow`s, so all others are predicted.
             columns: the columns that every file must have.
             make: returns the example of a row, or None if it has no label and is not used for the task.
 
         Raises:
             DataError: reports all rows that cannot be used.
         """
+        if not with_targets and self.bad_rows is None:
+            yield from self._predictable(path, columns, make)
+            return
         whole_file = self.bad_rows is not None  # the encoder adds problems too, and reports all of them
-        bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "error")
-        found = Columns(columns, self.optional_columns, self.columns, self.warn_once)
+        bad = self.bad_rows or BadRows(path, self.on_bad_row)
         used = 0
         unlabelled = 0
-        for row in read_table(Path(path), found, bad.add, self.table_format(path, self.format)):
+        for row in self._table_rows(path, columns, bad.add):
             try:
                 example = make(row)
                 unlabelled += example is None
@@ -226,12 +252,38 @@ class TokenizingReader(Reader):
                 yield example
         if not whole_file:
             bad.finish(self.warn_once)
-        if unlabelled and not used:
-            raise DataError(
-                f"{path}: none of the {unlabelled} rows has a label for this task; check the setting columns"
+        self._report_unlabelled(path, used, unlabelled)
+
+    def _table_rows(self, path: Path, columns: Sequence[str], refuse: Refuse) -> Iterator[TableRow]:
+        found = Columns(columns, self.optional_columns, self.columns, self.warn_once)
+        return read_table(Path(path), found, refuse, self.table_format(path, self.format))
+
+    def _predictable(
+        self, path: Path, columns: Sequence[str], make: Callable[[TableRow], Any]
+    ) -> Iterator[Any]:
+        """The examples of a file to predict, with a `BadRow` for every unusable row, in the file's order."""
+        first = ""
+        count = 0
+        refused: list[DataError] = []
+        # A part of SQuAD's JSON that cannot be read has no question whose answer could be empty.
+        is_table = self.table_format(path, self.format) != "squad"
+        for row in chain(self._table_rows(path, columns, refused.append if is_table else fail), [None]):
+            found: list[Any] = [BadRow(str(error)) for error in refused]
+            refused.clear()
+            if row is not None:
+                try:
+                    found.append(make(row))
+                except DataError as error:
+                    found.append(BadRow(str(error), str(row.cells.get("id", row.place))))
+            for example in found:
+                if isinstance(example, BadRow):
+                    first = first or example.problem
+                    count += 1
+                yield example
+        if count:
+            self.warn_once(
+                f"{path}: {count} rows cannot be predicted and have an error instead; the first: {first}"
             )
-        if unlabelled:
-            self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are not used")
 
     def refuse(self, errors: Sequence[DataError]) -> None:
         """Report examples for which `encode` cannot create rows.

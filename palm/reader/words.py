@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +19,21 @@ from palm.reader.tokenizing import TokenizingReader, word_windows
 
 WORD_SEPARATOR = "\x02"
 """The separator of words in PaddlePALM 2.x; a text that contains it is not split at spaces."""
+
+
+_CJK = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Chinese and Japanese, written without spaces
+
+# The marks of a script belong to its letters, and so do a joiner and a soft hyphen inside a word.
+_MARKS = "".join(
+    chr(code) for code in range(0x300, 0xFE30) if unicodedata.category(chr(code)) in ("Mn", "Mc", "Me")
+)
+WORD = re.compile(rf"(?!\s)[{_CJK}][{_MARKS}]*|(?:[^\W{_CJK}][{_MARKS}\u00ad\u200c\u200d]*)+|\S[{_MARKS}]*")
+"""A word of a text: letters and digits, or a single other character, such as a Chinese one."""
+
+CHARACTER = re.compile(rf"\S[{_MARKS}]*")
+"""A character with its marks."""
+
+_UNSPACED = re.compile(rf"[{_CJK}]{{5}}")
 
 
 class WordReader(TokenizingReader):
@@ -41,7 +58,7 @@ class WordReader(TokenizingReader):
         for number, text in enumerate(texts):
             is_row = isinstance(text, dict) and text.keys() == {*self.input_columns}
             row = TableRow(text if is_row else {"text_a": text}, f"text {number}")
-            yield self.example_of(row, with_targets=False, missing_labels=False)
+            yield self.example_of(row, with_targets=False)
 
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
         words = list(dict.fromkeys(chain.from_iterable(example.words for example in examples)))
@@ -81,11 +98,16 @@ def split_words(cell: str) -> list[str]:
     a JSON array of strings.
     """
     if cell.startswith('["') and cell.endswith('"]'):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             return list(parse_json(cell.encode()))
     if WORD_SEPARATOR in cell:
         return cell.removesuffix(WORD_SEPARATOR).split(WORD_SEPARATOR)
     return [word for word in cell.split(" ") if word]
+
+
+def is_unspaced(text: str) -> bool:
+    """Check whether a text is Chinese or Japanese without spaces between its words."""
+    return bool(_UNSPACED.search(text)) and len(split_words(text)) == 1 and not text.startswith("[")
 
 
 def words_of(text: Any, place: str) -> list[str]:

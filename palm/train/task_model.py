@@ -89,7 +89,7 @@ def encoded(
         with_targets: encode each chunk with targets, too, for its loss.
     """
     for chunk in chunks_of(examples, CHUNK_EXAMPLES):
-        rows = reader.encode(chunk, with_targets=False)
+        rows = reader.encode_usable(chunk, with_targets=False)
         yield Chunk(first, chunk, rows, _labelled(reader, chunk, rows) if with_targets else None)
         first += len(chunk)
 

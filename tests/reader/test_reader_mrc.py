@@ -359,7 +359,7 @@ def test_a_mistake_in_a_file_is_reported_with_its_place(
 ) -> None:
     path = write_text(tmp_path, "squad.json", content)
     with pytest.raises(DataError, match=message):
-        list(reader.read(path, with_targets=False))
+        list(reader.read(path, with_targets=True))
 
 
 def test_a_question_id_twice_is_reported(reader: MRCReader, tmp_path: Path) -> None:

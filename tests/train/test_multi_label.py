@@ -28,7 +28,7 @@ NAMES = {"red": 0, "green": 1, "blue": 2}
 FORMS = {
     "list.jsonl": '{"label": ["red", "blue"], "text_a": "a"}\n{"label": [], "text_a": "b"}\n',
     "json.tsv": 'label\ttext_a\n["red", "blue"]\ta\n[]\tb\n',
-    "cell.tsv": "label\ttext_a\nblue, red\ta\n\tb\n",
+    "cell.tsv": "label\ttext_a\nblue, red\ta\n[]\tb\n",
     "columns.tsv": "red\tgreen\tblue\ttext_a\n1\t0\ttrue\ta\n0\tFalse\t0\tb\n",
 }
 

@@ -95,8 +95,7 @@ def test_settings_and_rows_that_lack_something_are_refused(vocab: Path, tmp_path
         Relation(2, 4)
     path = write_text(tmp_path, "rows.jsonl", ROW + '{"text_a": ["a"], "spans": null}\n')
     given = RelationReader(vocab, 16, LABELS, span_label_map=SPANS, spans="given")
-    with pytest.raises(DataError, match=r"rows\.jsonl:2: "):
-        list(given.read(path, with_targets=False))
+    assert "rows.jsonl:2: no spans" in list(given.read(path, with_targets=False))[1].problem
     with pytest.raises(DataError, match="text 0: "):
         list(given.parse(["a"]))
 

@@ -125,7 +125,7 @@ def test_settings_that_cannot_be_are_refused(vocab: Path, tmp_path: Path) -> Non
         Span(3, 4, biaffine_size=0)
     path = write_text(tmp_path, "rows.jsonl", row_of(["a"], []))
     with pytest.raises(DataError, match=r"rows\.jsonl:1: .*char"):
-        list(SpanReader(vocab, 16, NAMES, span_unit="char").read(path, with_targets=False))
+        list(SpanReader(vocab, 16, NAMES, span_unit="char").read(path, with_targets=True))
     head = Span(1, 4)
     outputs = head({"encoder_outputs": torch.zeros(1, 4, 4), "word_starts": torch.tensor([[1, 2]])})
     with pytest.raises(WiringError, match="n_classes is 1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,6 +185,12 @@ class Columns:
 
 def _form_hint(names: Sequence[str]) -> str:
     """A hint about the format of a file whose header looks like that of another format."""
+    words = [word for name in names for word in name.split()]
+    if words and (words[0] == "-DOCSTART-" or re.fullmatch(r"O|[BIES][-_]\S+", words[-1])):
+        return (
+            "; this is CoNLL's format, one word per line: convert it to JSON lines of words and labels "
+            "(docs/sequence_labelling.md, From CoNLL)"
+        )
     if any("\r" in name for name in names):
         return "; lines end in carriage returns only; save the file with line feeds"
     if len(names) == 1 and names[0].startswith(("{", "[")):

@@ -1,0 +1,170 @@
+"""Rows as other programs and languages write them: read as they are meant, or refused with the remedy."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.reader_files import encoded, write_text, write_vocabulary
+from palm.controller.rows import RowKeys, sample, split
+from palm.core.errors import DataError
+from palm.reader import ClassifyReader, MultiLabelReader, RelationReader, SequenceLabelReader, SpanReader
+from palm.reader.labels import Labels
+
+SPANS = {"place": 0, "person": 1}
+
+
+@pytest.fixture
+def vocab(tmp_path: Path) -> Path:
+    return write_vocabulary(tmp_path)
+
+
+def lines(folder: Path, *rows: dict[str, Any], name: str = "rows.jsonl") -> Path:
+    return write_text(folder, name, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+# ---- labels ----
+
+
+def test_a_one_hot_list_is_an_error_with_the_remedy(vocab: Path, tmp_path: Path) -> None:
+    path = lines(tmp_path, {"text_a": "a", "label": [0, 0, 1, 1]})
+    with pytest.raises(DataError, match=r"rows.jsonl:1: .*looks one-hot.*label_columns"):
+        list(MultiLabelReader(vocab, 16, n_classes=4).read(path, with_targets=True))
+
+
+def test_an_empty_cell_is_not_annotated_and_an_empty_list_has_no_labels(vocab: Path, tmp_path: Path) -> None:
+    path = write_text(tmp_path, "rows.tsv", "label\ttext_a\n[]\ta\n\tb\n0\tc\n")
+    assert [each.label for each in MultiLabelReader(vocab, 16, n_classes=2).read(path, True)] == [[], [0]]
+    reader = MultiLabelReader(vocab, 16, n_classes=2, missing_labels=True)
+    assert [each.label for each in reader.read(path, True)] == [[], [-1, -2], [0]]
+    assert [each.label for each in reader.read_gold(path)] == [[], [0]]
+
+
+def test_a_split_keeps_rows_without_labels_and_counts_an_empty_list_as_one() -> None:
+    keys = RowKeys(1)
+    for number, label in enumerate(["0", "", [], None] * 10):
+        keys.add([f"text {number}"], label)
+    assert [number == -1 for number in keys.labels[:4]] == [False, True, False, True]
+    parts = split([keys], {"dev": 0.2})
+    assert len(sample(keys, parts["train"], None, None)) + len(parts["dev"]) == 40
+
+
+def test_a_label_of_two_code_points_is_that_of_one() -> None:
+    assert Labels(None, {"café": 0}).value_of("cafe\u0301", "here") == 0
+    assert Labels(None, {"cafe\u0301": 0}).value_of("café", "here") == 0
+
+
+# ---- words ----
+
+
+@pytest.mark.parametrize("word", ["नमस्ते", "தமிழ்", "مُحَمَّد", "cafe\u0301", "co\u00adop"])
+def test_marks_belong_to_their_word(vocab: Path, tmp_path: Path, word: str) -> None:
+    span = {"start": 0, "end": len(word), "label": "place"}
+    path = lines(tmp_path, {"text_a": f"{word} x", "spans": [span]})
+    reader = SpanReader(vocab, 16, SPANS)
+    [example] = reader.read(path, with_targets=True)
+    assert example.words == [word, "x"]
+    path = lines(tmp_path, {"text_a": f"{word} x", "spans": [{**span, "end": 1}]})
+    with pytest.raises(DataError, match="inside a word"):
+        list(reader.read(path, with_targets=True))
+
+
+@pytest.mark.parametrize(("text", "own"), [("서울에서 왔다", "서울"), ("ฉันอยู่กรุงเทพ", "กรุงเทพ")])
+def test_spans_of_characters_end_inside_words(vocab: Path, tmp_path: Path, text: str, own: str) -> None:
+    start = text.index(own)
+    span = {"start": start, "end": start + len(own), "label": "place", "text": own}
+    path = lines(tmp_path, {"text_a": text, "spans": [span]})
+    reader = SpanReader(vocab, 32, SPANS, unit="character")
+    [example] = reader.read(path, with_targets=True)
+    assert reader.gold(example) == {"spans": [span]}
+
+
+def test_a_chinese_text_without_spaces_has_characters_or_is_refused(vocab: Path, tmp_path: Path) -> None:
+    text = "王伟现在在北京工作"
+    labels = {"O": 0, "B": 1}
+    with pytest.raises(DataError, match=r"text 0: .*no spaces.*for_cn"):
+        list(SequenceLabelReader(vocab, 16, labels).parse([text]))
+    reader = SequenceLabelReader(vocab, 16, labels, for_cn=True)
+    assert [each.words for each in reader.parse([text, list(text), "王伟 现在"])] == [
+        list(text),
+        list(text),
+        ["王伟", "现在"],
+    ]
+    path = write_text(tmp_path, "rows.tsv", f"text_a\tlabel\n{text}\tB O O O O B O O O\n")
+    [example] = reader.read(path, with_targets=True)
+    assert example.labels == [1, 0, 0, 0, 0, 1, 0, 0, 0]
+
+
+# ---- a span's own text ----
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end"), [("😀 in Rome", 6, 10), ("in Rome and Rome", 11, 15), (["in", "Rome"], 0, 1)]
+)
+def test_a_span_that_is_not_its_own_text_is_an_error_or_moved(
+    vocab: Path, tmp_path: Path, text: str | list[str], start: int, end: int
+) -> None:
+    span = {"start": start, "end": end, "label": "place", "text": "Rome"}
+    path = lines(tmp_path, {"text_a": text, "spans": [span]})
+    with pytest.raises(DataError, match=r"rows.jsonl:1: span 0: .* but its text is 'Rome', at \d+"):
+        list(SpanReader(vocab, 16, SPANS).read(path, with_targets=True))
+    reader = SpanReader(vocab, 16, SPANS, on_bad_row="repair")
+    [example] = reader.read(path, with_targets=True)
+    assert [each["text"] for each in reader.gold(example)["spans"]] == ["Rome"]
+
+
+def test_a_span_whose_text_is_nowhere_is_an_error(vocab: Path, tmp_path: Path) -> None:
+    span = {"start": 0, "end": 2, "label": "place", "text": "Oslo"}
+    path = lines(tmp_path, {"text_a": "in Rome", "spans": [span]})
+    with pytest.raises(DataError, match="'in', but its text is 'Oslo', which text_a does not contain"):
+        list(SpanReader(vocab, 16, SPANS).read(path, with_targets=True))
+
+
+def test_a_moved_span_keeps_its_relations(vocab: Path, tmp_path: Path) -> None:
+    spans = [
+        {"start": 0, "end": 3, "label": "person", "text": "Ann"},
+        {"start": 5, "end": 7, "label": "place", "text": "Rome"},
+    ]
+    relations = [{"head": 0, "tail": 1, "label": "in"}]
+    path = lines(tmp_path, {"text_a": "Ann in Rome", "spans": spans, "relations": relations})
+    reader = RelationReader(vocab, 16, {"in": 0}, span_label_map=SPANS, on_bad_row="repair")
+    [example] = reader.read(path, with_targets=True)
+    assert [each["text"] for each in reader.gold(example)["spans"]] == ["Ann", "Rome"]
+    assert reader.gold(example)["relations"] == relations
+
+
+# ---- bounds ----
+
+
+def test_a_text_that_is_cut_is_not_tokenized_whole(vocab: Path) -> None:
+    reader = ClassifyReader(vocab, 8)
+    long = "red boat " * 200_000
+    short, huge, wide = reader.parse(["red boat " * 20, long, "red" + " " * 1000 + "boat"])
+    tracemalloc.start()
+    rows = reader.encode([short, huge, wide], with_targets=False)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    assert rows["token_ids"][0].tolist() == rows["token_ids"][1].tolist()
+    assert len(rows["token_ids"][2]) == 4
+
+
+@pytest.mark.parametrize("column", ["label", "text_a"])
+def test_a_deeply_nested_cell_is_refused_by_name(vocab: Path, tmp_path: Path, column: str) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    cells = {"label": "0", "text_a": "a", column: deep}
+    path = write_text(tmp_path, "rows.tsv", "label\ttext_a\n" + f"{cells['label']}\t{cells['text_a']}\n")
+    reader = MultiLabelReader(vocab, 16, n_classes=2)
+    if column == "label":
+        with pytest.raises(DataError, match=r"rows.tsv:2: label is not a list"):
+            list(reader.read(path, with_targets=True))
+    else:
+        assert len(encoded(reader, path, with_targets=True)) == 1
+
+
+@pytest.mark.parametrize("first", ["-DOCSTART- -X- -X- O", "EU\tB-ORG", "EU NNP B-NP B-ORG", "said\tO"])
+def test_a_file_of_conll_is_pointed_to_the_conversion(vocab: Path, tmp_path: Path, first: str) -> None:
+    path = write_text(tmp_path, "train.tsv", f"{first}\n\nrejects\tO\n")
+    with pytest.raises(DataError, match=r"train\.tsv:1: .*CoNLL.*sequence_labelling"):
+        list(SequenceLabelReader(vocab, 16, {"O": 0}).read(path, with_targets=True))
