@@ -222,7 +222,7 @@ for name in READERS:
         path.write_text(json.dumps(row) + "\\n", encoding="utf-8")
         with_targets = draw.random() < 0.7
         try:
-            reader.encode(list(reader.read(path, with_targets)), with_targets)
+            reader.encode_usable(list(reader.read(path, with_targets)), with_targets)
             read += 1
         except DataError:
             told += 1
