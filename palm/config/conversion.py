@@ -92,18 +92,12 @@ def type_name(annotation: Any) -> str:
         return " or ".join(dict.fromkeys(type_name(arg) for arg in args if arg is not type(None)))
     if kind is Literal:
         return f"one of {', '.join(map(repr, args))}"
-    if kind is tuple and args and args[-1] is not ...:
-        return f"list of {len(args)} ({', '.join(map(type_name, args))})"
+    if kind in (dict, Mapping) and args[1:] and args[1] in _NAMES:
+        return f"mapping from names to {_NAMES[args[1]]}s"
     if kind not in (*_LISTS, tuple):
-        return _NAMES.get(kind, "value") + _values_of(kind, args)
+        return _NAMES.get(kind, "value")
     item = type_name(args[0]) if args else "value"
     return f"list of {item if ' ' in item and item != 'whole number' else item + 's'}"
-
-
-def _values_of(kind: Any, args: Sequence[Any]) -> str:
-    """Describe the values of a mapping, if their type has a name."""
-    has_name = kind in (dict, Mapping) and args[1:] and args[1] in _NAMES
-    return f" from names to {_NAMES[args[1]]}s" if has_name else ""
 
 
 def _convert_marked(value: Any, kind: Any, marks: Sequence[object], base: Path) -> Any:
@@ -216,16 +210,10 @@ def _mapping(value: Any, annotation: Any, base: Path) -> Any:
 
 
 def _sequence(value: Any, annotation: Any, base: Path) -> Any:
-    """Convert the items of a tuple or list to their annotated types."""
-    whole = get_origin(annotation) or annotation
-    kinds = get_args(annotation)
-    parts = _parts(value)
-    if whole is not tuple or not kinds or kinds[-1] is ...:
-        kinds = (*kinds[:1], Any)[:1] * len(parts)
-    if len(parts) != len(kinds):
-        raise Mismatch
-    items = [_convert(part, kind, base) for part, kind in zip(parts, kinds, strict=True)]
-    return tuple(items) if whole is tuple else items
+    """Convert the items of a list, or of a tuple of any length, to their annotated type."""
+    kind = next(iter(get_args(annotation)), Any)
+    items = [_convert(part, kind, base) for part in _parts(value)]
+    return tuple(items) if get_origin(annotation) is tuple else items
 
 
 def _parts(value: Any) -> list[Any]:

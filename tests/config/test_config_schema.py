@@ -134,7 +134,7 @@ def test_help_lists_every_setting_once_with_type_default_and_meaning() -> None:
     def train(
         learning_rate: float,
         hidden_size: int = 3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        betas: tuple[float, ...] = (0.9, 0.999),
         use_ema: bool = False,
         resume: str | None = None,
         tag: str = "",
@@ -158,7 +158,7 @@ def test_help_lists_every_setting_once_with_type_default_and_meaning() -> None:
         "  --learning_rate  (number, required)\n"
         "      word_one word_two word_333 word_444 word_555 word_666 word_777 word_888 word_999 word_ten\n"
         "      word_11.\n"
-        "  --betas  (list of 2 (number, number), default 0.9, 0.999)\n"
+        "  --betas  (list of numbers, default 0.9, 0.999)\n"
         "  --resume  (string, default none)\n"
         "  --tag  (string, default empty)\n"
         "\n"
@@ -167,7 +167,7 @@ def test_help_lists_every_setting_once_with_type_default_and_meaning() -> None:
         "      word_one word_two word_333 word_444 word_555 word_666 word_777 word_888 word_999 word_ten\n"
         "      word_11.\n"
         "  --hidden_size  (whole number, default 3)\n"
-        "  --betas  (list of 2 (number, number), default 0.9, 0.999)\n"
+        "  --betas  (list of numbers, default 0.9, 0.999)\n"
         "  --resume  (string, default none)\n"
         "  --tag  (string, default empty)"
     )
