@@ -80,8 +80,9 @@ class Labels:
         Raises:
             DataError: not a label of this task; the message begins with `place`.
         """
-        text = cell.name if isinstance(cell, ClassId) and self._ids else cell_text(cell)
+        text = cell_text(cell)
         if isinstance(cell, ClassId) and not self._ids:
+            text = str(int(cell))
             known = self._of_files.setdefault(int(cell), cell.name)
             if cell.name != known:
                 raise DataError(

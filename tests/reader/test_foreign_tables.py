@@ -22,7 +22,7 @@ from palm.config.conversion import convert_value
 from palm.config.files import Setting, data_path, full_url, public
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, SequenceLabelReader
-from palm.reader.tables.columns import Columns
+from palm.reader.tables.columns import Columns, cell_text
 from palm.reader.tables.files import (
     MAX_CELL,
     Selection,
@@ -160,7 +160,17 @@ def bombs(folder: Path) -> dict[str, Path]:
     words = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 1000, "int32"), [long[: 20 * MIB]])
     with pyarrow.ipc.new_stream(folder / "many.arrow", pyarrow.schema({"text_a": words.type})) as stream:
         stream.write_batch(pyarrow.record_batch({"text_a": words}))
-    found |= {name: folder / name for name in ("cell.parquet", "many.parquet", "many.arrow")}
+    for kind in ("parquet", "arrow"):
+        one = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 2000, "int32"), [long[: 12 * MIB]])
+        lists = pyarrow.ListArray.from_arrays(pyarrow.array([0, 1000, 2000], "int32"), one)
+        table = pyarrow.table({"words": lists})
+        if kind == "parquet":
+            parquet.write_table(table, folder / "nested.parquet")
+        else:
+            with pyarrow.ipc.new_stream(folder / "nested.arrow", table.schema) as stream:
+                stream.write_table(table)
+    names = ("cell.parquet", "many.parquet", "many.arrow", "nested.parquet", "nested.arrow")
+    found |= {name: folder / name for name in names}
     return found
 
 
@@ -437,6 +447,24 @@ def test_labels_with_names_in_the_file_are_those_of_the_label_map(tmp_path: Path
     assert [each.labels for each in words.read(path, True)] == [[1, 0], [0, 0]]
     with pytest.raises(DataError, match="'pos'"):
         list(ClassifyReader(vocab, 16, label_map={"no": 0, "yes": 1}).read(path, True))
+
+
+def test_names_of_labels_count_in_lists_and_objects_and_where_text_counts(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    label = {"names": ["X", "Y"], "_type": "ClassLabel"}
+    features = {
+        "label": {"feature": label, "_type": "List"},
+        "entities": [{"start": {"dtype": "int32", "_type": "Value"}, "kind": label}],
+        "parts": {"feature": {"kind": label}, "_type": "Sequence"},
+    }
+    row = {"label": [1, 0], "entities": [{"start": 0, "kind": 1}, None], "parts": {"kind": [1, 0]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.Table.from_pylist([row]).replace_schema_metadata(metadata)
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
+    (found,) = rows(tmp_path / "a.parquet")
+    assert found == row
+    ids = [*found["label"], found["entities"][0]["kind"], *found["parts"]["kind"]]
+    assert list(map(cell_text, ids)) == ["Y", "X", "Y", "Y", "X"]
 
 
 def test_files_with_other_ids_for_a_label_are_refused_without_a_label_map(tmp_path: Path) -> None:

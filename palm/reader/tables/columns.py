@@ -40,6 +40,8 @@ def cell_text(value: Any) -> str:
     """The text of a label's cell, which is the same for 1, "1" and 1.0; empty for a missing value."""
     if value is None:
         return ""
+    if isinstance(value, ClassId):
+        return value.name
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():

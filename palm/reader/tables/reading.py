@@ -284,7 +284,7 @@ def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool
     with _opened(file, is_parquet) as source:
         schema = source.schema_arrow if is_parquet else source.schema
         columns = on_header(_distinct(schema.names, str(file)), str(file), False)
-        labels = _class_names(schema)
+        labels = _labelled(schema)
         batches = _groups(source, columns, file) if is_parquet else _batches(source, columns)
         part = "row group" if is_parquet else "record batch"
         row = 0
@@ -400,25 +400,30 @@ def _opened(file: Path, is_parquet: bool, texts_once: bool = True) -> Iterator[A
         raise DataError(f"{file}: cannot read as {kind}: it asks for more memory than there is") from None
 
 
-def _class_names(schema: Any) -> dict[str, list[str]]:
-    """Column -> the names of the label ids in it or its lists, as the library `datasets` stores them."""
-    found = {}
-    with suppress(KeyError, TypeError, ValueError, AttributeError):  # other metadata
-        features = parse_json(schema.metadata[b"huggingface"])["info"]["features"]
-        for column, feature in features.items():
-            inner = feature[0] if isinstance(feature, list) else feature.get("feature", feature)
-            if isinstance(inner, dict) and inner.get("_type") == "ClassLabel":
-                found[column] = [str(name) for name in inner["names"]]
-    return found
+def _labelled(schema: Any) -> dict[str, Any]:
+    """The features of columns that have names for label ids, as the library `datasets` stores them."""
+    with suppress(KeyError, TypeError, ValueError):  # other metadata
+        features = parse_json(schema.metadata[b"huggingface"])["info"]["features"].items()
+        return {name: feature for name, feature in features if "'ClassLabel'" in repr(feature)}
+    return {}
 
 
-def _named(value: Any, names: list[str]) -> Any:
-    if isinstance(value, list):
-        return [_named(each, names) for each in value]
-    if type(value) is not int or not 0 <= value < len(names):
+def _named(value: Any, feature: Any) -> Any:
+    """A value with the names of its label ids, also of those in lists and objects."""
+    if isinstance(feature, list):
+        feature = feature[0]
+    if not isinstance(feature, dict) or value is None:
+        return value
+    if isinstance(value, list | dict):
+        inner = feature.get("feature", feature)  # that of a list, or of each key of an object
+        if isinstance(value, list):
+            return [_named(each, inner) for each in value]
+        return {name: _named(each, inner.get(name)) for name, each in value.items()}
+    names = feature.get("names")
+    if type(value) is not int or not isinstance(names, list) or not 0 <= value < len(names):
         return value
     named = ClassId(value)
-    named.name = names[value]
+    named.name = str(names[value])
     return named
 
 
