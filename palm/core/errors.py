@@ -24,8 +24,8 @@ EXIT_CODES = {
 """Meanings of the exit codes."""
 
 
-_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]+:/+)[^/\s?#]*@")
-_QUERY = re.compile(r"(?i)\b([a-z][a-z0-9+.-]+:/+[^\s?'\"]+\?)[^\s'\"]*[^\s'\":;,.)]")
+_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}:/+)[^/\s?#]*@")
+_QUERY = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}:/+[^\s?'\"]+\?)[^\s'\"]*[^\s'\":;,.)]")
 
 
 def shown_url(text: object) -> str:

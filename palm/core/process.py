@@ -36,8 +36,9 @@ def allow_forks() -> None:
     """
 
     def use_one_thread() -> None:
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(1)
+        torch = sys.modules.get("torch")
+        if hasattr(torch, "set_num_threads"):  # not while it is being imported
+            torch.set_num_threads(1)
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=use_one_thread)
