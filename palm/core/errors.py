@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
+
+from palm.core.logging import shown_url
 
 
 class ExitCode(IntEnum):
@@ -22,16 +23,6 @@ EXIT_CODES = {
     ExitCode.REFUSED: "not done, for the reason in the message",
 }
 """Meanings of the exit codes."""
-
-
-_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}:/+)[^/\s?#]*@")
-_QUERY = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}:/+[^\s?'\"]+\?)[^\s'\"]*[^\s'\":;,.)]")
-
-
-def shown_url(text: object) -> str:
-    """Return a text for people, in which URLs have neither a user, a password nor the values of a query."""
-    # A `Path` has one slash of the two.
-    return _QUERY.sub(r"\1…", _LOGIN.sub(r"\1", str(text)))
 
 
 class PalmError(Exception):

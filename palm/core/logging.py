@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, Literal
-
-from palm.core.errors import shown_url
 
 
 def printable(text: str) -> str:
@@ -20,6 +19,16 @@ def printable(text: str) -> str:
         c if c.isprintable() or c in "\n\t" or unicodedata.category(c) == "Zs" else ascii(c)[1:-1]
         for c in text
     )
+
+
+_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}:/+)[^/\s?#]*@")
+_QUERY = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}:/+[^\s?'\"]+\?)[^\s'\"]*[^\s'\":;,.)]")
+
+
+def shown_url(text: object) -> str:
+    """Return a text for people, in which URLs have neither a user, a password nor the values of a query."""
+    # A `Path` has one slash of the two.
+    return _QUERY.sub(r"\1…", _LOGIN.sub(r"\1", str(text)))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

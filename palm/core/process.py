@@ -36,9 +36,9 @@ def allow_forks() -> None:
     """
 
     def use_one_thread() -> None:
-        torch = sys.modules.get("torch")
-        if hasattr(torch, "set_num_threads"):  # not while it is being imported
-            torch.set_num_threads(1)
+        # Missing while torch is being imported.
+        if set_threads := getattr(sys.modules.get("torch"), "set_num_threads", None):
+            set_threads(1)
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=use_one_thread)

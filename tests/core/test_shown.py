@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from palm.cli.command import json_text
-from palm.core.errors import ConfigError, Problem, shown_url
-from palm.core.logging import collected_warnings, logger, printable
+from palm.core.errors import ConfigError, Problem
+from palm.core.logging import collected_warnings, logger, printable, shown_url
 
 
 def test_what_controls_a_terminal_is_escaped_and_every_kind_of_space_stays() -> None:
