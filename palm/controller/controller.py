@@ -22,7 +22,7 @@ from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.device import device_of, tf32
 from palm.core.errors import ConfigError, ExitCode, PalmError, StorageError
 from palm.core.io import check_not_read, is_sealed, read_object, wrap_read_errors
-from palm.core.logging import logger, set_verbosity, show_on_console, shown_score
+from palm.core.logging import display_of, logger, set_verbosity, show_on_console, shown_score
 from palm.paradigm import HEADS
 from palm.parallel.group import join, record_failure
 from palm.parallel.launch import launch
@@ -231,7 +231,10 @@ class Controller:
         self.stages = stages_of(self.chosen, has_given_tasks=bool(tasks)) if is_staged else []
         self._parts = build(self.chosen, self._given) if for_train and not self.stages else None
         self._for_train = for_train
-        logger.info("%s", printed(self.run.as_written()))
+        if for_train:
+            # Beside a bar, `resolved_config.yaml` is enough.
+            show = logger.debug if display_of(run.settings.progress) == "bar" else logger.info
+            show("%s", printed(self.run.as_written()))
         for line in self.run.reasons():
             logger.info("%s", line)
         for line in ineffective_settings(self.chosen) if for_train else ():

@@ -75,6 +75,14 @@ Progress = Literal["auto", "bar", "lines", "none"]
 """Display of a run's progress; auto: a bar on a terminal and in a notebook, lines elsewhere."""
 
 
+def display_of(progress: Progress) -> Progress:
+    """Return the display of this process: bar, lines or none."""
+    if progress != "auto":
+        return progress
+    can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
+    return ("bar" if can_move else "lines") if logger.isEnabledFor(logging.INFO) else "none"
+
+
 class _Console(logging.StreamHandler):  # type: ignore[type-arg]
     """Handler that writes to the current `sys.stderr`, until the program configures logging itself."""
 

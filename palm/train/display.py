@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palm.core.logging import Progress, logger, shows_colour
+from palm.core.logging import Progress, display_of, logger, shown_score, shows_colour
 from palm.reader.inspection import readable_rows
 from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Logged, Started
 from palm.train.loop import Step, Training
@@ -122,7 +122,7 @@ def memory_bytes(device: torch.device) -> int | None:
     return int(peak if sys.platform == "darwin" else peak * 1024)  # macOS counts bytes, Linux KiB
 
 
-FIRST_ROWS = 3
+FIRST_ROWS = 2
 """Number of rows of every task's first batch that are logged."""
 
 
@@ -165,20 +165,22 @@ def clock(seconds: float) -> str:
 
 
 class RunLog:
-    """A callback that logs actual and planned steps, after epochs of the main task and at the end.
+    """A callback that logs actual and planned steps at the end of a run.
 
-    The main task is the first target.
+    Args:
+        details: also log the steps after epochs of the main task, the first target, and the rows that its
+            last pass left out.
     """
 
-    def __init__(self, with_epochs: bool = True) -> None:
-        self.with_epochs = with_epochs
+    def __init__(self, details: bool = True) -> None:
+        self.details = details
         self.tasks: Sequence[TaskState] = ()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
             self.tasks = event.training.tasks
             warn_of_short_epochs(self.tasks)
-        elif isinstance(event, Step) and self.with_epochs:
+        elif isinstance(event, Step) and self.details:
             main = next(task for task in self.tasks if task.is_target)
             if event.part_of(main) is not None and main.step % main.steps_per_epoch == 0:
                 counts = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in self.tasks)
@@ -195,15 +197,29 @@ class RunLog:
                     100 * task.step / made,
                     100 * task.expected_steps / planned,
                 )
-                rows, trained = task.rows_after(task.step)
-                if last := trained % rows:
-                    logger.info(
-                        "%s: %d of its %d rows were not trained on in the last pass over them, number %d",
-                        task.name,
-                        rows - last,
-                        rows,
-                        trained // rows + 1,
-                    )
+                if self.details:
+                    _log_rows_left_out(task)
+
+
+def _log_rows_left_out(task: TaskState) -> None:
+    rows, trained = task.rows_after(task.step)
+    if last := trained % rows:
+        logger.info(
+            "%s: %d of its %d rows were not trained on in the last pass over them, number %d",
+            task.name,
+            rows - last,
+            rows,
+            trained // rows + 1,
+        )
+
+
+def log_scores(event: Event) -> None:
+    """Log the scores of an evaluation."""
+    if not isinstance(event, Evaluated):
+        return
+    for task, scores in event.scores.items():
+        shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
+        logger.info("%s: step %d: %s%s", task, event.step, shown, " (best)" if task in event.best else "")
 
 
 SHORT_EPOCH = 0.9
@@ -239,15 +255,21 @@ def log_first_rows(event: Event) -> None:
 OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
-def progress_callbacks(progress: Progress, heading: Heading = palm_heading) -> list[Callback]:
-    """Return the callbacks that display a run's progress."""
-    if progress == "auto":
-        shown = logger.isEnabledFor(20)  # INFO
-        can_move = sys.stderr.isatty() or "ipykernel" in sys.modules  # a terminal, or a notebook
-        progress = ("bar" if can_move else "lines") if shown else "none"
-    if progress == "none":
-        return []
-    return [ProgressBars() if progress == "bar" else StepLog(heading), log_first_rows]
+def progress_callbacks(
+    progress: Progress, heading: Heading = palm_heading, details: bool = True
+) -> list[Callback]:
+    """Return the callbacks that display a run's progress.
+
+    Args:
+        progress: the setting.
+        heading: makes the beginning of a step's log line.
+        details: see `RunLog`; bars have no room for them.
+    """
+    display = display_of(progress)
+    if display == "bar":
+        return [ProgressBars(), log_first_rows, RunLog(details=False)]
+    shown: list[Callback] = [StepLog(heading), log_first_rows] if display == "lines" else []
+    return [*shown, RunLog(details), log_scores]
 
 
 class ProgressBars:
@@ -283,7 +305,7 @@ class ProgressBars:
         elif isinstance(event, Evaluated):
             for task in event.scores:
                 name, value = next(iter(event.scores[task].items()))
-                shown = f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
+                shown = shown_score(value)
                 if task in event.best:
                     self._best[task] = shown
                 self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from palm.core.cache import LESS_PREDICTED, explain_limits
-from palm.core.logging import logger, shown_score
+from palm.core.logging import logger
 from palm.metrics import metrics_of
 from palm.parallel.group import exhaust, gather_objects
 from palm.reader.bad_rows import BadRows
@@ -137,9 +137,6 @@ class Evaluator:
             if math.isnan(score):
                 self._warn_of_nan(task)
             self.training.record_score(task, 0.0 if math.isnan(score) else score)
-            shown = ", ".join(f"{name} {shown_score(value)}" for name, value in scores[task.name].items())
-            mark = " (best)" if task.name in best else ""
-            logger.info("%s: step %d: %s%s", task.name, evaluation.step, shown, mark)
         return evaluation
 
     def _warn_of_nan(self, task: TaskState) -> None:

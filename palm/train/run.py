@@ -27,7 +27,7 @@ from palm.parallel.group import (
 )
 from palm.train.callbacks import Callback, Completed, Ended, Event, Started, Warned, notify
 from palm.train.checkpoint import compared, load_checkpoint
-from palm.train.display import Heading, Meter, RunLog, palm_heading, progress_callbacks
+from palm.train.display import Heading, Meter, palm_heading, progress_callbacks
 from palm.train.evaluation import EarlyStopping, Evaluator
 from palm.train.folder import RunFolder, RunStart
 from palm.train.history import HistoryWriter
@@ -92,9 +92,7 @@ def standard_callbacks(training: Training, given: CallbackSettings) -> list[Call
     """
     callbacks: list[Callback] = []
     if is_main_process():
-        callbacks += progress_callbacks(given.progress, given.heading)
-    callbacks.append(RunLog(given.with_epochs))
-    if is_main_process():
+        callbacks += progress_callbacks(given.progress, given.heading, given.with_epochs)
         callbacks += loggers_of(given.loggers, given.folder)
     callbacks += given.callbacks
     if given.evaluator is not None:

@@ -120,7 +120,7 @@ def test_the_line_of_a_step_has_palms_words_first(tmp_path: Path, caplog: pytest
     assert len(lines) == 1
     assert re.fullmatch(pattern, lines[0])
     rows = [line for line in caplog.messages if re.match(r"(cls|mrc): row \d: ", line)]
-    assert len(rows) == 6
+    assert len(rows) == 4
     assert all(
         re.fullmatch(r"cls: row \d: \[CLS\] \w+ has a .* \. \[SEP\] \| label: \d", r)
         for r in rows
@@ -144,7 +144,7 @@ def test_labels_have_their_names(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.INFO, "palm"):
         palm.Controller(given, argv=[]).train()
     rows = [line for line in caplog.messages if line.startswith("cls: row ")]
-    assert len(rows) == 3
+    assert len(rows) == 2
     for row in rows:
         text, label = row.split(" | label: ")
         assert label in text.split()
@@ -228,6 +228,39 @@ def on_a_terminal(words: list[str], columns: int, **more: str) -> str:
     assert (run.wait(), answer) == (0, b"['cls', 'mrc']\n"), shown.decode()
     os.close(parent)
     return shown.decode()
+
+
+FOUR = """
+import sys
+from pathlib import Path
+import palm
+from helpers import tiny
+given = tiny.config(tiny.write_files(Path(sys.argv[1])), num_epochs=12)
+for task in given["tasks"].values():
+    task["dev_file"] = task["train_file"]
+controller = palm.Controller(given, argv=[])
+controller.train()
+print("['cls', 'mrc']")
+"""
+
+
+def test_a_run_of_four_tasks_prints_at_most_sixty_lines_on_a_terminal(
+    tmp_path: Path, loaded_python: list[str]
+) -> None:
+    (tmp_path / "four.py").write_text(FOUR, encoding="utf-8")
+    shown = on_a_terminal([*loaded_python, str(tmp_path / "four.py"), str(tmp_path)], columns=200)
+    assert shown.count("\n") - shown.count("\x1b[A") <= 60  # bars move down and up again
+    assert {f"{task}: row 2: " in shown for task in ("cls", "match", "mlm", "mrc")} == {True}
+
+
+def test_a_prediction_prints_no_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = tiny.config(tiny.write_files(tmp_path), "cls", num_epochs=1)
+    with caplog.at_level(logging.INFO, "palm"):
+        palm.Controller(given, argv=[]).train()
+        assert "global configuration" in caplog.text
+        caplog.clear()
+        palm.Controller(given, for_train=False, argv=[]).pred("cls")
+    assert "configuration" not in caplog.text
 
 
 @pytest.mark.parametrize(
