@@ -241,7 +241,9 @@ class TaskData:
         bad = file.bad
         name = file.path.name
         lines = [
-            f"{name}:{each['line']}: {each['problem']}" if each["line"] else each["problem"]
+            f"{Path(each['file']).name}:{each['line']}: {each['problem']}"
+            if each["line"]
+            else each["problem"]
             for each in bad.records[: 2 * MOST_EXAMPLES]
         ]
         if bad.is_refused:

@@ -8,7 +8,7 @@ from palm.reader.match import MatchReader
 from palm.reader.mrc import MRCReader
 from palm.reader.multi_label import MultiLabelReader
 from palm.reader.multiple_choice import MultipleChoiceReader
-from palm.reader.predictions import Predictions, Record
+from palm.reader.predictions import BadRow, Predictions, Record
 from palm.reader.ranking import RankingReader
 from palm.reader.relation import RelationReader
 from palm.reader.rows import Column, Rows
@@ -17,6 +17,7 @@ from palm.reader.span import SpanReader
 
 __all__ = [
     "READERS",
+    "BadRow",
     "ClassifyReader",
     "Column",
     "Draw",

@@ -18,7 +18,7 @@ from palm.reader.labels import Labels, RealLabels, is_list, list_in
 from palm.reader.predictions import Record
 from palm.reader.rows import Column, Rows
 from palm.reader.table import TextExample, TextReader
-from palm.reader.tables.columns import TableRow, cell_text, cut
+from palm.reader.tables.columns import TableRow, cell_text, cut, is_missing
 from palm.reader.tables.files import TableFormat
 
 
@@ -104,9 +104,10 @@ class MultiLabelReader(TextReader):
 
     def label_of(self, row: TableRow, labels: Labels | RealLabels) -> list[int] | None:  # noqa: ARG002
         if self.has_columns:
-            return [*self._answers(row)]
+            is_empty = all(is_missing(row.cells[name]) for name in self.label_columns)
+            return None if is_empty else [*self._answers(row)]
         cell = row.cells["label"]
-        if cell is None or (isinstance(cell, str) and not cell.strip()):
+        if is_missing(cell) and cell != []:
             return None
         if isinstance(cell, str) and not is_list(cell):
             cell = [each.strip() for each in cell.split(self.label_separator) if each.strip()]

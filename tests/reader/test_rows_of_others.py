@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import palm
+from helpers import tiny
 from helpers.reader_files import encoded, write_text, write_vocabulary
 from palm.controller.rows import RowKeys, sample, split
 from palm.core.errors import DataError
@@ -40,6 +42,9 @@ def test_an_empty_cell_is_not_annotated_and_an_empty_list_has_no_labels(vocab: P
     reader = MultiLabelReader(vocab, 16, n_classes=2, missing_labels=True)
     assert [each.label for each in reader.read(path, True)] == [[], [-1, -2], [0]]
     assert [each.label for each in reader.read_gold(path)] == [[], [0]]
+    path = write_text(tmp_path, "columns.csv", "x,y,text_a\n0,0,a\n,,b\n1,0,c\n")
+    reader = MultiLabelReader(vocab, 16, label_columns=["x", "y"])
+    assert [each.label for each in reader.read(path, True)] == [[], [0]]
 
 
 def test_a_split_keeps_rows_without_labels_and_counts_an_empty_list_as_one() -> None:
@@ -54,6 +59,35 @@ def test_a_split_keeps_rows_without_labels_and_counts_an_empty_list_as_one() -> 
 def test_a_label_of_two_code_points_is_that_of_one() -> None:
     assert Labels(None, {"café": 0}).value_of("cafe\u0301", "here") == 0
     assert Labels(None, {"cafe\u0301": 0}).value_of("café", "here") == 0
+
+
+def test_tasks_with_some_labels_share_the_rows_of_a_split(tmp_path: Path) -> None:
+    folder = tiny.write_files(tmp_path)
+    texts = [line.split("\t") for line in (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    cells = [
+        {"text_a": text, "colour": "" if k % 3 == 0 else label, "tags": [] if k % 2 else None}
+        for k, (label, text) in enumerate(texts)
+    ]
+    table = str(lines(folder, *cells))
+    config = tiny.config(folder, "cls", num_epochs=1, split={"dev": 0.2})
+    task = {**config["tasks"]["cls"], "train_file": table}
+    tags = {"reader": "multi_label", "paradigm": "multi_label", "n_classes": 2, "share_rows_with": "cls"}
+    config["tasks"] = {
+        "cls": {**task, "columns": {"label": "colour"}},
+        "tags": {**tags, "train_file": table, "columns": {"label": "tags"}},
+    }
+    config |= {"task_instance": "cls,tags", "target_tag": "1,1", "mix_ratio": "1,1"}
+    training = palm.Controller(config, argv=[]).training()
+    assert {len(each.stream.rows) for each in training.tasks} == {32}
+
+
+def test_an_own_reader_needs_read_alone_to_be_evaluated(vocab: Path, tmp_path: Path) -> None:
+    class Own(ClassifyReader):
+        def read(self, path: Path, with_targets: bool) -> Any:
+            yield from self.parse(path.read_text(encoding="utf-8").splitlines())
+
+    path = write_text(tmp_path, "texts.txt", "a\nb\n")
+    assert [each.text_a for each in Own(vocab, 16, n_classes=2).read_gold(path)] == ["a", "b"]
 
 
 # ---- words ----
