@@ -11,6 +11,8 @@ from itertools import chain, compress, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from palm.core.errors import DataError
 from palm.core.io import describe_error, parse_json, unique_keys, wrap_read_errors
 from palm.reader.squad import squad_rows
@@ -258,10 +260,13 @@ def _wrong_width(cells: Sequence[str], expected: str) -> str:
 
 
 BATCH = 256
-"""Rows read at a time, if they are small; with 1024, memory grows by 3 MB more."""
+"""Rows converted to Python values at a time; with 1024, memory grows by 3 MB more."""
+
+PAGE = 8192
+"""Rows read of Parquet at a time, if they are small: each time, its dictionary of texts is copied."""
 
 MANY_CELLS = 4
-"""A batch may be this many times as large as a cell."""
+"""These rows may be this many times as large as a cell."""
 
 
 def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool) -> Iterator[TableRow]:  # noqa: ARG001
@@ -295,7 +300,7 @@ def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool
             # Offsets of a damaged file may point outside its buffers.
             batch.validate(full=True)
             for some in _bounded(batch, f"{file}: {part} {number}", row):
-                for cells in some.to_pylist():
+                for cells in some:
                     row += 1
                     for column in labels.keys() & cells.keys():
                         cells[column] = _named(cells[column], labels[column])
@@ -319,20 +324,18 @@ def _groups(table: Any, columns: Sequence[str] | None, file: Path) -> Iterator[t
         per_row = sum(sizes) // max(1, group.num_rows)
         if per_row > limit:
             raise too_large(f"{file}: row group {number + 1}", "a row", limit)
-        size = max(1, min(BATCH, MANY_CELLS * limit // max(1, per_row)))
+        size = max(1, min(PAGE, MANY_CELLS * limit // max(1, per_row)))
         for batch in table.iter_batches(size, row_groups=[number], columns=columns, use_threads=False):
             yield number + 1, batch
 
 
 def _batches(stream: Any, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
     for number, batch in enumerate(stream, start=1):
-        wanted = batch if columns is None else batch.select(columns)
-        for start in range(0, batch.num_rows, BATCH):
-            yield number, wanted.slice(start, BATCH)
+        yield number, batch if columns is None else batch.select(columns)
 
 
-def _bounded(batch: Any, place: str, before: int) -> Iterator[Any]:
-    """The batch in parts that become Python values of at most `max_cell` bytes at a time.
+def _bounded(batch: Any, place: str, before: int) -> Iterator[list[dict[str, Any]]]:
+    """The rows of a batch as Python values, at most `BATCH` rows and `max_cell` bytes at a time.
 
     Args:
         batch: a record batch.
@@ -340,34 +343,45 @@ def _bounded(batch: Any, place: str, before: int) -> Iterator[Any]:
         before: the number of rows before it.
     """
     limit = max_cell()
-    if sum(map(_size, batch.columns)) <= limit:
-        yield batch
-    elif batch.num_rows == 1:
-        raise too_large(f"{place}, row {before + 1}", "the row", limit)
-    else:
-        half = batch.num_rows // 2
-        yield from _bounded(batch.slice(0, half), place, before)
-        yield from _bounded(batch.slice(half), place, before + half)
+    sizes = sum(map(_bytes_of_rows, batch.columns), np.zeros(batch.num_rows, np.int64))
+    start = 0
+    while start < batch.num_rows:
+        if sizes[start] > limit:
+            raise too_large(f"{place}, row {before + start + 1}", "the row", limit)
+        fitting = int(np.searchsorted(np.cumsum(sizes[start : start + BATCH]), limit, side="right"))
+        part = batch.slice(start, fitting)
+        columns = [each.cast(_without_dictionary(each.type)) for each in part.columns]
+        yield type(part).from_arrays(columns, part.schema.names).to_pylist()
+        start += fitting
 
 
-def _size(array: Any) -> int:
-    """An upper bound of the bytes of an array's values; any row may have the longest of a dictionary."""
+def _without_dictionary(kind: Any) -> Any:
+    """The type that becomes the same Python values, ten times as fast."""
+    from pyarrow import list_, types
+
+    if types.is_dictionary(kind):
+        return kind.value_type
+    return list_(_without_dictionary(kind.value_type)) if types.is_list(kind) else kind
+
+
+def _bytes_of_rows(array: Any) -> Any:
+    """The bytes of each row's value, where a text of a dictionary counts wherever it occurs; int64[rows]."""
     import pyarrow
     from pyarrow import compute
 
-    texts = (pyarrow.string(), pyarrow.large_string(), pyarrow.binary(), pyarrow.large_binary())
     if isinstance(array, pyarrow.DictionaryArray):
-        values = array.dictionary
-        is_text = values.type in texts
-        most = compute.max(compute.binary_length(values)).as_py() if is_text else _size(values)
-        return len(array) * (most or 0)
-    if array.type in texts:
-        return compute.sum(compute.binary_length(array)).as_py() or 0
+        texts = np.append(_bytes_of_rows(array.dictionary), 0)
+        return texts[array.indices.cast("int64").fill_null(len(texts) - 1).to_numpy()]
+    if array.type in (pyarrow.string(), pyarrow.large_string(), pyarrow.binary(), pyarrow.large_binary()):
+        return compute.binary_length(array).cast("int64").fill_null(0).to_numpy()
+    if isinstance(array, pyarrow.FixedSizeListArray):
+        array = array.cast(pyarrow.list_(array.type.value_type))
+    if isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray):
+        ends = np.append(0, np.cumsum(_bytes_of_rows(array.values)))
+        return np.diff(ends[array.offsets.to_numpy()])
     if isinstance(array, pyarrow.StructArray):
-        return sum(map(_size, array.flatten()))
-    if isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray | pyarrow.FixedSizeListArray):
-        return _size(array.flatten())
-    return int(array.nbytes)
+        return sum(map(_bytes_of_rows, array.flatten()), np.zeros(len(array), np.int64))
+    return np.full(len(array), 8)  # of a number
 
 
 def file_schema(file: Path) -> Any:
