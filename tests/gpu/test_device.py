@@ -123,5 +123,5 @@ def test_components_train_and_predict_together_as_on_the_cpu(seen: dict[str, Any
     assert cuda["losses"] == pytest.approx(cpu["losses"], rel=within)
     for task, rows in cpu["probs"].items():
         assert [pytest.approx(row, rel=10 * within) for row in rows] == cuda["probs"][task]
-    assert cuda["waits"] == 1  # the check of the steps before the prediction
+    assert cuda["waits"] <= cuda["batches"]  # each is compared with the one before
     assert cuda["passes"] == cpu["passes"] == cuda["batches"] / 2

@@ -84,7 +84,7 @@ def write_files(folder: Path, rows: int = 40) -> None:
     tagged = [(words, ["B" if word in tiny.COLOURS else "O" for word in words]) for words in rows]
     lines = ["\x02".join(words) + "\t" + "\x02".join(tags) for words, tags in tagged]
     (folder / "tags.tsv").write_text("\n".join(["text_a\tlabel", *lines]) + "\n", encoding="utf-8")
-    some = [f"{text}\t{', '.join(tiny.COLOURS[: int(label)])}" for label, text in cells]
+    some = [f"{text}\t{', '.join(tiny.COLOURS[: int(label)]) or '[]'}" for label, text in cells]
     (folder / "labels.tsv").write_text("\n".join(["text_a\tlabel", *some]) + "\n", encoding="utf-8")
     numbers = [(int(label), text) for label, text in cells]
     several = {
@@ -249,7 +249,7 @@ def staged_and_exported(folder: Path, device: str, saved: Path) -> dict[str, Any
         assert main(["export", str(saved), "--output", str(exported), "--to", "hf"]) == 0
         [weights] = exported.glob("*.safetensors")
     return {
-        "staged": [loss for stage in sorted(out.glob("*/history.jsonl")) for loss in losses_of(stage.parent)],
+        "staged": [loss for stage in sorted(out.rglob("history.jsonl")) for loss in losses_of(stage.parent)],
         "one": one["probs"],
         # The gradient of a key's bias is zero but for rounding, which Adam makes as large as any.
         "exported": {n: float(v.norm()) for n, v in load_file(weights).items() if "key.bias" not in n},
