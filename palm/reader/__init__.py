@@ -1,5 +1,6 @@
 """Readers, which turn data files into batches and predictions into files."""
 
+from palm.reader.bad_rows import BadRow
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.classify import ClassifyReader
 from palm.reader.embedding import EmbeddingReader
@@ -8,7 +9,7 @@ from palm.reader.match import MatchReader
 from palm.reader.mrc import MRCReader
 from palm.reader.multi_label import MultiLabelReader
 from palm.reader.multiple_choice import MultipleChoiceReader
-from palm.reader.predictions import BadRow, Predictions, Record
+from palm.reader.predictions import Predictions, Record
 from palm.reader.ranking import RankingReader
 from palm.reader.relation import RelationReader
 from palm.reader.rows import Column, Rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,19 @@ LISTED_PROBLEMS = 10
 
 RECORDED_PROBLEMS = 1000
 """The most problems of a file recorded, to bound memory; the others are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row of a file to predict that cannot be predicted; its record has the reason as `error`.
+
+    Args:
+        problem: the reason, which begins with `file:line`.
+        id: the id of a question.
+    """
+
+    problem: str
+    id: str = ""
 
 
 class RepairableError(DataError):
@@ -39,7 +53,7 @@ class BadRows:
 
     Args:
         path: the file.
-        mode: the setting `on_bad_row`.
+        mode: the setting `on_bad_row`, or 'predict' to make a `BadRow` of each.
 
     Attributes:
         count: the number of rows that cannot be used as they are.
@@ -60,14 +74,19 @@ class BadRows:
         """True if the file cannot be used at all."""
         return self.mode == "error" and self.count > 0
 
-    def add(self, error: DataError) -> Any:
-        """Record the problem with a row; return the repaired example, or None if the row is left out."""
+    def add(self, error: DataError, name: object = "") -> Any:
+        """Record the problem with a row; return its example, or None if the row is left out.
+
+        Args:
+            error: the problem.
+            name: the id of the row.
+        """
         if self.mode == "repair" and isinstance(error, RepairableError):
             self.repaired += 1
             self._record(error, error.done)
             return error.repaired
         self._record(error, "left out")
-        return None
+        return BadRow(str(error), str(name)) if self.mode == "predict" else None
 
     def _record(self, error: DataError, done: str) -> None:
         self.count += 1
@@ -95,6 +114,12 @@ class BadRows:
             DataError: rows cannot be used and `mode` is 'error'; reports all of them.
         """
         if not self.count:
+            return
+        if self.mode == "predict":
+            warn(
+                f"{self.path}: {self.count} rows cannot be predicted and have an error instead; "
+                f"the first: {self._listed[0]}"
+            )
             return
         if not self.is_refused:
             warn(

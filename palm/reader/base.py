@@ -13,8 +13,8 @@ from palm.core.component import Component, Registry
 from palm.core.errors import PalmError
 from palm.core.logging import logger
 from palm.core.tensor_specs import Specs, Tensors
-from palm.reader.bad_rows import BadRows
-from palm.reader.predictions import BadRow, Predictions, Record, write_records
+from palm.reader.bad_rows import BadRow, BadRows
+from palm.reader.predictions import Predictions, Record, write_records
 from palm.reader.rows import Column, Ints, Rows, TextFacts
 from palm.reader.tables.files import TableFormat
 

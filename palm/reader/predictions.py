@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import chain, islice, zip_longest
 from operator import eq
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeAlias, overload
 
 from palm.core.errors import StorageError
 from palm.core.io import make_folder, wrap_read_errors, write_atomically
+from palm.reader.bad_rows import BadRow
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 
 if TYPE_CHECKING:
@@ -28,19 +28,6 @@ Predictions: TypeAlias = Sequence[Record] | Mapping[str, str]
 
 PREDICTION_FILES = ("predictions.json", "nbest_predictions.json", "null_odds.json")
 ANSWER_FIELDS = ("text", "nbest", "null_odds")
-
-
-@dataclass(frozen=True, slots=True)
-class BadRow:
-    """A row of a file to predict that cannot be predicted; its record has the reason as `error`.
-
-    Args:
-        problem: the reason, which begins with `file:line`.
-        id: the id of a question.
-    """
-
-    problem: str
-    id: str = ""
 
 
 class SavedRecords(Sequence[Record]):

@@ -19,9 +19,8 @@ from palm.core.io import write_text
 from palm.core.tensor_specs import Tensors
 from palm.reader.bad_rows import BadRows, OnBadRow
 from palm.reader.base import Draw, Reader
-from palm.reader.predictions import BadRow
 from palm.reader.rows import SEQUENCE_ATTR, Rows, padded_batch
-from palm.reader.tables.columns import Columns, Refuse, TableRow, column_problems
+from palm.reader.tables.columns import Columns, TableRow, column_problems
 from palm.reader.tables.files import TableFormat
 from palm.reader.tables.reading import fail, raw_rows, read_table
 from palm.reader.tokenizer import load_tokenizer
@@ -234,56 +233,35 @@ class TokenizingReader(Reader):
         Raises:
             DataError: reports all rows that cannot be used.
         """
-        if not with_targets and self.bad_rows is None:
-            yield from self._predictable(path, columns, make)
-            return
         whole_file = self.bad_rows is not None  # the encoder adds problems too, and reports all of them
-        bad = self.bad_rows or BadRows(path, self.on_bad_row)
-        used = 0
-        unlabelled = 0
-        for row in self._table_rows(path, columns, bad.add):
-            try:
-                example = make(row)
-                unlabelled += example is None
-            except DataError as error:
-                example = bad.add(error)
-            if example is not None and (whole_file or not bad.is_refused):
-                used += 1
-                yield example
-        if not whole_file:
-            bad.finish(self.warn_once)
-        self._report_unlabelled(path, used, unlabelled)
-
-    def _table_rows(self, path: Path, columns: Sequence[str], refuse: Refuse) -> Iterator[TableRow]:
+        bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "predict")
+        table_format = self.table_format(path, self.format)
+        # A part of SQuAD's JSON that cannot be read has no question that could have an empty answer.
+        refused: list[Any] = []
+        refuse = (
+            fail
+            if bad.mode == "predict" and table_format == "squad"
+            else lambda error: refused.append(bad.add(error))
+        )
         found = Columns(columns, self.optional_columns, self.columns, self.warn_once)
-        return read_table(Path(path), found, refuse, self.table_format(path, self.format))
-
-    def _predictable(
-        self, path: Path, columns: Sequence[str], make: Callable[[TableRow], Any]
-    ) -> Iterator[Any]:
-        """The examples of a file to predict, with a `BadRow` for every unusable row, in the file's order."""
-        first = ""
-        count = 0
-        refused: list[DataError] = []
-        # A part of SQuAD's JSON that cannot be read has no question whose answer could be empty.
-        is_table = self.table_format(path, self.format) != "squad"
-        for row in chain(self._table_rows(path, columns, refused.append if is_table else fail), [None]):
-            found: list[Any] = [BadRow(str(error)) for error in refused]
+        rows = read_table(Path(path), found, refuse, table_format)
+        used = unlabelled = 0
+        for row in chain(rows, [None]):
+            examples = refused[:]
             refused.clear()
             if row is not None:
                 try:
-                    found.append(make(row))
+                    examples.append(example := make(row))
+                    unlabelled += example is None
                 except DataError as error:
-                    found.append(BadRow(str(error), str(row.cells.get("id", row.place))))
-            for example in found:
-                if isinstance(example, BadRow):
-                    first = first or example.problem
-                    count += 1
-                yield example
-        if count:
-            self.warn_once(
-                f"{path}: {count} rows cannot be predicted and have an error instead; the first: {first}"
-            )
+                    examples.append(bad.add(error, row.cells.get("id", row.place)))
+            for example in examples:
+                if example is not None and (whole_file or not bad.is_refused):
+                    used += 1
+                    yield example
+        if not whole_file:
+            bad.finish(self.warn_once)
+        self._report_unlabelled(path, used, unlabelled)
 
     def refuse(self, errors: Sequence[DataError]) -> None:
         """Report examples for which `encode` cannot create rows.

@@ -9,7 +9,8 @@ import palm
 from helpers import tiny
 from helpers.reader_files import write_vocabulary
 from palm.reader import ClassifyReader, MRCReader
-from palm.reader.predictions import BadRow, write_table
+from palm.reader.bad_rows import BadRow
+from palm.reader.predictions import write_table
 
 LINES = ['{"text_a": "a boat"}', '{"text_a": " "}', '{"text_a": null}', "{", '{"text_a": "a door"}']
 

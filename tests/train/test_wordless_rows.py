@@ -33,12 +33,8 @@ def trained(folder: Path, dev: str) -> palm.TrainingResult:
     return Controller(given, argv=[]).train()
 
 
-def test_a_dev_row_without_a_word_is_passed_over_and_reported_once(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("WARNING", "palm"):
-        found = trained(folder, "holes.tsv")
-    assert len([message for message in caplog.messages if f"{folder / 'holes.tsv'}:10" in message]) == 1
+def test_a_dev_row_without_a_word_is_passed_over(folder: Path) -> None:
+    found = trained(folder, "holes.tsv")
     lines = [line for line in found.history if isinstance(line, Evaluated)]
     assert len(lines) == 2  # once an epoch
     expected = [line for line in trained(folder, "dev.tsv").history if isinstance(line, Evaluated)]
