@@ -150,9 +150,13 @@ class FileCheck:
     def examples_at(self, numbers: Iterable[int]) -> dict[int, Any]:
         """Return the examples with these numbers, from 0; reads the file again up to the last of them."""
         wanted = {*numbers}
-        examples = examples_of(self.reader, self.path, self.role)
-        until = islice(enumerate(examples), max(wanted, default=-1) + 1)
-        return {number: example for number, example in until if number in wanted}
+        self.reader.bad_rows = BadRows(self.path)  # already reported
+        try:
+            examples = examples_of(self.reader, self.path, self.role)
+            until = islice(enumerate(examples), max(wanted, default=-1) + 1)
+            return {number: example for number, example in until if number in wanted}
+        finally:
+            self.reader.bad_rows = None
 
 
 def data_of(name: str, reader: Reader | PalmError, files: Files) -> TaskData:

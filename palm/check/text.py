@@ -132,7 +132,8 @@ def _cost(cost: Cost) -> list[str]:
     if cost.memory_bytes is not None:
         parts.append(f"at most {cost.memory_bytes / 2**30:.2f} GiB of memory")
     starts = [
-        f"{task} begins with a loss of {loss:.3g}, and a gradient of {norm:.3g} on the encoder"
+        f"{task} begins with a loss of {loss:.3g}"
+        + f", and a gradient of {norm:.3g} on the encoder" * (norm > 0)
         for task, (loss, norm) in cost.starts.items()
     ]
     return [f"about {duration(cost.training + cost.evaluating)}: {', '.join(parts)}", *starts]

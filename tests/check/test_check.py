@@ -206,6 +206,9 @@ def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_p
     assert [(file.role, file.counts.examples) for file in found.files] == [("train", 18), ("dev", 10)]
     found = data(tmp_path, train, rows(20, 30), on_bad_row="skip")
     assert codes(found) == [("warning", "bad_rows")]
+    found = data(tmp_path, [*train, *train[-3:]], rows(20, 30))
+    assert codes(found) == [("error", "data"), ("warning", "duplicates")]
+    assert found.problems[1].examples[0].startswith("train.tsv:22 ")
 
 
 def test_a_file_of_another_form_is_an_error_and_the_others_are_read(tmp_path: Path) -> None:
