@@ -11,9 +11,7 @@ from itertools import chain
 import numpy as np
 import torch
 
-from palm.parallel.group import exhaust
 from palm.train.display import memory_bytes
-from palm.train.evaluation import load_dev_data, model_of
 from palm.train.loop import Training
 from palm.train.task import TaskState
 from palm.train.train_step import pop_gradients, sum_of_losses
@@ -23,9 +21,6 @@ MOST_BATCHES = 2_000
 
 RATE_POINTS = 60
 """Number of points of the learning-rate curve."""
-
-EVALUATED = 2
-"""Number of chunks of dev examples to predict for the time of an evaluation."""
 
 STARTS = 4
 """Number of first steps of each task for its loss and gradient at the initial weights."""
@@ -89,13 +84,6 @@ class RunPlan:
         """True if the run makes exactly these steps, unless it is stopped."""
         return all(task.drawn is not None for task in self.tasks)
 
-    def num_evaluations(self, every: int, every_epoch: bool) -> int:
-        """Estimate the number of evaluations: every so many steps, after epochs, and after the last step."""
-        main = next(each for each in self.tasks if each.task == self.main)
-        epochs = (main.drawn or main.planned) // main.steps_per_epoch if every_epoch else 0
-        ends_with_epoch = every_epoch and epochs * main.steps_per_epoch == main.drawn
-        return (self.steps // every if every > 0 else 0) + epochs + (not ends_with_epoch)
-
 
 def plan_of(training: Training) -> RunPlan:
     """Return the plan of a run before its first step."""
@@ -149,9 +137,7 @@ class Cost:
 
     Args:
         step: seconds of a step, on average.
-        training: seconds of all steps.
-        evaluating: seconds of all evaluations.
-        evaluations: about how many evaluations there are.
+        training: seconds of all steps, without evaluations and saving.
         fullest: task -> seconds of its step with the most tokens.
         starts: task -> its loss and the norm of its weighted gradient on the encoder, averages of its first
             steps at the initial weights.
@@ -160,20 +146,17 @@ class Cost:
 
     step: float
     training: float
-    evaluating: float
-    evaluations: int
     fullest: Mapping[str, float]
     starts: Mapping[str, tuple[float, float]]
     memory_bytes: int | None
 
 
 def measured(training: Training, plan: RunPlan) -> Cost:
-    """Train the fullest batches and some steps of the run, and predict some dev rows of each task.
+    """Train the fullest batches and some steps of the run.
 
     `training` has not begun, and cannot be used afterwards.
 
     Raises:
-        DataError: dev data cannot be used; with file and line.
         TrainingError: a loss is NaN.
         ResourceError: the fullest batch does not fit into memory.
     """
@@ -188,14 +171,9 @@ def measured(training: Training, plan: RunPlan) -> Cost:
         training.step_on([(task, task.batches(steps.fullest))])
         fullest[task.name] = _now(device) - began
     step = _seconds_per_step(training, plan)
-    settings = training.config.settings
-    evaluated = [task for task in training.tasks if task.task.dev_file is not None]
-    evaluations = plan.num_evaluations(settings.eval_every_n_steps, settings.eval_every_epoch)
     return Cost(
         step=step,
         training=step * plan.steps,
-        evaluating=evaluations * sum(_evaluation(training, task) for task in evaluated),
-        evaluations=evaluations if evaluated else 0,
         fullest=fullest,
         starts=starts,
         memory_bytes=memory_bytes(device),
@@ -231,13 +209,3 @@ def _seconds_per_step(training: Training, plan: RunPlan) -> float:
     while time.perf_counter() < began + SETTLING and training.step < plan.steps and not training.is_over:
         training.next_step()
     return (_now(training.device) - began) / max(1, training.step - before)
-
-
-def _evaluation(training: Training, task: TaskState) -> float:
-    """Estimate the seconds to predict a task's dev data from its first chunks."""
-    dev = load_dev_data(task)
-    chunks = dev.chunks[:EVALUATED]
-    began = time.perf_counter()
-    exhaust(model_of(training, task.task).predictions(chunks, with_gold=True, losses={}))
-    found = sum(len(chunk.examples) for chunk in chunks)
-    return (_now(training.device) - began) * dev.num_examples / max(1, found)

@@ -125,9 +125,7 @@ def _plan(plan: RunPlan) -> list[str]:
 
 def _cost(cost: Cost) -> list[str]:
     slowest = max(cost.fullest, key=cost.fullest.__getitem__)
-    parts = [f"{duration(cost.training)} of steps ({duration(cost.step)} each)"]
-    if cost.evaluating:
-        parts.append(f"{duration(cost.evaluating)} of evaluations (about {cost.evaluations})")
+    parts = [f"about {duration(cost.training)} of steps ({duration(cost.step)} each)"]
     parts.append(f"the fullest step takes {duration(cost.fullest[slowest])} ({slowest})")
     if cost.memory_bytes is not None:
         parts.append(f"at most {cost.memory_bytes / 2**30:.2f} GiB of memory")
@@ -136,7 +134,7 @@ def _cost(cost: Cost) -> list[str]:
         + f", and a gradient of {norm:.3g} on the encoder" * (norm > 0)
         for task, (loss, norm) in cost.starts.items()
     ]
-    return [f"about {duration(cost.training + cost.evaluating)}: {', '.join(parts)}", *starts]
+    return [", ".join(parts), *starts]
 
 
 def sparks(values: Sequence[float]) -> str:

@@ -20,7 +20,6 @@ from palm.check.text import text_of_check
 from palm.cli import main
 from palm.reader import READERS
 from palm.reader.inspection import Role
-from palm.train.callbacks import Evaluated
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -242,13 +241,9 @@ def test_time_and_memory_are_measured_and_nothing_is_written(tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
     assert found.plan is not None
     assert found.cost is not None
-    result = palm.Controller(config, argv=[]).train()
     assert found.cost.step > 0
     assert found.cost.training == pytest.approx(found.plan.steps * found.cost.step)
-    assert found.cost.evaluating > 0
     assert found.cost.fullest.keys() == {"cls", "match"}
-    evaluations = [line for line in result.history if isinstance(line, Evaluated)]
-    assert found.cost.evaluations == pytest.approx(len(evaluations), abs=1)
 
 
 @pytest.mark.parametrize(
