@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from palm.core.errors import DataError
 from palm.core.logging import logger
+from palm.reader.tables.files import shown_path
 
 OnBadRow = Literal["error", "skip", "repair"]
 
@@ -62,7 +63,7 @@ class BadRows:
     """
 
     def __init__(self, path: Path, mode: str = "error") -> None:
-        self.path = path
+        self.path = shown_path(Path(path))
         self.mode = mode
         self.count = 0
         self.repaired = 0
@@ -97,7 +98,7 @@ class BadRows:
             start = place[0] if place else f"{self.path}:"
             self.records.append(
                 {
-                    "file": place[1] if place else str(self.path),
+                    "file": place[1] if place else self.path,
                     "line": int(place[2]) if place else None,
                     "problem": str(error).removeprefix(start).lstrip(),
                     "done": done,

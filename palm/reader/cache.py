@@ -19,7 +19,7 @@ from palm.core.io import checksum
 from palm.core.logging import collected_warnings, logger
 from palm.reader.bad_rows import BadRows
 from palm.reader.rows import Rows, TextFacts, mapped_rows, write_rows
-from palm.reader.tables.files import data_checksum
+from palm.reader.tables.files import data_checksum, shown_path
 
 if TYPE_CHECKING:
     from palm.reader.base import Reader
@@ -67,10 +67,10 @@ def training_parts(reader: Reader, path: Path, bad: BadRows) -> Iterator[Rows]:
     finally:
         reader.facts = reader.bad_rows = None
     bad.finish()
-    for line in facts.warnings(path, reader.vocab_path):
+    for line in facts.warnings(shown_path(path), reader.vocab_path):
         logger.warning("%s", line)
     if empty:
-        raise DataError(f"{path}: no rows to train on")
+        raise DataError(f"{shown_path(path)}: no rows to train on")
 
 
 REPORT_SECONDS = 10.0

@@ -152,6 +152,9 @@ LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
 BATCH = 1024
 """Rows in memory at a time; the first batch determines the types of columns."""
 
+MAX_DEPTH = 40
+"""Lists inside each other that libraries read from Parquet, which has two levels for each."""
+
 OTHER_FILES = (".json", ".tsv", ".txt", ".xlsx", ".xls", ".pdf", ".html", ".arrow", ".gz", ".zip")
 """Suffixes of file names that are not meant as names of folders."""
 
@@ -295,6 +298,13 @@ def _csv_cell(value: Any) -> Any:
     return value if is_plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
+def _depth(types: Sequence[Any]) -> int:
+    depth = 0
+    while types := [each.field(k).type for each in types for k in range(each.num_fields)]:
+        depth += 1
+    return depth
+
+
 def _write_parquet(
     file: BinaryIO, rows: Iterator[Record], samples: Sequence[list[Record]], source: Path
 ) -> int:
@@ -309,6 +319,8 @@ def _write_parquet(
         own, task = (Table.from_pylist(sample).schema for sample in samples)
         known = (arrow_schemas(source) if len(own) else []) or [own]
         schema = unify_schemas([*known, task], promote_options="permissive").remove_metadata()
+        if _depth(schema.types) > MAX_DEPTH:
+            raise StorageError("a column of the input is nested too deeply for Parquet; write .jsonl instead")
         with ParquetWriter(file, schema) as writer:
             while batch := list(islice(rows, BATCH)):
                 writer.write_table(Table.from_pylist(batch, schema))

@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -87,45 +88,30 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
         OSError: the folder cannot be written to.
         PalmError: a part has other columns, or values of another type.
     """
-    kinds: dict[str, str] = {}
-    files: dict[Path, BinaryIO] = {}
-    columns: dict[str, Column] = {}
+    arrays: dict[str, dict[str, str]] = {}
     with ExitStack() as opened:
+        file = cache(lambda name: opened.enter_context((folder / name).open("xb")))
         for rows in parts:
-            columns = rows.columns
-            kinds = kinds or _kinds(rows)
-            if _kinds(rows) != kinds:
+            found = {
+                name: {part: array.dtype.str for part, array in vars(column).items() if array is not None}
+                for name, column in rows.columns.items()
+            }
+            arrays = arrays or found
+            if found != arrays:
                 raise PalmError(
-                    f"the reader encodes some rows as {kinds} and others as {_kinds(rows)}; "
+                    f"the reader encodes some rows as {arrays} and others as {found}; "
                     "encode should return the same columns for all examples"
                 )
-            for number, column in enumerate(columns.values()):
-                values = folder / f"{number}.values"
-                offsets = folder / f"{number}.offsets"
-                if values not in files:
-                    files[values] = opened.enter_context(values.open("xb"))
+            for number, column in enumerate(rows.columns.values()):
+                values = file(f"{number}.values")
                 if column.offsets is not None:
                     # Offsets count from the file's first value; those of the first part begin with a 0.
-                    shifted = column.offsets + files[values].tell() // column.values.itemsize
-                    if offsets not in files:
-                        files[offsets] = opened.enter_context(offsets.open("xb"))
-                        files[offsets].write(shifted[:1].data)
-                    files[offsets].write(shifted[1:].data)
-                files[values].write(np.ascontiguousarray(column.values).data)
-    arrays = {
-        name: {part: array.dtype.str for part, array in vars(column).items() if array is not None}
-        for name, column in columns.items()
-    }
+                    offsets = file(f"{number}.offsets")
+                    shifted = column.offsets + values.tell() // column.values.itemsize
+                    offsets.write(shifted[1 if offsets.tell() else 0 :].data)
+                values.write(np.ascontiguousarray(column.values).data)
     content = {"digest": Rows(_columns(folder, arrays)).digest, "columns": arrays, "messages": list(messages)}
     write_json(folder / DESCRIPTION, {**content, "bad": (bad.records, bad.count)})
-
-
-def _kinds(rows: Rows) -> dict[str, str]:
-    """The type of every column, for messages."""
-    return {
-        name: f"{'one' if column.offsets is None else 'many'} {column.values.dtype} per row"
-        for name, column in rows.columns.items()
-    }
 
 
 def mapped_rows(folder: Path) -> tuple[Rows, list[str]]:
@@ -245,7 +231,7 @@ class TextFacts:
                 found = f"{_fraction(count, total)} {what} are too long and were cut"
                 yield Remark("truncation", found, f"raise {setting}")
 
-    def warnings(self, path: Path, vocab_path: Path) -> Iterator[str]:
+    def warnings(self, path: str, vocab_path: Path) -> Iterator[str]:
         """The remarks on a file, one line each."""
         for remark in self.remarks(vocab_path):
             yield f"{path}: {remark.found}; {remark.remedy}"

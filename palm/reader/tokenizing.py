@@ -21,7 +21,7 @@ from palm.reader.bad_rows import BadRows, OnBadRow
 from palm.reader.base import Draw, Reader
 from palm.reader.rows import SEQUENCE_ATTR, Rows, padded_batch
 from palm.reader.tables.columns import Columns, TableRow, column_problems
-from palm.reader.tables.files import TableFormat
+from palm.reader.tables.files import TableFormat, shown_path
 from palm.reader.tables.reading import fail, raw_rows, read_table
 from palm.reader.tokenizer import load_tokenizer
 
@@ -199,12 +199,13 @@ class TokenizingReader(Reader):
         return True
 
     def _report_unlabelled(self, path: Path, used: int, unlabelled: int) -> None:
+        shown = shown_path(Path(path)) if unlabelled else ""
         if unlabelled and not used:
             raise DataError(
-                f"{path}: none of the {unlabelled} rows has a label for this task; check the setting columns"
+                f"{shown}: none of the {unlabelled} rows has a label for this task; check the setting columns"
             )
         if unlabelled:
-            self.warn_once(f"{path}: {unlabelled} rows have no label for this task and are not used")
+            self.warn_once(f"{shown}: {unlabelled} rows have no label for this task and are not used")
 
     def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[Mapping[str, Any]]:
         refused: list[DataError] = []

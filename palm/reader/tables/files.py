@@ -439,6 +439,11 @@ def table_of(path: Path) -> Path:
     return table
 
 
+def shown_path(path: Path) -> str:
+    """Return a table's path for messages; that of a selection is the user's table, with the selection."""
+    return f"{table_of(path)} ({path.name})" if is_selection(path) else str(path)
+
+
 def is_remote(path: Path) -> bool:
     """Check whether a URL is among the files of a table or selection."""
     return any(map(is_url, parts_of(table_of(path))))
