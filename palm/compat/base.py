@@ -15,7 +15,7 @@ from palm.backbone import BACKBONES, Backbone
 from palm.compat.optimizer import base_optimizer
 from palm.compat.reader.loading import loading
 from palm.config import yaml_text
-from palm.config.run import ComponentConfig, RunConfig, TaskConfig, config_of
+from palm.config.run import ComponentConfig, RunConfig, config_of
 from palm.config.settings import RunSettings
 from palm.core.component import (
     choice_problems,
@@ -36,10 +36,10 @@ from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import MIXINGS, Mixing, MixRatio
 from palm.mixing.balance import BALANCES, Balance
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
-from palm.paradigm import HEADS, Head
+from palm.paradigm import Head
 from palm.parallel.group import barrier, is_main_process, join
 from palm.pretrained import load_pretrain, pretrained_directory
-from palm.reader import READERS, Reader
+from palm.reader import Reader
 from palm.train.build import start
 from palm.train.callbacks import Callback, Event, Logged, Saved, callback_problems
 from palm.train.checkpoint import described_schedule, load_checkpoint, save_checkpoint, trained_weights
@@ -506,10 +506,7 @@ def described(settings: RunSettings, parts: Components, schedule: ComponentConfi
         schedule=schedule,
         mixing=config_of(MIXINGS, parts.mixing),
         balance=None if parts.balance is None else config_of(BALANCES, parts.balance),
-        tasks=tuple(
-            TaskConfig(task.name, config_of(READERS, task.reader), config_of(HEADS, task.head), task.settings)
-            for task in parts.tasks
-        ),
+        tasks=tuple(task.config for task in parts.tasks),
     )
     # So that `to_dict` has all of them.
     return replace(run, origins=dict.fromkeys(run.keys(), "Python"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from palm.config import read_config
 from palm.config.files import HelpRequested
-from palm.config.run import ComponentConfig, RunConfig, TaskConfig, config_of, help_text, printed, with_given
+from palm.config.run import ComponentConfig, RunConfig, TaskConfig, help_text, printed, with_given
 from palm.config.settings import RunSettings
 from palm.controller.effort import choose_by_effort
 from palm.controller.resolve import HELP, NO_SETTINGS, ineffective_settings, resolve
@@ -23,7 +23,6 @@ from palm.core.device import device_of, tf32
 from palm.core.errors import ConfigError, ExitCode, PalmError, StorageError
 from palm.core.io import check_not_read, is_sealed, read_object, wrap_read_errors
 from palm.core.logging import display_of, logger, set_verbosity, show_on_console, shown_score
-from palm.paradigm import HEADS
 from palm.parallel.group import join, record_failure
 from palm.parallel.launch import launch
 from palm.predict.inference import InferenceModel
@@ -36,7 +35,7 @@ from palm.pretrained import (
     vocabulary_differences,
 )
 from palm.pretrained.loading import settings_of_model
-from palm.reader import READERS, Predictions
+from palm.reader import Predictions
 from palm.reader.tables.files import is_data, missing_reason, sources_of
 from palm.train.build import build, open_data, schedule_for, start
 from palm.train.callbacks import Callback, callback_problems, callbacks_of
@@ -224,7 +223,7 @@ class Controller:
         else:
             run = read_run(config, task_dir, argv, for_train, needs_tasks=not tasks)
         self._given = {task.name: task for task in tasks}
-        self.run = with_given(run, [_config_of(task) for task in tasks])
+        self.run = with_given(run, [task.config for task in tasks])
         set_verbosity(run.settings.quiet, run.settings.verbose)
         self.chosen = choose_rows(self.run, for_train)
         is_staged = for_train and run.settings.stages is not None
@@ -456,7 +455,3 @@ class Controller:
         tasks, plan = open_data(self.chosen, parts, devices)
         schedule = schedule_for(self.chosen, plan.total_steps)
         return start(self.chosen, parts, tasks, schedule, self._device())
-
-
-def _config_of(task: Task) -> TaskConfig:
-    return TaskConfig(task.name, config_of(READERS, task.reader), config_of(HEADS, task.head), task.settings)

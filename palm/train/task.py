@@ -15,6 +15,7 @@ import torch
 from palm.backbone.base import Backbone
 from palm.backbone.low_rank import lora_problems
 from palm.config.files import data_path
+from palm.config.run import TaskConfig, config_of
 from palm.config.settings import NO_BATCH_SIZE, TaskSettings
 from palm.core.component import did_you_mean, raise_any, type_problems
 from palm.core.errors import DataError, Problem, TrainingError
@@ -22,10 +23,10 @@ from palm.core.logging import logger
 from palm.core.tensor_specs import Tensors, mismatches
 from palm.metrics import metric_problems
 from palm.mixing.base import TaskProgress
-from palm.paradigm.base import Head
+from palm.paradigm.base import HEADS, Head
 from palm.parallel.group import rank, world_size
 from palm.reader.bad_rows import BadRows
-from palm.reader.base import Reader
+from palm.reader.base import READERS, Reader
 from palm.reader.cache import DataCache, training_rows
 from palm.reader.rows import SEQUENCE_ATTR, Rows
 from palm.reader.tables.files import file_facts
@@ -158,6 +159,12 @@ class Task(TaskSettings):
     def settings(self) -> TaskSettings:
         """The settings alone."""
         return TaskSettings(**{each.name: getattr(self, each.name) for each in fields(TaskSettings)})
+
+    @property
+    def config(self) -> TaskConfig:
+        """Its configuration."""
+        reader, head = config_of(READERS, self.reader), config_of(HEADS, self.head)
+        return TaskConfig(self.name, reader, head, self.settings)
 
     @property
     def metric_names(self) -> Sequence[str]:
