@@ -424,14 +424,13 @@ class Config:
 
     def place(self, name: str, scope: str | None = None) -> str | None:
         """Return the place of a setting's value, `config.yaml:7` or `--batch_size`; None if it is not set."""
-        return next(
-            (layer.settings[name].origin for layer in self._reaching(scope) if name in layer.settings), None
-        )
+        found = self._found(name, scope, is_used=False)
+        return found[0].origin if found else None
 
     def placed(self, name: str, scope: str | None = None) -> str:
         """Return the beginning of a message about a setting: its place and name."""
-        found = (layer.settings[name] for layer in self._reaching(scope) if name in layer.settings)
-        return next((setting.place(name) for setting in found), name)
+        found = self._found(name, scope, is_used=False)
+        return found[0].place(name) if found else name
 
     def choose(self, settings: Mapping[str, tuple[Any, str]], scope: str | None = None) -> None:
         """Set values that neither files nor the command line set.
@@ -480,20 +479,18 @@ class Config:
         # Settings in files in the order of their lines, then those of the command line.
         raise_any([*self._problems, *sorted(unused, key=lambda line: line.startswith("--"))])
 
-    def _reaching(self, scope: str | None, from_backbone: bool = True) -> list[Layer]:
-        """Return the layers for a scope, the strongest first; the backbone's JSON also applies to tasks."""
-        scopes = {None, scope} | ({"backbone"} if scope is not None and from_backbone else set())
-        return [layer for layer in self.layers if layer.scope in scopes]
+    def _found(
+        self, name: str, scope: str | None, from_backbone: bool = True, is_used: bool = True
+    ) -> list[Setting]:
+        """Return every layer's value of a setting, the strongest first; the backbone's JSON is for tasks too.
 
-    def _found(self, name: str, scope: str | None, from_backbone: bool = True) -> list[Setting]:
-        """Return every layer's value of a setting, the strongest first; all count as used."""
-        found = []
-        for layer in self._reaching(scope, from_backbone):
-            if name in layer.settings:
-                # Overridden settings count as used too: only settings that nothing reads are reported.
-                layer.used.add(name)
-                found.append(layer.settings[name])
-        return found
+        All count as used, also those that are overridden: only settings that nothing reads are reported.
+        """
+        scopes = {None, scope} | ({"backbone"} if scope is not None and from_backbone else set())
+        layers = [layer for layer in self.layers if layer.scope in scopes and name in layer.settings]
+        for layer in layers if is_used else ():
+            layer.used.add(name)
+        return [layer.settings[name] for layer in layers]
 
     def _convert(
         self, name: str, found: Sequence[Setting], annotation: Any, values: dict[str, Any], required: bool
