@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from palm.core.errors import PalmError
 from palm.core.tensor_specs import Tensors
+from palm.reader.bad_rows import BadRow
 from palm.reader.base import Reader
 from palm.reader.labels import Labels
 from palm.reader.match import RankedExample
@@ -39,7 +40,9 @@ SPREAD = {"least": 0.0, "median": 0.5, "95 %": 0.95, "99 %": 0.99, "most": 1.0}
 
 def examples_of(reader: Reader, path: Path, role: Role) -> Iterator[Any]:
     """Read the examples of a file as a run does in this role."""
-    return reader.read_gold(path) if role == "dev" else reader.read(path, with_targets=role == "train")
+    if role == "dev":
+        return reader.read_gold(path)
+    return (row for row in reader.read(path, with_targets=role == "train") if not isinstance(row, BadRow))
 
 
 def named_texts(example: Any) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ import palm
 from helpers import tiny
 from helpers.reader_files import write_vocabulary
 from palm.core.errors import StorageError
-from palm.reader import ClassifyReader, MRCReader
+from palm.reader import READERS, ClassifyReader, MRCReader
 from palm.reader.bad_rows import BadRow
 from palm.reader.predictions import write_table
 
@@ -40,6 +41,41 @@ def test_an_unusable_row_is_an_example_with_a_reason(
     assert [record.get("label") for record in records] == [1, None, None, None, 0]
     assert [record["index"] for record in records] == [10, 11, 12, 13, 14]
     assert records[1]["error"] == problems[0]
+
+
+LABELS = {"a": 0, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("cls", {}),
+        ("match", {}),
+        ("mlm", {}),
+        ("multi_label", {"n_classes": 2}),
+        ("multiple_choice", {}),
+        ("ranking", {}),
+        ("embedding", {}),
+        ("seq_label", {"label_map": LABELS}),
+        ("span", {"label_map": LABELS}),
+        ("relation", {"label_map": LABELS, "span_label_map": LABELS}),
+        ("mrc", {"max_query_len": 4, "doc_stride": 4}),
+    ],
+)
+def test_every_reader_gives_each_of_only_bad_rows_a_reason(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    reader = READERS[name](vocab_path=write_vocabulary(tmp_path), max_seq_len=16, **settings)
+    columns = reader.columns_of(False) if name != "mrc" else ("question", "context")
+    path = tmp_path / "rows.jsonl"
+    path.write_text((json.dumps(dict.fromkeys(columns, "")) + "\n") * 2, encoding="utf-8")
+    if name == "mrc":
+        path.write_text("".join(f'{{"id": {k}, "question": "", "context": ""}}\n' for k in range(2)))
+    examples = list(reader.read(path, with_targets=False))
+    rows = reader.encode_usable(examples, with_targets=False)
+    records = list(reader.records(examples, rows, [], 0))
+    assert len(rows) == 0
+    assert ["rows.jsonl" in record["error"] for record in records] == [True, True]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -90,3 +126,7 @@ def test_a_file_is_predicted_although_one_row_is_empty(tmp_path: Path, target: s
     path.write_text("text_a\na boat\n \na door\n", encoding="utf-8")
     found = list(model.predict_file(path, folder / target))
     assert [bool(each.get("error")) for each in found] == [False, True, False]
+    path = folder / "none.jsonl"
+    path.write_text('{"text_a": ""}\n' * 2, encoding="utf-8")
+    found = list(model.predict_file(path, folder / f"none_{target}"))
+    assert [bool(each["error"]) for each in found] == [True, True]
