@@ -82,11 +82,6 @@ def test_answers_are_two_mappings_by_question(tmp_path: Path) -> None:
     assert text == '{\n    "q1": "北京 \\"x\\"\\n",\n    "q2": "half \\ud83d"\n}\n'
 
 
-def test_no_answers_are_an_empty_mapping(tmp_path: Path) -> None:
-    assert dict(write_answers([], tmp_path)) == {}
-    assert json.loads((tmp_path / "nbest_predictions.json").read_text(encoding="utf-8")) == {}
-
-
 def test_a_failure_leaves_the_files_of_before(tmp_path: Path) -> None:
     write_answers([answer("old", "door")], tmp_path)
     with pytest.raises(DataError, match=r"pred.tsv:2"):

@@ -182,18 +182,6 @@ def test_a_mistake_in_a_file_is_reported_with_its_line(
         list(MatchReader(vocab, 16).read(path, with_targets=True))
 
 
-def test_bytes_that_are_not_text_are_reported_with_their_line(vocab: Path, tmp_path: Path) -> None:
-    path = tmp_path / "train.tsv"
-    path.write_bytes(b"label\ttext_a\n1\tgood\n0\tcaf\xe9\n")
-    with pytest.raises(DataError, match=r"train.tsv:3: byte 6 .*b'\\xe9'.*UTF-8"):
-        list(ClassifyReader(vocab, 16).read(path, with_targets=True))
-
-
-def test_a_missing_file_is_reported(vocab: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere.tsv: cannot read"):
-        list(ClassifyReader(vocab, 16).read(tmp_path / "nowhere.tsv", with_targets=True))
-
-
 # ---- label names ----
 
 
@@ -255,16 +243,6 @@ def test_a_record_has_the_number_the_probabilities_and_the_name(vocab: Path, lab
         {"index": 7, "label": 1, "probs": [0.25, 0.75], "label_name": "positive"},
         {"index": 8, "label": 0, "probs": [0.5, 0.5], "label_name": "negative"},
     ]
-
-
-def test_a_record_of_a_numbered_label_has_no_name(vocab: Path) -> None:
-    reader = MatchReader(vocab, 16)
-    examples = list(reader.parse([("the boat", "a boat"), {"text_a": "the door", "text_b": "a door"}]))
-    rows = reader.encode(examples, with_targets=False)
-
-    assert words(reader, rows, 1) == "[CLS] the door [SEP] a door [SEP]"
-    [record] = reader.records(examples[:1], rows, [{"label": 1, "probs": [0.25, 0.75]}], first=0)
-    assert record == {"index": 0, "label": 1, "probs": [0.25, 0.75]}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from helpers.reader_files import write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
-from palm.reader import ClassifyReader, MRCReader, MultiLabelReader, SequenceLabelReader, SpanReader
+from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
 from palm.reader.bad_rows import BadRows
 from palm.reader.cache import key_of, training_rows
 from palm.reader.tables.columns import Columns
@@ -513,30 +513,7 @@ def test_half_a_surrogate_pair_is_a_bad_row_of_its_line(tmp_path: Path) -> None:
     assert len(list(ClassifyReader(vocab, 16, on_bad_row="skip").read(path, True))) == 1
 
 
-def test_a_label_twice_in_a_list_is_an_error(tmp_path: Path) -> None:
-    path = write_text(tmp_path, "train.jsonl", '{"label": [0, 0, 1, 1], "text_a": "a"}\n')
-    with pytest.raises(DataError) as caught:
-        list(MultiLabelReader(write_vocabulary(tmp_path), 16, n_classes=4).read(path, True))
-    assert "train.jsonl:1: " in str(caught.value)
-    assert "label_columns" in str(caught.value)
-
-
 def test_a_real_label_of_minus_a_hundred_is_a_label(tmp_path: Path) -> None:
     path = write_text(tmp_path, "dev.tsv", "label\ttext_a\n-100\ta\n")
     reader = ClassifyReader(write_vocabulary(tmp_path), 16, label_type="real")
     assert list(map(reader.gold, reader.read_gold(path))) == [{"value": -100.0}]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),
-        ("cafe\u0301, au", ["cafe\u0301", ",", "au"]),
-        ("مُحَمَّد هنا", ["مُحَمَّد", "هنا"]),
-        ("co\u00adop 北京が", ["co\u00adop", "北", "京", "が"]),
-    ],
-)
-def test_a_word_of_a_span_keeps_its_marks(tmp_path: Path, text: str, words: list[str]) -> None:
-    reader = SpanReader(write_vocabulary(tmp_path), 16, {"a": 0})
-    (example,) = reader.parse([text])
-    assert [text[start:end] for start, end in example.offsets] == words
