@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from palm.core.component import (
 )
 from palm.core.errors import ConfigError, about
 from palm.core.tensor_specs import Specs, Tensors, TensorSpec
+
+M = TypeVar("M", bound=nn.Module)
 
 SENTENCE = ("sentence_embedding", "sentence_pair_embedding")
 """Features of the whole text; both are the same tensor, as in PaddlePALM."""
@@ -193,3 +196,19 @@ def pooled(tokens: Tensor, packing: Packing, pooling: str) -> Tensor:
     if pooling == "max":
         return rows.masked_fill(~mask, -torch.inf).amax(1)
     return (rows.float() * mask).sum(1) / mask.sum(1)
+
+
+def with_modules(module: M, replaced: Mapping[str, nn.Module]) -> M:
+    """Return a module that shares all parts except the replaced modules, given by name."""
+    # Modules on the path are copied shallowly.
+    own = copy.copy(module)
+    own._modules = dict(module._modules)
+    below: dict[str, dict[str, nn.Module]] = {}
+    for name, value in replaced.items():
+        child, _, rest = name.partition(".")
+        below.setdefault(child, {})[rest] = value
+    for child, values in below.items():
+        part = module._modules[child]
+        assert part is not None
+        own._modules[child] = values[""] if "" in values else with_modules(part, values)
+    return own

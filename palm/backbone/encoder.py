@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palm.backbone.attention import SelfAttention
-from palm.backbone.base import BACKBONES, SENTENCE, Pooling, TokenEncoder, pooled
+from palm.backbone.base import BACKBONES, SENTENCE, Pooling, TokenEncoder, pooled, with_modules
 from palm.backbone.cpu_kernels import Dropout
 from palm.backbone.packing import Packing
 from palm.core.component import (
@@ -380,15 +380,11 @@ class Encoder(TokenEncoder):
 
     def with_top(self, top: nn.ModuleDict) -> Encoder:
         """Return an encoder that shares the lower modules and has those of `copied_top` on top."""
-        # A shallow copy shares all parameters; its own table of modules leaves `self` unchanged.
-        own = copy.copy(self)
-        own._modules = dict(self._modules)
         upper = top["layers"]
         assert isinstance(upper, nn.ModuleList)
-        own.layers = nn.ModuleList([*self.layers[: -len(upper)], *upper])
-        for name in top.keys() - {"layers"}:
-            setattr(own, name, top[name])
-        return own
+        first = len(self.layers) - len(upper)
+        layers = {f"layers.{first + number}": layer for number, layer in enumerate(upper)}
+        return with_modules(self, layers | {name: top[name] for name in top.keys() - {"layers"}})
 
     def _run(self, layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
         if self._checkpoints_activations and torch.is_grad_enabled():

@@ -5,19 +5,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.backbone.base import Backbone
+from palm.backbone.base import Backbone, with_modules
 from palm.core.component import count_problems, did_you_mean, number_problems, raise_any, type_problems
 from palm.core.device import compute_dtype
 from palm.core.errors import about
 from palm.core.layers import SharedLinear
-
-M = TypeVar("M", bound=nn.Module)
 
 
 class LowRank(nn.Module):
@@ -71,7 +69,7 @@ class LowRank(nn.Module):
             shared = backbone.get_submodule(name)
             assert isinstance(shared, nn.Linear)
             layers[name] = make(shared, down, up, self.alpha / len(down))
-        return _with_modules(backbone, layers)
+        return with_modules(backbone, layers)
 
 
 class AdaptedLinear(SharedLinear):
@@ -105,22 +103,6 @@ def _merged(shared: nn.Linear, down: Tensor, up: Tensor, scale: float) -> nn.Lin
     weight = nn.Parameter(torch.addmm(shared.weight, up, down, alpha=scale), requires_grad=False)
     merged._parameters = {**shared._parameters, "weight": weight}
     return merged
-
-
-def _with_modules(module: M, replaced: Mapping[str, nn.Module]) -> M:
-    """Return a module that shares all parts except the replaced modules, given by name."""
-    # Modules on the path are copied shallowly.
-    own = copy.copy(module)
-    own._modules = dict(module._modules)
-    below: dict[str, dict[str, nn.Module]] = {}
-    for name, value in replaced.items():
-        child, _, rest = name.partition(".")
-        below.setdefault(child, {})[rest] = value
-    for child, values in below.items():
-        part = module._modules[child]
-        assert part is not None
-        own._modules[child] = values[""] if "" in values else _with_modules(part, values)
-    return own
 
 
 DEFAULTS: dict[str, Any] = {"rank": 8, "alpha": 16.0, "dropout": 0.0, "targets": ["query", "value"]}
