@@ -330,6 +330,8 @@ def _groups(table: Any, columns: Sequence[str] | None, file: Path) -> Iterator[t
 
 
 def _batches(stream: Any, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
+    if hasattr(stream, "num_record_batches"):
+        stream = map(stream.get_batch, range(stream.num_record_batches))
     for number, batch in enumerate(stream, start=1):
         yield number, batch if columns is None else batch.select(columns)
 
@@ -404,7 +406,9 @@ def _opened(file: Path, is_parquet: bool, texts_once: bool = True) -> Iterator[A
     try:
         with opened(file) as stream, wrap_read_errors(file, f" as {kind}", DataError):
             if not is_parquet:
-                yield ipc.open_stream(stream)
+                is_file = stream.read(6) == b"ARROW1"  # as pandas and polars write; `datasets` streams
+                stream.seek(0)
+                yield ipc.open_file(stream) if is_file else ipc.open_stream(stream)
                 return
             schema = parquet.read_metadata(stream).schema
             columns = [schema.column(k) for k in range(len(schema)) if texts_once]
