@@ -277,7 +277,10 @@ def _read_shards(index: Path, headers: bool) -> Weights:
     with wrap_read_errors(index):
         weights: Weights = {}
         for shard in sorted(set(read_json(index)["weight_map"].values())):
-            found = _read_file(resolve_inside(index.parent, shard), headers)
+            file = resolve_inside(index.parent, shard)
+            if file.suffix not in SUFFIXES:
+                raise ValueError(f"{shard} is not a file of weights")
+            found = _read_file(file, headers)
             if twice := weights.keys() & found.keys():
                 raise ValueError(f"{', '.join(shortened(sorted(twice), 3))}: in {shard} and in another file")
             weights |= found

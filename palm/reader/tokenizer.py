@@ -289,6 +289,8 @@ def load_vocabulary(path: Path) -> dict[str, int]:
         if len(ids) > 1 or not all(re.fullmatch("[0-9]{1,9}", number) for number in ids):
             raise DataError(f"{place}: expected 'token' or 'token<TAB>id', not {line.rstrip()!r}")
         number = int(ids[0]) if ids else line_number - 1
+        if number >= MAX_ID:
+            raise DataError(f"{place}: the id {number} should be below {MAX_ID}")
         if number in used:
             raise DataError(f"{place}: id {number} is already used in line {used[number]}")
         if token in vocabulary:
@@ -517,15 +519,12 @@ def load_tokenizer(vocab_path: Path, do_lower_case: bool = False) -> Tokenizer:
 
 def _special_of(library: tokenizers.Tokenizer, files: Files, ids: Mapping[str, int]) -> SpecialTokens:
     """The special tokens; makes the library put them around texts, as BERT or RoBERTa, unless it does."""
-    marks = library.encode("a").special_tokens_mask
+    marks = [] if library.post_processor is None else library.encode("a").special_tokens_mask
     lacking = {
         known: [token for token in known if token not in ids] for known in (SPECIAL_TOKENS, ROBERTA_TOKENS)
     }
     known = min(lacking, key=lambda special: len(lacking[special]))
     surrounds = len(marks) > 2 and bool(marks[0] and marks[-1])
-    if not lacking[known] and not surrounds:
-        _surround(library, known, ids)
-    tokens = library.encode("a").tokens
     # A byte-level vocabulary has no token for unknown words and needs none.
     unknown = getattr(library.model, "unk_token", None)
     added = library.get_added_tokens_decoder().values()
@@ -536,6 +535,9 @@ def _special_of(library: tokenizers.Tokenizer, files: Files, ids: Mapping[str, i
             f"{files.path}: the vocabulary lacks {', '.join(lacking[known])}; it should be that of a BERT or "
             "RoBERTa model, or a tokenizer.json that adds its own special tokens to texts"
         )
+    if not lacking[known] and not surrounds:
+        _surround(library, known, ids)
+    tokens = library.encode("a").tokens
     unk = _first((files.special_token("unk"), unknown, known.unk, "<unk>"), ids) or pad
     mask = _first((files.special_token("mask"), known.mask, *masks), ids) or "<mask>"
     return SpecialTokens(pad, unk, tokens[0], tokens[-1], mask)
