@@ -48,7 +48,7 @@ def save_tokenizer(
     """
     roles = {f"{role}_token": tokenizer.tokens([getattr(tokenizer, f"{role}_id")])[0] for role in ROLES}
     library = tokenizer.to_library()
-    if getattr(reader, "for_cn", False):  # such readers remove spaces first
+    if getattr(reader, "for_cn", False) and not isinstance(reader, WordReader):  # spaces are removed first
         steps = [normalizers.Replace(" ", ""), library.normalizer]
         library.normalizer = normalizers.Sequence([step for step in steps if step is not None])
     # Readers of words tokenize a text's first word like all others.
