@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,15 +67,14 @@ def texts_of(example: Any) -> list[str]:
     return [text for _, text in named_texts(example)]
 
 
-def gold_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterable[dict[str, Any]]:
-    """Return the truth of each example; empty mappings if there is none or the reader cannot provide it."""
-    if role == "pred" or (chunk and isinstance(chunk[0], RankedExample)):
-        return repeat({}, len(chunk))
-    try:
-        truths = [reader.gold(example) for example in chunk]
-    except PalmError:  # a user's own reader need not define gold
-        return repeat({}, len(chunk))
-    return [{name: value for name, value in truth.items() if name != "id"} for truth in truths]
+def gold_of(reader: Reader, chunk: Sequence[Any], role: Role) -> Iterator[dict[str, Any]]:
+    """Return the truth of each example; an empty mapping if it has none or the reader cannot provide it."""
+    for example in chunk:
+        truth = {}
+        if role != "pred" and not isinstance(example, RankedExample):
+            with suppress(PalmError):  # a label may be missing, and a user's own reader need not define gold
+                truth = reader.gold(example)
+        yield {name: value for name, value in truth.items() if name != "id"}
 
 
 def place_of(example: Any) -> str:

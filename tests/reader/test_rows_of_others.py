@@ -13,6 +13,7 @@ from helpers.reader_files import encoded, write_text, write_vocabulary
 from palm.controller.rows import RowKeys, sample, split
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, MultiLabelReader, RelationReader, SequenceLabelReader, SpanReader
+from palm.reader.inspection import gold_of
 from palm.reader.labels import Labels
 
 SPANS = {"place": 0, "person": 1}
@@ -42,6 +43,8 @@ def test_an_empty_cell_is_not_annotated_and_an_empty_list_has_no_labels(vocab: P
     reader = MultiLabelReader(vocab, 16, n_classes=2, missing_labels=True)
     assert [each.label for each in reader.read(path, True)] == [[], [-1, -2], [0]]
     assert [each.label for each in reader.read_gold(path)] == [[], [0]]
+    counts = [*gold_of(reader, list(reader.read(path, True)), "train")]
+    assert counts == [{"label_set": []}, {}, {"label_set": [0]}]
     path = write_text(tmp_path, "columns.csv", "x,y,text_a\n0,0,a\n,,b\n1,0,c\n")
     reader = MultiLabelReader(vocab, 16, label_columns=["x", "y"])
     assert [each.label for each in reader.read(path, True)] == [[], [0]]
