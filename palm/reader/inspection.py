@@ -50,7 +50,7 @@ def named_texts(example: Any) -> list[tuple[str, str]]:
     if isinstance(example, SquadQuestion):
         return [("question", example.question), ("context", example.context)]
     if isinstance(words := getattr(example, "words", None), list):
-        return [("text_a", " ".join(words))]
+        return [("text_a", getattr(example, "text", None) or " ".join(words))]
     if isinstance(getattr(example, "text_a", None), str):
         texts = [(name, getattr(example, name, None)) for name in ("text_a", "text_b", "text_b_neg")]
         listed = [(f"text {k}", text) for k, text in enumerate(getattr(example, "texts", ()))]
