@@ -260,6 +260,9 @@ class TaskSettings:
         yield from count_problems(least=0, **self._given("private_layers", "print_first_n"))
         rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")
         yield from positive_problems(**self._given(*rates))
+        for name in ("train_file", "dev_file", "pred_output_path"):
+            if (line := text_problem(getattr(self, name))) is not None:
+                yield about(name, line)
         if self.lora is not None and self.private_layers:
             yield about("lora", ": a task has adapters or private_layers, not both; remove one of them")
         if strange := sorted(self.fractions.keys() - {"dev", "test"}):
@@ -284,6 +287,15 @@ class TaskParts:
 
     reader: str
     paradigm: str
+
+
+def text_problem(value: object) -> str | None:
+    """Return the problem with a value that could not be saved with a model, to follow its name; or None."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return f" should be UTF-8, also in names of files, not {str(value)!a}; rename it"
+    return None
 
 
 def _is_count_or_never(value: int) -> bool:

@@ -21,6 +21,7 @@ from palm.config.settings import (
     TaskParts,
     TaskSettings,
     setting_problems,
+    text_problem,
 )
 from palm.core.component import Registry
 from palm.core.errors import ConfigError, PalmError, Problem
@@ -217,6 +218,9 @@ class _Resolver:
         """Return all settings of a class: those that are given, and the defaults of the others."""
         given, places = self.config.arguments(consumer, scope, provided, self.for_train, from_backbone)
         self.origins |= {(scope, name): place for name, place in places.items()}
+        for name, value in given.items() if self.for_train and consumer is not TaskSettings else ():
+            if (line := text_problem(value)) is not None:
+                self.config.problem(f"{self.config.placed(name, scope)}{line}")
         defaults = {
             name: parameter.default
             for name, parameter in settings_of(consumer).items()

@@ -236,6 +236,8 @@ class RowKeys:
 def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, Numbers]:
     """Split rows into parts, stratified by the labels of all tasks, with equal texts in the same part.
 
+    A row of each label stays in `train`.
+
     Args:
         keys: the keys of each task that uses the table.
         fractions: part -> its fraction of the rows; the remaining rows are `train`.
@@ -257,6 +259,11 @@ def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, 
         if debts[most] >= size / 2:  # every label gets its fraction up to the size of a group
             debts[most] -= size
             parts[group] = names.index(most)
+    for each in keys:
+        labels = np.asarray(each.labels)
+        # What is not in the training rows cannot be learned.
+        for label in np.setdiff1d(labels[labels >= 0], labels[parts[owners] == 0]):
+            parts[owners[np.argmax(labels == label)]] = 0
     of_rows = parts[owners]
     return {name: np.flatnonzero(of_rows == number) for number, name in enumerate(names)}
 

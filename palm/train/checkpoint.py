@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 from palm.backbone import BACKBONES
 from palm.backbone.low_rank import DEFAULTS, FROM
 from palm.config.run import described, plain
-from palm.core.errors import StorageError, changes, setting_name
+from palm.core.errors import StorageError, changes, setting_name, shown_url
 from palm.core.io import (
     check_version,
     keep_foreign,
@@ -48,6 +49,7 @@ from palm.reader.tables.files import data_checksum, file_facts
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
 from palm.train.model import LORA, PRIVATE
+from palm.train.model_card import MAX_WARNINGS
 from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
 from palm.train.task import TaskState
 from palm.train.train_step import check_finite
@@ -64,6 +66,9 @@ COMPARED = (
 )
 """Settings of a task that the losses depend on, besides its components."""
 
+_FOLDERS = re.compile(r"(?<![^\s'\"(])(/|[A-Za-z]:\\)\S*[/\\](?=\S)")
+"""Folders of absolute paths, which are of no use for others."""
+
 MAX_TASKS = 50
 """Maximum number of tasks whose steps a model lists; without it, a run's folder would grow quadratically."""
 
@@ -77,7 +82,8 @@ def training_facts(training: Training, task: TaskState, best: bool = False) -> d
         `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks`, the number of tasks that share the
         encoder; `tasks`, the steps of the first ones and of this one; `data`, files with rows and SHA-256;
         `evaluation`, the last one with its step; `best`, True if the model is saved as the best; `settings`
-        that the losses depend on, without other tasks; `versions`. Empty on ranks other than 0.
+        that the losses depend on, without other tasks; `warnings` about the task and its files; `versions`.
+        Empty on ranks other than 0.
     """
     if not is_main_process():
         return {}
@@ -95,8 +101,20 @@ def training_facts(training: Training, task: TaskState, best: bool = False) -> d
         "evaluation": _evaluation(training, task),
         "best": best,
         "settings": {**settings, "tasks": {task.name: settings["tasks"][task.name]}},
+        "warnings": _warnings(training, task),
         "versions": {"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
+
+
+def _warnings(training: Training, task: TaskState) -> list[str]:
+    """Return the warnings of a run about a task, without the folders of files."""
+    files = [file for file in (task.task.train_file, task.task.dev_file) if file is not None]
+    lines = [
+        line
+        for line in dict.fromkeys(training.warnings)
+        if line.startswith(f"{task.name}: ") or any(str(file) in line for file in files)
+    ]
+    return [_FOLDERS.sub("", shown_url(line)) for line in lines[:MAX_WARNINGS]]
 
 
 def data_of(training: Training, task: TaskState) -> dict[str, Any]:

@@ -237,6 +237,7 @@ class Training:
         primary_tasks: the tasks that are drawn; the others share the rows of one of them.
         total_steps: global steps until every target has had its expected steps, as planned at the start; with
             one task per step, the sum of all expected steps.
+        warnings: what palm has warned of so far.
         stop_request: holds a signal that asks this process to stop; None if signals are not handled.
     """
 
@@ -278,6 +279,7 @@ class Training:
         self.tokens = 0
         self._counts = (0, 0)  # rows and tokens of the current step, on all ranks
         self.stop_request: StopRequest | None = None
+        self.warnings: list[str] = []
         self._seed = config.settings.random_seed
         self._ranks_stop = False
         self._guard = NanGuard(

@@ -5,10 +5,13 @@ The format is that of the Hugging Face Hub: metadata in YAML, followed by text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
 from typing import Any
 
 from palm.config import yaml_text
+from palm.core.logging import printable
 from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
@@ -35,8 +38,27 @@ HUB_METRICS = {
 
 MAX_LABELS = 50
 
+MAX_WARNINGS = 10
+"""Maximum number of warnings that a card shows."""
+
 OMITTED = ("task_instance", "tasks", "backbone", "train_file", "head_of")
 """Settings of a run that appear elsewhere in a card."""
+
+
+def text_of(value: str) -> str:
+    """Return text of others as one line of Markdown without escapes, HTML or links."""
+    line = " ".join(printable(value).split())
+    return escape(line, quote=False).replace("[", "\\[").replace("`", "'")
+
+
+def code_of(value: str) -> str:
+    """Return text of others as code within a line of Markdown."""
+    return f"`{' '.join(printable(value).replace('`', chr(39)).split())}`"
+
+
+def block_of(language: str, text: str) -> str:
+    """Return a block of code in Markdown; nothing in it ends the block."""
+    return f"```{language}\n{printable(text).replace('```', chr(39) * 3)}```"
 
 
 def label_names(reader: Reader, head: Head) -> list[str]:
@@ -79,11 +101,12 @@ def model_card(
     training = description.get("training") or {}
     pipeline, what = (HEADS[head].card if head in HEADS else None) or (None, head)
     sections = [
-        f"# {description['task']}",
+        f"# {text_of(description['task'])}",
         *_summary(description, what, labels, training),
         "## How to load it",
         _loading(description["task"], example, pipeline, architecture),
         *_data_and_scores(training),
+        *_warnings(training),
         *_settings(description["task"], training),
     ]
     front = _front(description, training, pipeline, architecture)
@@ -138,7 +161,7 @@ def _summary(
         for name, unit in (("num_hidden_layers", "layers"), ("hidden_size", "hidden units"))
         if name in settings
     )
-    others = [f"`{task}`" for task in training.get("tasks", ()) if task != description["task"]]
+    others = [code_of(task) for task in training.get("tasks", ()) if task != description["task"]]
     if (more := training.get("num_tasks", 0) - len(others) - 1) > 0:
         others.append(f"{more} more")
     together = ""
@@ -146,30 +169,30 @@ def _summary(
         *first, last = others
         together = f" Trained together with {', '.join(first)}{' and ' if first else ''}{last}."
     among = f" ({len(labels)} labels)" if len(labels) > 1 else ""
-    yield f"{what[:1].upper()}{what[1:]}{among}. Encoder: {encoder['name']} ({sizes}).{together}"
+    name = text_of(encoder["name"])
+    yield f"{text_of(what[:1].upper() + what[1:])}{among}. Encoder: {name} ({sizes}).{together}"
     if len(labels) > 1:
         yield "## Labels"
         more = f" … and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
-        names = [" ".join(label.replace("`", "'").split()) for label in labels[:MAX_LABELS]]
-        yield ", ".join(f"`{name}`" for name in names) + more
+        yield ", ".join(map(code_of, labels[:MAX_LABELS])) + more
 
 
 def _loading(task: str, example: str, pipeline: str | None, architecture: str | None) -> str:
+    folder = json.dumps(task, ensure_ascii=False)
     if architecture is not None:
-        return (
-            "```python\n"
+        code = (
             f"from transformers import AutoTokenizer, {architecture}\n\n"
-            f'tokenizer = AutoTokenizer.from_pretrained("{task}")  # the path of this directory\n'
-            f'model = {architecture}.from_pretrained("{task}")\n'
-            f'```\n\nOr as a pipeline: `pipeline("{pipeline}", model="{task}")`.'
+            f"tokenizer = AutoTokenizer.from_pretrained({folder})  # the path of this directory\n"
+            f"model = {architecture}.from_pretrained({folder})\n"
         )
-    return (
-        "```python\n"
+        call = code_of(f'pipeline("{pipeline}", model={folder})')
+        return f"{block_of('python', code)}\n\nOr as a pipeline: {call}."
+    code = (
         "import palm\n\n"
-        f'model = palm.load_model("{task}")  # the path of this directory\n'
+        f"model = palm.load_model({folder})  # the path of this directory\n"
         f"model.predict({example})\n"
-        "```"
     )
+    return block_of("python", code)
 
 
 def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
@@ -192,6 +215,12 @@ def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
     yield _table(("metric", "value"), shown)
 
 
+def _warnings(training: Mapping[str, Any]) -> Iterator[str]:
+    if lines := training.get("warnings"):
+        yield "## Warnings"
+        yield "\n".join(f"- {text_of(line)}" for line in lines)
+
+
 def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
     if "merged" in training:
         yield "## Merged"
@@ -211,11 +240,16 @@ def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
         settings |= {name: value["name"], **value["settings"]} if is_component else {name: value}
     settings["steps"] = training["tasks"]
     shown = {name: each for name, each in settings.items() if name not in OMITTED and each is not None}
-    yield f"```yaml\n{yaml_text(shown)}```"
+    yield block_of("yaml", yaml_text(shown))
     versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
     yield f"Versions: {versions}."
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(value: str) -> str:
+    # Checksums are code already.
+    return value if value.startswith("`") else text_of(value).replace("|", "\\|")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from palm.config.files import MODEL_NAME
+from palm.config.settings import text_problem
 from palm.core.errors import StorageError
 from palm.core.io import is_sealed, numbered, stays_inside
 from palm.train.history import HISTORY_FILE
@@ -81,8 +82,8 @@ class RunRecord(TypedDict):
 
 def name_problem(task: object) -> str | None:
     """Return the reason why a task's folder would clash with those of the run, or None."""
-    if not isinstance(task, str) or not task.strip() or "\0" in task:
-        return f"the name of a task should be a non-empty string, not {task!r}"
+    if not isinstance(task, str) or not task.strip() or "\0" in task or text_problem(task):
+        return f"the name of a task should be a non-empty string of UTF-8, not {task!r}"
     # Many file systems ignore case.
     if _RESERVED.fullmatch(task.casefold()) or task.startswith(".") or "/" in task or "\\" in task:
         return (

@@ -135,7 +135,8 @@ def run_training(training: Training, given: CallbackSettings) -> TrainingResult:
             for event in _events(training, given):
                 notify(event, callbacks)
                 while warned:  # callbacks may warn too
-                    notify(Warned(training.step, warned.pop(0)), callbacks)
+                    training.warnings.append(warned.pop(0))
+                    notify(Warned(training.step, training.warnings[-1]), callbacks)
                 if isinstance(event, Step) and training.is_stopping:
                     _stop(training, given, callbacks)
         except BaseException as error:

@@ -362,6 +362,14 @@ def test_every_label_has_its_share_and_a_seed_decides() -> None:
     assert Counter(labels[row] for row in chosen.tolist())["a"] in (69, 70, 71)
 
 
+def test_one_row_of_each_label_stays_in_train() -> None:
+    labels = [*"a" * 20, *(f"rare {number}" for number in range(15)), "twice", "twice"]
+    names = [str(number) for number in range(len(labels))]
+    parts = split([keys_of(names, labels)], {"dev": 0.3, "test": 0.3})
+    assert {labels[row] for row in parts["train"].tolist()} == {*labels}
+    assert sorted(row for rows in parts.values() for row in rows.tolist()) == list(range(len(labels)))
+
+
 def test_rows_that_any_task_takes_for_equal_are_in_one_part() -> None:
     one = keys_of(["a", "a", "b", "c", "d", "e"], [None] * 6)
     two = keys_of(["1", "2", "2", "3", "4", "5"], [None] * 6)

@@ -175,3 +175,32 @@ def test_a_model_is_as_large_beside_8_tasks_as_beside_4(
         assert f"`task0`, `task1` and {count - 3} more." in text
     few, many = found
     assert few == many
+
+
+def test_nothing_of_others_is_more_than_text_in_a_card() -> None:
+    evil = "<img src=x onerror=a()>[x](javascript:a())\x1b[31m\n# b```"
+    facts = training(
+        tasks={evil: 7, "t": 7},
+        data={"dev_file": {"name": evil, "rows": 3, "sha256": "00"}},
+        settings={"tasks": {evil: {"note": evil}}},
+        warnings=[evil],
+    )
+    made = {"task": evil, "backbone": {"name": evil, "settings": {}}, "training": facts}
+    text = model_card(description(**made), [evil, "b"]).partition("\n---\n")[2]
+    assert "\x1b" not in text
+    outside = re.sub(r"`[^`\n]+`", "", re.sub(r"```\w+\n.*?```", "", text, flags=re.DOTALL))
+    assert not re.search(r"<|`|(?<!\\)\[|^# b", outside, re.MULTILINE)
+
+
+def test_a_card_has_the_warnings_of_the_run(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    rows = ["label\ttext_a", *["0\tred qqq door"] * 10, *["1\tred"] * 30]
+    (tmp_path / "cls.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    palm.Controller(tiny.config(tmp_path, "cls", "match", max_steps=4), argv=[]).train()
+    cards = [
+        (tmp_path / "out" / task / "infer_model" / "README.md").read_text("utf-8")
+        for task in ("cls", "match")
+    ]
+    assert "- cls.tsv: 10 of 60 (16.7 %) tokens" in cards[0].partition("## Warnings")[2]
+    assert "## Warnings" not in cards[1]
+    assert str(tmp_path) not in cards[0]
