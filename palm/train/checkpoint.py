@@ -17,7 +17,7 @@ from torch import Tensor
 from palm.backbone import BACKBONES
 from palm.backbone.low_rank import DEFAULTS, FROM
 from palm.config.run import described, plain
-from palm.core.errors import StorageError, changes, setting_name, shown_url
+from palm.core.errors import StorageError, changes, setting_name
 from palm.core.io import (
     check_version,
     keep_foreign,
@@ -29,7 +29,7 @@ from palm.core.io import (
     wrap_read_errors,
     write_json,
 )
-from palm.core.logging import logger
+from palm.core.logging import logger, shown_url
 from palm.core.saved import (
     describe,
     file_settings,
