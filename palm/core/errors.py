@@ -26,14 +26,10 @@ EXIT_CODES = {
 
 
 class PalmError(Exception):
-    """Base of all errors that palm raises on purpose; the command line prints them without a traceback.
+    """Base of all errors that palm raises on purpose; the command line prints them without a traceback."""
 
-    Args:
-        message: URLs in it are shown without passwords and queries.
-    """
-
-    def __init__(self, message: object = "") -> None:
-        super().__init__(shown_url(message))
+    def __str__(self) -> str:
+        return shown_url(super().__str__())
 
 
 class Problem(str):
