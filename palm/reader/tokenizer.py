@@ -128,18 +128,22 @@ class Files:
         file = self.path.with_name(name)
         return self.read(file) if file in self.companions else {}
 
-    def added_tokens(self, vocabulary: Mapping[str, int]) -> dict[str, int]:
-        """The tokens that are not split, with their ids, besides the special tokens of rows."""
+    def added_tokens(self, vocabulary: Mapping[str, int]) -> dict[str, tuple[int, tokenizers.AddedToken]]:
+        """The tokens that are not split, by their text, besides the special tokens of rows."""
+        added: dict[str, tuple[int, tokenizers.AddedToken]] = {}
         with wrap_read_errors(self.path, " the added tokens beside it", DataError):
-            decoder = self.settings.get("added_tokens_decoder") or {}
-            added = {str(token["content"]): int(number) for number, token in decoder.items()}
-            added |= {str(token): int(number) for token, number in self.beside(ADDED).items()}
+            for number, token in (self.settings.get("added_tokens_decoder") or {}).items():
+                added[str(token["content"])] = int(number), _added_token(token)
+            for token, number in self.beside(ADDED).items():
+                added.setdefault(token, (int(number), _added_token({"content": token, "normalized": True})))
             for name in ("additional_special_tokens", "extra_special_tokens"):
-                for token in self.settings.get(name) or []:
-                    last = max((*vocabulary.values(), *added.values()))
-                    added.setdefault(str(_content(token)), vocabulary.get(str(_content(token)), last + 1))
+                listed = self.settings.get(name) or []
+                for token in listed.values() if isinstance(listed, dict) else listed:
+                    last = max((*vocabulary.values(), *(number for number, _ in added.values())))
+                    number = vocabulary.get(str(_content(token)), last + 1)
+                    added.setdefault(str(_content(token)), (number, _added_token(token)))
         rows = {*SPECIAL_TOKENS, *ROBERTA_TOKENS}
-        return {token: number for token, number in added.items() if token and token not in rows}
+        return {token: one for token, one in added.items() if token and token not in rows}
 
     def special_token(self, role: str) -> str | None:
         """The special token that the settings name for a role such as `pad`."""
@@ -165,6 +169,13 @@ class Files:
 def _content(token: Any) -> Any:
     """The text of a token in a file of settings, which may have options."""
     return token.get("content") if isinstance(token, dict) else token
+
+
+def _added_token(token: Any) -> tokenizers.AddedToken:
+    """The library's token for one in a file of settings."""
+    given = token if isinstance(token, dict) else {}
+    names = ("single_word", "lstrip", "rstrip", "normalized")
+    return tokenizers.AddedToken(str(_content(token)), **{name: given.get(name) is True for name in names})
 
 
 def most_bytes(file: Path) -> int:
@@ -198,9 +209,12 @@ def _wordpiece(files: Files, do_lower_case: bool) -> tokenizers.Tokenizer:
     """
     vocabulary = load_vocabulary(files.path)
     added = files.added_tokens(vocabulary)
+    ids = {token: number for token, (number, _) in added.items()}
     with wrap_read_errors(files.path, " the vocabulary", DataError):
         model = models.WordPiece(
-            vocabulary | added, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARS_PER_WORD
+            vocabulary | ids,
+            unk_token="[UNK]",
+            max_input_chars_per_word=MAX_CHARS_PER_WORD,
         )
         made = tokenizers.Tokenizer(model)
     strips = files.settings.get("strip_accents")
@@ -216,7 +230,7 @@ def _wordpiece(files: Files, do_lower_case: bool) -> tokenizers.Tokenizer:
     )
     made.normalizer = normalizers.Sequence(steps)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
+    made.add_tokens([token for _, token in added.values()])
     return made
 
 
@@ -233,10 +247,11 @@ def _byte_level(files: Files) -> tokenizers.Tokenizer:
         read_bytes(merges)
         vocabulary, pairs = models.BPE.read_file(str(files.path), str(merges))
         added = files.added_tokens(vocabulary)
-        made = tokenizers.Tokenizer(models.BPE(vocabulary | added, pairs))
+        ids = {token: number for token, (number, _) in added.items()}
+        made = tokenizers.Tokenizer(models.BPE(vocabulary | ids, pairs))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     made.post_processor = processors.ByteLevel(add_prefix_space=prefix, trim_offsets=True)
-    made.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in added])
+    made.add_tokens([token for _, token in added.values()])
     return made
 
 

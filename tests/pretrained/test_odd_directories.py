@@ -207,6 +207,30 @@ def test_added_tokens_of_every_file_are_one_token(folder: Path) -> None:
     assert tokenizer.sep_id not in tokenizer.encode(["[SEP]"])[0]
 
 
+def test_added_tokens_are_found_as_transformers_finds_them(folder: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    size = len((folder / "vocab.txt").read_text(encoding="utf-8").split("\n"))
+    flags = {"normalized": False, "special": True, "lstrip": True, "rstrip": True, "single_word": False}
+    word = {"content": "covid19", "normalized": True, "single_word": True}
+    write(
+        folder / "tokenizer_config.json",
+        do_lower_case=True,
+        tokenizer_class="BertTokenizer",
+        added_tokens_decoder={
+            str(size): {**flags, **word, "lstrip": False, "rstrip": False, "special": False},
+            str(size + 1): {**flags, "content": "<V>"},
+        },
+    )
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = load_tokenizer(folder / "vocab.txt", do_lower_case=True)
+    for text in ("the COVID19 boat", "xcovid19y", "[SEP] red  <V>  door <v>"):
+        expected = theirs(text.replace("[SEP]", ""), add_special_tokens=False)["input_ids"]
+        assert ours.encode([text.replace("[SEP]", "")])[0] == expected
+    write(folder / "added_tokens.json", **{"[E1]": size + 2})
+    again = load_tokenizer(folder / "vocab.txt", do_lower_case=True)
+    assert again.encode(["[E1]"]) == again.encode(["[e1]"]) == [[size + 2]]
+
+
 def test_texts_are_lower_cased_where_sentence_transformers_says_so(folder: Path) -> None:
     plain = load_tokenizer(folder / "vocab.txt").encode(["The BOAT"])
     write(folder / "sentence_bert_config.json", max_seq_length=16, do_lower_case=True)
