@@ -310,6 +310,8 @@ def test_addresses_are_shown_and_written_without_secrets() -> None:
     assert full_url(shown) == SECRET
     assert data_path(Path(SECRET)) == Path(shown)
     assert data_path("a,b?.csv") == Path("a,b?.csv")
+    with pytest.raises(DataError, match="whole URL"):
+        files_of(Path("https://host.org/other.csv?…0123abcd"))
     text = "ask a@b.org, 1:2 and part-?.csv"
     assert public(text) == text
     pytest.importorskip("fsspec")

@@ -92,6 +92,8 @@ def copies_of(path: Path) -> tuple[Path, ...]:
             file that changes while it is copied.
     """
     url = _URL.sub(r"\1://", full_url(path.as_posix()), count=1)
+    if "?…" in url:
+        raise DataError(f"{url}: the query of this URL was not stored, as it may be secret; give the whole URL")
     try:
         import fsspec
     except ImportError:
