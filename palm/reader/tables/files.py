@@ -93,7 +93,9 @@ def copies_of(path: Path) -> tuple[Path, ...]:
     """
     url = _URL.sub(r"\1://", full_url(path.as_posix()), count=1)
     if "?…" in url:
-        raise DataError(f"{url}: the query of this URL was not stored, as it may be secret; give the whole URL")
+        raise DataError(
+            f"{url}: the query of this URL was not stored, as it may be secret; give the whole URL"
+        )
     try:
         import fsspec
     except ImportError:
