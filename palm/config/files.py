@@ -85,7 +85,8 @@ def guessed(value: Any) -> Any:
     return None if word in NULL_WORDS else str(value)
 
 
-_URL = re.compile(r"([a-z][a-z0-9+.-]+):[\\/]{1,2}(?:[^\\/\s]*@)?([^?\s]*)(\?[^…\s]\S*)?")
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):[\\/]{1,2}([^\\/\s]*@)?([^?\s]*)(\?[^…\s]\S*)?")
+"""A URL: its protocol, its user and password, its place, and its query unless that is a digest."""
 
 _full_urls: dict[str, str] = {}
 """URL without what may be secret -> the URL, in this process only."""
@@ -98,14 +99,16 @@ def public(text: str) -> str:
     """
 
     def query(url: re.Match[str]) -> str:
-        return f"?…{hashlib.sha256(url[3].encode()).hexdigest()[:8]}" if url[3] else ""
+        return f"?…{hashlib.sha256(url[4].encode()).hexdigest()[:8]}" if url[4] else ""
 
-    return _URL.sub(lambda url: f"{url[1]}://{url[2]}{query(url)}", text)
+    return _URL.sub(lambda url: f"{url[1]}://{url[3]}{query(url)}", text)
 
 
 def public_url(url: str) -> str:
     """Return a URL without what may be secret; `full_url` finds it again in this process."""
-    _full_urls[public(url)] = url
+    found = _URL.match(url)
+    if found is not None and (found[2] or found[4]):
+        _full_urls[public(url)] = url
     return public(url)
 
 

@@ -308,7 +308,9 @@ def test_addresses_are_shown_and_written_without_secrets() -> None:
     path = convert_value(Setting(["/data/b.csv", SECRET], "", Path()), DataPath)
     assert path == Path(f"/data/b.csv,{shown}")
     assert full_url(shown) == SECRET
-    assert data_path(Path(SECRET)) == Path(shown)
+    assert data_path(Path(SECRET)) == data_path(Path(shown)) == Path(shown)
+    assert full_url(str(data_path(Path(shown)))).startswith("https:/")
+    assert "pa@ss" in full_url(shown)
     assert data_path("a,b?.csv") == Path("a,b?.csv")
     with pytest.raises(DataError, match="whole URL"):
         files_of(Path("https://host.org/other.csv?…0123abcd"))
