@@ -244,6 +244,22 @@ def test_only_the_first_process_reports(two: Path) -> None:
     assert lines.count("cls: train finished!") == 4  # of two runs, and of two stages of a third
 
 
+@pytest.mark.parametrize("door", ["model", "config"])
+def test_palm_evaluate_on_two_processes_tells_the_scores_of_one_process_once(
+    one: Path, tmp_path: Path, door: str
+) -> None:
+    model, data = one / "out" / "cls" / "infer_model", one / "cls.tsv"
+    expected = palm.load_model(model, device="cpu").evaluate(data)
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps({**ranks.config(one, "out", 2), "device": "cpu"}), encoding="utf-8")
+    words = ["--model", str(model), "--input", str(data), "--device", "cpu"]
+    if door == "config":
+        words = [str(config), "--task", "cls", "--inference_model_dir", str(model)]
+    done = start("--standalone", "--nproc-per-node=2", "-m", "palm", "evaluate", *words)
+    [said] = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert json.loads(said) == (expected if door == "model" else {"cls": expected})
+
+
 def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path, tmp_path: Path) -> None:
     """It continues from its last checkpoint, and ends with the very weights of a run without accidents."""
     # What stands there is of another launch: nothing of it may be resumed.
