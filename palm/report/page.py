@@ -15,7 +15,7 @@ import torch
 from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.errors import PalmError, StorageError
 from palm.core.io import read_object, wrap_read_errors, write_text
-from palm.core.logging import logger, shown_score, shown_value
+from palm.core.logging import logger, printable, shown_score, shown_value
 from palm.core.process import duration
 from palm.core.version import __version__
 from palm.report import curves
@@ -103,6 +103,7 @@ def environment(*packages: str) -> Environment:
     made = Environment(
         loader=ChoiceLoader([PackageLoader(name, "template") for name in (*packages, "palm.report")]),
         autoescape=True,
+        finalize=_shown,  # a page has no use for control characters of the data
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -116,6 +117,10 @@ def environment(*packages: str) -> Environment:
         "labels": labels,
     }
     return made
+
+
+def _shown(value: Any) -> Any:
+    return printable(value) if type(value) is str else value
 
 
 def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
@@ -144,7 +149,8 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
 
 def _ending(history: History) -> str:
     if history.end is None:
-        return f"not finished; last recorded at global step {history.last_step:,}"
+        planned = history.start.total_steps
+        return f"not finished; last recorded at global step {history.last_step:,} of {planned:,}"
     return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
 
 

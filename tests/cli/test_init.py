@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import json
 import re
@@ -195,3 +196,33 @@ def test_a_table_of_several_texts_a_row_becomes_a_task(
     assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
     assert main(["train", config, "--max_steps", "2"]) == 0
     assert main(["predict", config]) == 0
+
+
+def test_a_csv_of_tags_and_stars_becomes_tasks_whose_script_finishes(tmp_path: Path) -> None:
+    tags = [["door"], ["door", "roof"], [], ["roof"]]
+    table = tmp_path / "tickets.csv"
+    with table.open("w", encoding="utf-8", newline="") as file:
+        rows = ([f"the {k} is broken", json.dumps(tags[k % 4]), k % 5 + 1, 50 + k / 4] for k in range(80))
+        csv.writer(file).writerows([["text", "tags", "stars", "price"], *rows])
+    project = tmp_path / "project"
+    assert main(["init", str(project), "--from", str(table)]) == 0
+    found = {
+        name: yaml.safe_load((project / f"{name}.yaml").read_text()) for name in ("tags", "stars", "price")
+    }
+    assert {name: task["paradigm"] for name, task in found.items()} == {
+        "tags": "multi_label",
+        "stars": "ordinal",
+        "price": "regression",
+    }
+    assert found["tags"]["label_map"] == {"door": 0, "roof": 1}
+    assert found["stars"]["label_map"] == {"1": 0, "2": 1, "3": 2, "4": 3, "5": 4}
+    assert "`data/`" not in (project / "README.md").read_text(encoding="utf-8")
+    assert "overwrite" not in (project / "config.yaml").read_text(encoding="utf-8")  # it would replace models
+    config = str(project / "config.yaml")
+    assert [each.text for each in check(config, measure=False).problems if each.severity == "error"] == []
+    script = (project / "run.sh").read_text(encoding="utf-8")
+    commands = [
+        line.replace('"$@"', "").split()[1:] for line in script.splitlines() if line.startswith("palm ")
+    ]
+    for words in commands[1:]:
+        assert main([*words[:1], config, *words[2:], "--max_steps", "4"]) == 0

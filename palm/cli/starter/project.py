@@ -49,7 +49,7 @@ RANDOM = (
     """\
 backbone: bert
 backbone_config_path: encoder/config.json   # a small encoder with random weights
-vocab_path: encoder/vocab.txt               # the words in data/, and letters for all other words
+vocab_path: encoder/vocab.txt               # the words of the rows, and letters for all other words
 do_lower_case: True""",
     """\
 The encoder starts from random weights, and its vocabulary is the words of these rows. That is enough to see
@@ -65,6 +65,15 @@ backbone: auto                 # architecture, sizes and vocabulary come from pr
 pretrain_path: {pretrain}""",
     "The encoder starts from {pretrain}.",
 )
+
+EXAMPLES = """\
+To use your own data, replace the rows in `data/`, with the same columns, and the labels in
+`label_map.json`."""
+TABLE = """\
+Every task reads the table that its `train_file` names. A tenth of the rows is its dev_file, and another tenth
+its pred_file (`split`). Other rows are predicted with `palm predict config.yaml --task NAME --NAME.pred_file
+FILE`."""
+"""The lines about data in README.md."""
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -120,7 +129,7 @@ def write_project(
         vocabulary = _vocabulary(data if table is None else table.texts)
         files["encoder/vocab.txt"] = "\n".join(vocabulary) + "\n"
         files["encoder/config.json"] = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2) + "\n"
-    values = _values(tasks, pretrain, effort)
+    values = {**_values(tasks, pretrain, effort), "data": EXAMPLES if table is None else TABLE}
     files |= {name: _filled(TEMPLATES / name, values) for name in ("config.yaml", "README.md", SCRIPT)}
     for name, text in files.items():
         make_folder((folder / name).parent)

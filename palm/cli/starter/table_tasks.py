@@ -10,7 +10,9 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
+from palm.cli.starter.project import KINDS
 from palm.core.errors import ConfigError
+from palm.core.io import parse_json
 from palm.reader.tables.columns import USUAL, cell_text, is_missing
 from palm.reader.tables.reading import raw_rows
 
@@ -19,6 +21,9 @@ ROWS = 2000
 
 MOST_LABELS = 100
 LONGEST_LABEL = 60
+
+MOST_STEPS = 10
+"""Number of labels 1, 2, 3 … up to which they are taken for a scale."""
 
 LISTS = {"choices": "multiple_choice", "candidates": "ranking"}
 """Column with lists of texts -> kind of the task, whose label chooses one of them, or rates them."""
@@ -43,7 +48,7 @@ class TableTasks:
     def add(self, name: str, path: Path, settings: dict[str, Any], columns: dict[str, str]) -> None:
         """Add a task, named after its column."""
         task = _unused(re.sub(r"\W+", "_", name).strip("_0123456789") or "task", self.kinds)
-        self.kinds[task] = settings["reader"]
+        self.kinds[task] = kind if (kind := settings["paradigm"]) in KINDS else settings["reader"]
         self.files[task] = _yaml({**settings, "train_file": str(path.absolute()), "columns": columns})
 
 
@@ -101,7 +106,17 @@ def _values(path: Path) -> dict[str, list[Any]]:
     for row in islice(raw_rows(path), ROWS):
         for name, cell in row.cells.items():
             values.setdefault(name, []).extend([] if is_missing(cell) else [cell])
-    return values
+    return {name: _decoded(cells) for name, cells in values.items()}
+
+
+def _decoded(cells: list[Any]) -> list[Any]:
+    """Return the lists of a column in JSON, as CSV files have them, or else the cells."""
+    try:
+        found = [parse_json(cell.encode()) for cell in cells if cell.startswith("[")]
+    except (AttributeError, ValueError):
+        return cells
+    is_lists = len(found) == len(cells) and all(isinstance(each, list) for each in found)
+    return [each for each in found if each] if is_lists else cells
 
 
 def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
@@ -130,6 +145,9 @@ def _settings_of_classes(labels: Sequence[str], count: int) -> dict[str, Any]:
     few = 2 <= len(labels) <= min(MOST_LABELS, max(2, count // 2))
     if not few or max(map(len, labels)) > LONGEST_LABEL:
         return {}
+    if 3 <= len(labels) <= MOST_STEPS and {*labels} == {*map(str, range(1, len(labels) + 1))}:
+        steps = _numbered(sorted(labels, key=int))  # a scale such as 1 to 5
+        return {"reader": "cls", "paradigm": "ordinal", "label_map": steps}
     is_id = {*labels} == {*map(str, range(len(labels)))}
     names = {"n_classes": len(labels)} if is_id else {"label_map": _numbered(labels)}
     return {"reader": "cls", "paradigm": "cls", "metrics": "accuracy, macro_f1", **names}
