@@ -140,7 +140,6 @@ SAVED_MODEL = (
         help="with --model: the inference engine; onnx is onnxruntime on the CPU (extra onnx)",
     ),
     option("--device", choices=["auto", "cpu", "cuda"], help="where to compute (default: auto)"),
-    option("--device", choices=["auto", "cpu", "cuda"], help="where to compute (default: auto)"),
     option("--precision", help="auto, fp32 or bf16; with --engine onnx: auto, fp32 or int8 (default: auto)"),
     TRUST,
 )
