@@ -134,7 +134,7 @@ class Answer:
     def words(self, better: str = "better", worse: str = "worse", sign: int = 1) -> str:
         """Return the word for its direction times `sign`, after `perhaps` if it is not certain."""
         if self.direction == 0:
-            return "no difference"
+            return "undecided"
         word = better if sign * self.direction > 0 else worse
         return word if self.is_certain else f"perhaps {word}"
 
@@ -159,7 +159,7 @@ class Outcome:
 
     @property
     def auxiliaries(self) -> dict[str, dict[str, str]]:
-        """Auxiliary -> target -> `helpful`, `harmful`, either after `perhaps`, or `no difference`.
+        """Auxiliary -> target -> `helpful`, `harmful`, either after `perhaps`, or `undecided`.
 
         An auxiliary is judged by the way that leaves out only it.
         """
@@ -246,7 +246,7 @@ def _against_alone(answer: Answer) -> str:
     effect = answer.difference
     interval = f"({effect.low:+.1f} to {effect.high:+.1f})"
     if answer.direction == 0:
-        return f"{answer.way} and alone: no difference {interval}"
+        return f"{answer.way} and alone: undecided {interval}"
     return f"{answer.way} {answer.words()} than alone by {abs(effect.mean):.1f} {answer.unit} {interval}"
 
 

@@ -31,7 +31,7 @@ class Difference:
         row_error: the part from the test rows, which all seeds share.
         low: lower end of the 95 % interval.
         high: upper end of the 95 % interval.
-        p_value: two-sided, for no difference, before any correction.
+        p_value: two-sided, for undecided, before any correction.
         per_seed: the difference for every seed.
     """
 

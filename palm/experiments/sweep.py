@@ -251,7 +251,11 @@ class Sweep:
             state = f"{trial.state}: {trial.why}" if trial.why else trial.state
             values = [str(trial.values[name]) for name in names]
             rows.append([trial.run, *values, score, str(trial.step), state])
-        return "\n".join([*aligned(rows), f"best: {self.best.run}; train it: palm train {self.best_config}"])
+        equal = [
+            trial.run for trial in self.trials if trial.score == self.best.score and trial is not self.best
+        ]
+        best = f"{self.best.run} (equal: {', '.join(equal)})" if equal else self.best.run
+        return "\n".join([*aligned(rows), f"best: {best}; train it: palm train {self.best_config}"])
 
 
 def sweep(

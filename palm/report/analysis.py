@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import heapq
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
 from palm.core.errors import PalmError
 from palm.core.io import verified_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.metrics import metrics_of, scores_of
+from palm.metrics import Metric, metrics_of, scores_of
 from palm.metrics.resampling import Pair, score_intervals
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model, models_in
@@ -76,7 +80,8 @@ class Analysis:
         data: statistics of the dev data, see `FileStatistics.summary`.
         scores: values by name of the metrics that the run was configured with, or else the head's.
         intervals: 95 % intervals of the scores by name, for those that have one.
-        baseline: the share of the most frequent true label, if an example has one label.
+        baseline: the same scores of a model that always gives the most frequent label, or the mean number;
+            those that need more than that are left out.
         hardest: the rows with the largest error.
         label_scores: of every label, the most frequent first.
         matrix_labels: of the confusion matrix; empty if it would be too large.
@@ -93,7 +98,7 @@ class Analysis:
     data: Mapping[str, Any]
     scores: Mapping[str, float] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    baseline: float | None = None
+    baseline: Mapping[str, float] = field(default_factory=dict)
     hardest: Sequence[Row] = ()
     label_scores: Sequence[LabelScore] = ()
     matrix_labels: Sequence[str] = ()
@@ -138,20 +143,24 @@ def _analysis(run: Run, task: str, trust: str | Sequence[str], given: str | Path
     model = run.source(task)
     if model is None:
         return "No model or checkpoint of this task was saved, so nothing was predicted."
-    recorded = _recorded(model)
-    path = _dev_data(run, task, recorded, given)
-    if isinstance(path, str):
-        return path
     metrics = run.setting(task, "metrics")
     metrics = metrics.split(",") if isinstance(metrics, str) else metrics
     other_data = ""
-    if recorded is not None and recorded != data_checksum(path):
-        other_data = f"{path} is not the data that the run was scored on, whose SHA-256 is {recorded[:12]}…"
-        logger.warning("%s: %s", task, other_data)
-    logger.info("%s: predicting %s with %s", task, path, model.folder)
     try:
-        return analyse(model, path, trust, metrics, other_data)
-    except PalmError as error:  # the rest of the page is still useful
+        recorded = _recorded(model)
+        path = _dev_data(run, task, recorded, given)
+        if isinstance(path, str):
+            return path
+        if recorded is not None and recorded != data_checksum(path):
+            other_data = (
+                f"{path} is not the data that the run was scored on, whose SHA-256 is {recorded[:12]}…"
+            )
+            logger.warning("%s: %s", task, other_data)
+        logger.info("%s: predicting %s with %s", task, path, model.folder)
+        # In the precision of the run, whose scores are shown beside these.
+        precision = run.history.start.precision or "auto"
+        return analyse(model, path, trust, metrics, other_data, precision)
+    except PalmError as error:  # the rest of the page is still useful; a run that goes on replaces its models
         logger.warning("%s: nothing was predicted: %s", task, error)
         return f"Nothing was predicted: {error}"
 
@@ -213,6 +222,7 @@ def analyse(
     trust: str | Sequence[str] = (),
     metric_names: Sequence[str] | None = None,
     other_data: str = "",
+    precision: str = "auto",
 ) -> Analysis:
     """Predict a file with labels, and find where the predictions are wrong.
 
@@ -220,7 +230,7 @@ def analyse(
         StorageError: the model is damaged, or names code that is not trusted.
         DataError: a row cannot be used; with its file and line.
     """
-    loaded = _loaded(model, trust)
+    loaded = _loaded(model, trust, precision)
     counts = counts_of(loaded.reader)
     statistics = FileStatistics(loaded.reader)
     pairs: list[Pair] = []
@@ -239,7 +249,7 @@ def analyse(
             for metric in (metrics if 0 < len(pairs) <= MOST_RESAMPLED else ())
             for name, ends in score_intervals(metric, pairs).items()
         },
-        baseline=counts.baseline(),
+        baseline=_baseline(metrics, [dict(gold) for _, gold in pairs]),
         hardest=hardest,
         label_scores=counts.label_scores(),
         matrix_labels=labels,
@@ -251,9 +261,24 @@ def analyse(
     )
 
 
-def _loaded(model: Model, trust: str | Sequence[str]) -> InferenceModel:
+def _baseline(metrics: Sequence[type[Metric]], golds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Score a model that gives the same answer to all examples."""
+    if golds and all(isinstance(gold.get("label"), int) for gold in golds):
+        answer = {"label": Counter(gold["label"] for gold in golds).most_common(1)[0][0]}
+    elif golds and all("value" in gold for gold in golds):
+        answer = {"value": fmean(gold["value"] for gold in golds)}
+    else:
+        return {}
+    found: dict[str, float] = {}
+    for metric in metrics:
+        with suppress(KeyError):  # it needs probabilities
+            found |= scores_of([metric], [(answer, gold) for gold in golds])
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _loaded(model: Model, trust: str | Sequence[str], precision: str) -> InferenceModel:
     if (model.folder / DESCRIPTION).is_file():
-        return load_model(model.folder, trust=trust)
+        return load_model(model.folder, trust=trust, precision=precision)
     return next(each for each in models_in(model.folder, trust) if each.task == model.task)
 
 

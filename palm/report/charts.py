@@ -18,6 +18,9 @@ MOST_POINTS = 400
 MOST_MARKS = 120
 """Maximum points of a curve with marks, which show their values under the pointer."""
 
+MOST_PLAIN = 1e7
+"""Numbers from this on are written with a power of ten."""
+
 MOST_METRICS = 3
 """Number of metrics drawn for a task: its first ones."""
 
@@ -217,6 +220,8 @@ def shown_number(value: float) -> str:
     """Format a number for readers: four significant digits, with thousands separators."""
     if value == int(value) and abs(value) < 1e12:
         return minus(f"{int(value):,}")
+    if abs(value) >= MOST_PLAIN:
+        return minus(f"{value:.4g}")
     return minus(f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
 
 
@@ -227,6 +232,8 @@ def minus(text: str) -> str:
 
 def _tick(value: float, step: float) -> str:
     """Format the tick value of an axis."""
+    if abs(value) >= MOST_PLAIN:
+        return minus(f"{value:.2g}")
     if abs(value) >= 10000 and value == int(value):
         return minus(f"{value / 1000:g}k")
     if value and step < 1e-3:

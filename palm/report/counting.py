@@ -112,10 +112,6 @@ class Counts(LabelTally, ABC):
         wrong = Counter({pair: n for pair, n in self.pairs.items() if pair[0] != pair[1]})
         return [(*pair, n) for pair, n in wrong.most_common(MOST_PAIRS)]
 
-    def baseline(self) -> float | None:
-        """Return the share of the most frequent true label; None if examples have no single label."""
-        return None
-
     def matrix(self) -> tuple[list[str], list[list[int]]]:
         """Return the labels, and for each true label how often each was predicted; empty if too many."""
         return [], []
@@ -141,9 +137,6 @@ class LabelCounts(Counts):
             return Judged(true, predicted, is_right, float(not is_right))
         certain = f"{predicted} ({100 * probs[record['label']]:.0f} %)"
         return Judged(true, certain, is_right, -math.log(max(probs[gold["label"]], LEAST_PROBABILITY)))
-
-    def baseline(self) -> float | None:
-        return max(self.true.values()) / self.true.total() if self.true else None
 
     def matrix(self) -> tuple[list[str], list[list[int]]]:
         seen = {label for pair in self.pairs for label in pair}
@@ -200,8 +193,18 @@ class ItemCounts(Counts):
                 "invented": max(0, len(invented) - len(confused)),
             }
         )
-        listed = [", ".join(each.values()) for each in (missed, invented)]
+        listed = [", ".join(each.values()) for each in (true, found)]
         return Judged(listed[0], listed[1], not missed and not invented, len(missed) + len(invented))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return the outcomes: shares of the true things, and of the predicted ones for those invented."""
+        bases = {kind: (self.true.total(), "true") for kind in self.kinds}
+        bases["invented"] = (self.predicted.total(), "predicted")
+        return [
+            (kind, f"{n} ({100 * n / max(1, bases[kind][0]):.1f} % of {bases[kind][1]})")
+            for kind, n in self.kinds.most_common()
+            if n
+        ]
 
 
 class TagCounts(ItemCounts):

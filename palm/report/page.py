@@ -18,9 +18,10 @@ from palm.core.io import read_object, wrap_read_errors, write_text
 from palm.core.logging import logger, printable, shown_score, shown_value
 from palm.core.process import duration
 from palm.core.version import __version__
+from palm.metrics import METRICS
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Chart, Line, labels, minus, shown_number, task_charts
+from palm.report.charts import MOST_PLAIN, Chart, Line, labels, minus, shown_number, task_charts
 from palm.report.curves import Curve
 from palm.report.history import History
 from palm.report.run import Run, read_run
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 REPORT_FILE = "report.html"
 COMPARISON = "compare.json"
+
+DIVERGED = 3.0
+"""Ratio of the last to the first running mean of a loss above which it has diverged."""
 
 MOST_OPEN = 4
 """Maximum number of tasks whose details are unfolded; with more, all are folded."""
@@ -87,7 +91,15 @@ def comparison_page(folder: Path) -> str:
         raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")
     template = environment().get_template("comparison.html")
     with wrap_read_errors(file):
-        return template.render(name=folder.resolve().name, folder=folder, found=found, version=__version__)
+        # Differences in points have one scale, whatever their metric.
+        widest: dict[str, float] = {}
+        for answer in found["answers"]:
+            unit = answer["unit"].split()[0]
+            ends = (answer["difference"]["low"], answer["difference"]["high"])
+            widest[unit] = max(widest.get(unit, 0.0), *map(abs, ends))
+        return template.render(
+            name=folder.resolve().name, folder=folder, found=found, widest=widest, version=__version__
+        )
 
 
 def environment(*packages: str) -> Environment:
@@ -134,6 +146,8 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         is_folded=len(history.tasks) > MOST_OPEN,
         history=history,
         ending=_ending(history),
+        diverged=_diverged(history),
+        lower={metric.main for metric in map(METRICS.__getitem__, METRICS) if not metric.higher_is_better},
         encoder=next(encoder, ""),
         tasks=[_task(run, task, analyses[task]) for task in history.tasks],
         task_charts=list(task_charts([(run.name, history)])),
@@ -145,6 +159,16 @@ def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
         versions=run.versions,
         made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
+
+
+def _diverged(history: History) -> list[str]:
+    """Return the tasks whose loss is at its end far above its beginning, or not a number."""
+    found = []
+    for task in history.tasks:
+        losses = [step.mean_loss for step in history.steps if step.task == task]
+        if losses and not losses[-1] <= DIVERGED * max(losses[0], 1.0):
+            found.append(task)
+    return found
 
 
 def _ending(history: History) -> str:
@@ -176,8 +200,15 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
         "scores": _scores(history, task, best.scores[task]) if best else [],
         "best_step": best.step if best else 0,
-        "intervals": found.intervals if found and is_scored else {},
-        "baseline": found.baseline if found and not found.other_data else None,
+        # An interval belongs to a score only if both are of the same model.
+        "intervals": {
+            name: ends
+            for name, ends in (found.intervals if found and best and is_scored else {}).items()
+            if found
+            and best
+            and math.isclose(found.scores[name], best.scores[task].get(name, math.nan), rel_tol=1e-3)
+        },
+        "baseline": found.baseline if found and not found.other_data else {},
         "analysis": found,
         "missing": analysis if isinstance(analysis, str) else "",
         "reliability": found and _reliability(found),
@@ -232,4 +263,6 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _score(value: float | None) -> str:
+    if value is not None and MOST_PLAIN <= abs(value) < math.inf:
+        return minus(f"{value:.3g}")
     return "–" if value is None or math.isnan(value) else minus(shown_score(value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,9 @@ class Run:
     @property
     def versions(self) -> dict[str, str]:
         """The versions of palm and of the libraries that made the run, as far as they were recorded."""
-        of_model = training_of(self.models[0]).get("versions", {}) if self.models else {}
+        of_model: Mapping[str, Any] = {}
+        with suppress(StorageError):  # a run that goes on has just replaced it
+            of_model = training_of(self.models[0]).get("versions", {}) if self.models else {}
         return {
             "palm": "unknown",
             **of_model,

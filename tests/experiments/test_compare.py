@@ -80,7 +80,7 @@ def test_a_comparison_is_trained_once_and_continues_with_what_is_missing(
     assert [result["steps"]["cls"] for result in results] == [6, 6, 4, 4, 4, 4]
     scores = found["ways"][1]["scores"]["cls"]["per_seed"]
     assert scores == [result["test"]["cls"]["scores"]["accuracy"] for result in results[2:4]]
-    assert found["auxiliaries"] == {"match": {"cls": "no difference"}}
+    assert found["auxiliaries"] == {"match": {"cls": "undecided"}}
     table = list(csv.reader((tmp_path / "grid" / "compare.csv").open(encoding="utf-8")))
     assert [row[:2] + row[3:4] for row in table[1:]] == [
         ["cls", "together", "alone-cls"],
@@ -295,7 +295,7 @@ def test_a_further_variant_is_compared_with_each_target_alone() -> None:
         ("staged", "together", 1),
         ("staged", "alone-a", 1),
     ]
-    assert found.auxiliaries == {"b": {"a": "no difference"}}
+    assert found.auxiliaries == {"b": {"a": "undecided"}}
 
 
 def answered(*per_seed: list[float], metric: str = "accuracy", **asked: list[float]) -> Outcome:
@@ -368,7 +368,7 @@ def test_a_verdict_is_one_short_line() -> None:
 
 def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
     found = table(0.85, 0.85)
-    assert found.auxiliaries == {"b": {"a": "no difference"}}
+    assert found.auxiliaries == {"b": {"a": "undecided"}}
     assert [answer.direction for answer in found.answers] == [0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ import torch
 import palm
 from helpers import runs, tiny
 from helpers.saved import forge
+from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import models_in
 from palm.reader.seq_label import TaggedExample
-from palm.report.analysis import Analysis, analyse, analyses_of
+from palm.report.analysis import Analysis, _baseline, analyse, analyses_of
 from palm.report.counting import (
     AnswerCounts,
     LabelCounts,
@@ -40,7 +42,7 @@ def of(task: str, run: Path) -> Analysis:
 
 def test_the_hardest_row_is_the_one_whose_label_got_the_least_probability(run: Path) -> None:
     found = of("cls", run)
-    model = palm.load_model(run / "cls" / "best_model")
+    model = palm.load_model(run / "cls" / "best_model", precision=read_run(run).history.start.precision)
     dev = Path(read_run(run).setting("cls", "dev_file"))
     examples = list(model.reader.read_gold(dev))
     records = model.records(iter(examples))
@@ -132,7 +134,7 @@ def test_dev_data_that_the_run_was_not_scored_on_is_reported(run: Path) -> None:
     shown_of_it = _task(shown, "cls", found)
     assert (shown_of_it["intervals"], shown_of_it["baseline"]) == (
         {},
-        None,
+        {},
     )  # they are not those of the score
     dev_file.write_text("".join(lines), encoding="utf-8")
     found = analyses_of(shown)["cls"]
@@ -201,11 +203,19 @@ def test_tags_are_judged_by_whole_entities() -> None:
     judged = counts.judge(
         example, {"labels": ["O", "B-city", "O", "B-day"]}, {"labels": ["O", "B-city", "I-city", "B-day"]}
     )
-    assert (judged.gold, judged.predicted, judged.is_right) == ("city: new york", "city: new", False)
+    assert (judged.gold, judged.predicted, judged.is_right) == (
+        "city: new york, day: monday",
+        "city: new, day: monday",
+        False,
+    )
     assert counts.label_scores() == [LabelScore("city", 0, 0, 0, 1, 1), LabelScore("day", 1, 1, 1, 1, 1)]
     assert (judged.error, dict(counts.facts())) == (
         2,
-        {"right": "1 (33.3 %)", "missed": "1 (33.3 %)", "invented": "1 (33.3 %)"},
+        {
+            "right": "1 (50.0 % of true)",
+            "missed": "1 (50.0 % of true)",
+            "invented": "1 (50.0 % of predicted)",
+        },
     )
 
 
@@ -247,3 +257,35 @@ def test_a_reader_with_other_truths_is_named(tmp_path: Path) -> None:
     reader.gold_names = ("mood",)
     with pytest.raises(palm.PalmError, match=r"ClassifyReader.* mood\b"):
         counts_of(reader)
+
+
+def test_a_baseline_has_the_metric_of_the_score_beside_it() -> None:
+    golds = [{"label": k} for k in (0, 1, 1, 1, 2)]
+    found = _baseline([METRICS["qwk"], METRICS["accuracy"], METRICS["macro_f1"]], golds)
+    assert found == pytest.approx({"qwk": 0.0, "accuracy": 0.6, "macro_f1": 0.75 / 3})
+    (error,) = _baseline([METRICS["mse"]], [{"value": 1.0}, {"value": 3.0}]).values()
+    assert error == 1.0
+    assert _baseline([METRICS["span_f1"]], [{"spans": []}]) == {}
+
+
+def test_an_interval_stands_only_beside_the_score_of_its_own_model(run: Path) -> None:
+    shown = read_run(run)
+    found = of("cls", run)
+    best = shown.history.best("cls")
+    assert best is not None
+    value = best.scores["cls"]["accuracy"]
+    same = replace(found, scores={"accuracy": value}, intervals={"accuracy": (0.1, 0.9)})
+    assert _task(shown, "cls", same)["intervals"] == {"accuracy": (0.1, 0.9)}
+    assert _task(shown, "cls", replace(same, scores={"accuracy": value + 0.1}))["intervals"] == {}
+
+
+def test_a_report_predicts_in_the_precision_of_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def load(folder: Path, *, precision: str, **_: object) -> InferenceModel:
+        asked.append(precision)
+        return palm.load_model(folder, precision=precision)
+
+    monkeypatch.setattr("palm.report.analysis.load_model", load)
+    of("cls", run)
+    assert set(asked) == {read_run(run).history.start.precision}

@@ -16,10 +16,10 @@ import palm
 from helpers.runs import HOSTILE
 from palm.cli import main
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Frame, Line, minus
+from palm.report.charts import Frame, Line, labels, minus
 from palm.report.curves import Curve
 from palm.report.history import read_history
-from palm.report.page import page_title
+from palm.report.page import _diverged, page_title
 from palm.report.run import read_run
 
 pytest.importorskip("jinja2", reason="the extra report is not installed")
@@ -224,10 +224,9 @@ def test_a_score_is_shown_with_its_interval_and_the_commonest_label(reported: Pa
     analysis = analyses_of(read_run(reported))["cls"]
     assert isinstance(analysis, Analysis)
     true = [each.support for each in analysis.label_scores]
-    assert analysis.baseline == max(true) / sum(true) == max(true) / analysis.data["examples"]
-    assert f"frequent label: {analysis.baseline:.4f}" in (reported / "report.html").read_text(
-        encoding="utf-8"
-    )
+    assert analysis.baseline["accuracy"] == max(true) / sum(true) == max(true) / analysis.data["examples"]
+    text = (reported / "report.html").read_text(encoding="utf-8")
+    assert f"always the same answer: {analysis.baseline['accuracy']:.4f}" in text
 
 
 def test_the_page_marks_the_main_metric_and_has_the_memory(reported: Path) -> None:
@@ -242,3 +241,31 @@ def test_the_page_marks_the_main_metric_and_has_the_memory(reported: Path) -> No
 def test_more_tasks_than_a_screen_holds_are_folded() -> None:
     assert page_title(["a", "b", "c", "d", "e", "f"], "out") == "a, b, c, d and 2 more"
     assert page_title([], "out") == "out"
+
+
+def test_a_diverged_loss_is_a_warning_and_its_numbers_are_short(run: Path) -> None:
+    assert _diverged(read_history(run)) == []
+    lines = [json.loads(line) for line in (run / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    for line in lines[len(lines) // 2 :]:
+        if line["event"] == "step" and line["task"] == "cls":
+            line["loss"] = line["mean_loss"] = 93902682102.36
+    (run / "history.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    text = palm.write_report(run, run / "page.html", predict=False).read_text(encoding="utf-8")
+    assert "The loss of cls diverged" in text
+    assert "93902682102" not in text.replace(",", "")
+    assert [text for _, text in labels([0.0, 5e51, 1e52])] == ["0", "5e+51", "1e+52"]
+
+
+def test_control_characters_of_the_data_are_escaped(run: Path) -> None:
+    with (run / "history.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"event": "warning", "step": 3, "message": "red \\u001b[31m text"}\n')
+    text = palm.write_report(run, run / "page.html", predict=False).read_text(encoding="utf-8")
+    assert "\x1b" not in text
+    assert r"red \x1b[31m text" in text
+
+
+def test_a_run_whose_model_is_replaced_meanwhile_is_reported(run: Path) -> None:
+    (run / "cls" / "best_model" / "config.json").unlink()  # as between two renames
+    text = palm.write_report(run, run / "page.html").read_text(encoding="utf-8")
+    assert "Nothing was predicted" in text
+    assert palm.inspect_directory(run)["format"] == "palm run"
