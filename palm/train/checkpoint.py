@@ -17,7 +17,7 @@ from torch import Tensor
 from palm.backbone import BACKBONES
 from palm.backbone.low_rank import DEFAULTS, FROM
 from palm.config.run import described, plain
-from palm.core.errors import StorageError, changes, setting_name
+from palm.core.errors import DataError, StorageError, changes, setting_name
 from palm.core.io import (
     check_version,
     keep_foreign,
@@ -121,7 +121,10 @@ def data_of(training: Training, task: TaskState) -> dict[str, Any]:
     """Describe a task's training data, and its dev data if the run evaluates it: name, rows and SHA-256."""
     data: dict[str, Any] = {}
     if (path := task.task.train_file) is not None:
-        sha256 = _checksum(path, file_facts(path))
+        try:
+            sha256 = _checksum(path, file_facts(path))
+        except DataError:  # the rows were read before
+            sha256 = "unknown"
         data["train_file"] = {"rows": len(task.stream.rows), "name": path.name, "sha256": sha256}
     evaluator = evaluator_of(training)
     if task.task.dev_file is not None and evaluator is not None:

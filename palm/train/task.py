@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -305,7 +306,12 @@ class TaskState:
     def warn_of_changed_files(self) -> None:
         """Warn if the training file has changed since training began or the last warning."""
         file = self.task.train_file
-        if file is not None and (now := file_facts(file)) != self._facts:
+        if file is None:
+            return
+        now = None
+        with suppress(DataError):  # it may have been removed
+            now = file_facts(file)
+        if now != self._facts:
             self._facts = now
             logger.warning(
                 "%s: changed during training, which continues with the rows read before; the SHA-256 in "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import subprocess
@@ -16,10 +17,18 @@ from safetensors.torch import load_file
 
 import palm
 from helpers import tiny
+from palm.check import check
 from palm.controller.controller import Controller
+from palm.controller.resolve import edited
 from palm.core.errors import StorageError, TrainingError
 from palm.mixing.base import draw_task
-from palm.train.checkpoint import load_checkpoint, newest_checkpoint, save_checkpoint
+from palm.train.checkpoint import (
+    compared,
+    differences,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from palm.train.loop import Step, Training
 
 
@@ -278,3 +287,41 @@ print([name for name in ("torch._dynamo", "sympy", "torch.distributed.fsdp") if 
     assert "cls.tsv:2: 1 column" in message
     assert "(label, text_a)" in message
     assert modules == "[]"
+
+
+@pytest.mark.parametrize("change", ["a bad row", "removed"])
+def test_files_that_change_do_not_end_a_run(folder: Path, change: str) -> None:
+    settings = tiny.config(folder, "cls", num_epochs=2, save_every_n_steps=5)
+    (folder / "dev.tsv").write_bytes((folder / "cls.tsv").read_bytes())
+    settings["tasks"]["cls"]["dev_file"] = str(folder / "dev.tsv")
+
+    def spoil(event: object) -> None:
+        if isinstance(event, Step) and event.number == 3:
+            for name in ("cls.tsv", "dev.tsv"):
+                if change == "removed":
+                    (folder / name).unlink()
+                else:
+                    with (folder / name).open("a", encoding="utf-8") as file:
+                        file.write("no label\n")
+
+    result = Controller(settings, argv=[]).train([spoil])
+    assert result.steps == {"cls": 20}
+    assert (folder / "out" / "cls" / "best_model" / "config.json").is_file()
+
+
+def test_saved_checked_compared_and_resumed_is_one_value(folder: Path) -> None:
+    config = tiny.config(folder, "cls", "match", mix_ratio=[1, 2], save_every_n_steps=5, max_steps=10)
+    config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
+    controller = Controller(config, argv=[])
+    controller.train()
+    run = controller.run
+    again = Controller(folder / "out" / "resolved_config.yaml", argv=[])
+    assert again.run == run  # what is saved
+    assert again.run.described() == run.described()
+    assert edited(run, {}) == run  # what compare, sweep and stages edit
+    identity = compared(again.training())
+    for name in ("state.json", "../run.json"):  # what resuming compares
+        saved = json.loads((folder / "out" / "step_10" / name).read_text(encoding="utf-8"))
+        assert differences(saved.get("run") or saved["identity"], identity) == []
+    found = [str(each) for each in check(config | {"overwrite": False}, measure=False).problems]
+    assert any("finished already" in line for line in found)  # what check plans
