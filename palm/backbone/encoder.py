@@ -178,7 +178,10 @@ def _size_problems(
         **{name: size for name, size in sizes.items() if size is not None},
     )
     if not problems and hidden_size % num_heads:
-        line = f": {num_heads} heads cannot share hidden_size {hidden_size}, which must be a multiple of them"
+        line = (
+            f": {num_heads} heads cannot share hidden_size {hidden_size}; hidden_size must be a multiple of "
+            "the number of heads"
+        )
         problems = [about("num_attention_heads", line)]
     if not problems and pad_token_id is not None:
         expected = f"0 or more, and below max_position_embeddings - 1, which is {num_positions - 1}"
