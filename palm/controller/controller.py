@@ -297,7 +297,8 @@ class Controller:
             )
         own = callbacks_of(self.run.settings.callbacks, self.run.placed("callbacks"))
         place = self.run.placed("loggers")
-        raise_any(f"{place}: {line}" for line in logger_problems(self.run.settings.loggers or ()))
+        if loggers := self.run.settings.loggers:
+            raise_any(f"{place}: {line}" for line in logger_problems(loggers))
         run = replace(self.run, files=self.chosen.files)
         return train(run, directory, self._training, [*own, *callbacks])
 
