@@ -217,7 +217,7 @@ def test_the_report_shows_why_a_relation_is_not_found() -> None:
     counts = RelationCounts()
     truth = record(5, (0, 1, "r"), (1, 2, "r"), (2, 3, "r"), (3, 0, "r"), (0, 4, "r"))
     judged = counts.judge(None, record(4, (0, 1, "r"), (2, 1, "r"), (2, 3, "s"), (1, 3, "r")), truth)
-    assert judged.predicted == "w2 → r → w1, w2 → s → w3, w1 → r → w3"
+    assert judged.predicted == "w0 → r → w1, w2 → r → w1, w2 → s → w3, w1 → r → w3"
     assert dict(counts.kinds) == {"right": 1, "wrong label": 1, "missed": 3, "invented": 2}
     assert [pair[:2] for pair in counts.confused()] == [("r", "s")]
 
