@@ -112,7 +112,8 @@ def history(out: Path) -> list[dict[str, Any]]:
     That is times, memory, and the warning that a run which was killed early has no checkpoint.
     """
     differing = {"seconds", "time", "memory_bytes"}
-    found = map(json.loads, (out / "history.jsonl").read_text(encoding="utf-8").splitlines())
+    files = [*out.glob("history.jsonl"), *sorted(out.glob("stages/*/history.jsonl"))]
+    found = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     lines = (line for line in found if line["event"] != "warning")
     return [{name: value for name, value in line.items() if name not in differing} for line in lines]
 

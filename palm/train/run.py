@@ -93,7 +93,8 @@ def standard_callbacks(training: Training, given: CallbackSettings) -> list[Call
     callbacks: list[Callback] = []
     if is_main_process():
         callbacks += progress_callbacks(given.progress, given.heading, given.with_epochs)
-        callbacks += loggers_of(given.loggers, given.folder)
+        if given.loggers:
+            callbacks += loggers_of(given.loggers, given.folder)
     callbacks += given.callbacks
     if given.evaluator is not None:
         callbacks.append(given.evaluator)
