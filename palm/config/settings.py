@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from palm.config.conversion import DataPath, ModelPath
-from palm.core.component import count_problems, positive_problems, raise_any
+from palm.core.component import count_problems, positive_problems, raise_any, text_problem
 from palm.core.device import DeviceName, Setting
 from palm.core.errors import Problem, about
 from palm.core.logging import Progress
@@ -287,15 +287,6 @@ class TaskParts:
 
     reader: str
     paradigm: str
-
-
-def text_problem(value: object) -> str | None:
-    """Return the problem with a value that could not be saved with a model, to follow its name; or None."""
-    try:
-        str(value).encode()
-    except UnicodeEncodeError:
-        return f" should be UTF-8, also in names of files, not {str(value)!a}; rename it"
-    return None
 
 
 def _is_count_or_never(value: int) -> bool:

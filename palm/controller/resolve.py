@@ -21,9 +21,8 @@ from palm.config.settings import (
     TaskParts,
     TaskSettings,
     setting_problems,
-    text_problem,
 )
-from palm.core.component import Registry
+from palm.core.component import Registry, text_problem
 from palm.core.errors import ConfigError, PalmError, Problem
 from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.metrics import METRICS

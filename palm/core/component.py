@@ -208,6 +208,15 @@ def type_problems(kind: type | tuple[type, ...], wanted: str, **settings: object
     ]
 
 
+def text_problem(value: object) -> str | None:
+    """Return the problem with a value that could not be saved with a model, to follow its name; or None."""
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return f" should be UTF-8, also in names of files, not {str(value)!a}; rename it"
+    return None
+
+
 def path_problems(**settings: object) -> list[str]:
     """Return a line for every setting that is not a path."""
     return type_problems((str, PathLike), "a path", **settings)

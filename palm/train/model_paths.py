@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from palm.config.files import MODEL_NAME
-from palm.config.settings import text_problem
+from palm.core.component import text_problem
 from palm.core.errors import StorageError
 from palm.core.io import is_sealed, numbered, stays_inside
 from palm.train.history import HISTORY_FILE
