@@ -1,0 +1,204 @@
+"""Small ordinary tables, drawn by a seed: what a newcomer might have, in the words of the demos' encoder."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+TOPICS = {
+    "music": "piano violin oboe flute drums orchestra opera songs choirs symphonies guitar viola composer",
+    "sea": "ship harbour sailors cargo captain boats lighthouse sail nets masts storm voyage vessel",
+    "garden": "roses tulips gardener orchard lilies orchids dahlias plants trees ferns cherry plums apple",
+    "railway": "train railway station engine tracks tickets carriages passenger coach engineer steam viaduct",
+    "school": "teacher pupils lessons classes schoolbooks notebooks academy college geometry teaching",
+}
+WORDS = {topic: words.split() for topic, words in TOPICS.items()}
+
+_FILLERS = (
+    "the old near a of in after during again often our many some with and behind two every another was were "
+    "stands called seen before beside summer winter week morning street house people town there that which"
+)
+FILLERS = _FILLERS.split()
+
+EFFECTS = {
+    "golden": 9, "large": 6, "new": 5, "strong": 3, "used": -4, "small": -5, "broken": -9, "cheap": -7,
+    "rare": 7, "narrow": -3,
+}  # fmt: skip
+PEOPLE = [
+    "anna",
+    "carl",
+    "erik",
+    "hanna",
+    "ivan",
+    "jana",
+    "karl",
+    "laura",
+    "martin",
+    "nora",
+    "oscar",
+    "paula",
+    "ruth",
+    "sara",
+    "victor",
+    "wanda",
+]
+FAMILIES = ["baker", "carpenter", "gardener", "painter", "sailor", "builder"]
+PLACES = [
+    "bergen",
+    "selma",
+    "kirholm",
+    "dalby",
+    "valley",
+    "lysport",
+    "hulton",
+    "granwick",
+    "felholt",
+    "norstead",
+]
+
+Row = dict[str, Any]
+
+
+def sentence(rng: random.Random, *words: str, least: int = 6, most: int = 12) -> str:
+    """Return a text of fillers with these words in it, in random places."""
+    text = rng.choices(FILLERS, k=rng.randint(least, most))
+    for word in words:
+        text.insert(rng.randint(0, len(text)), word)
+    return " ".join(text)
+
+
+def about(rng: random.Random, *topics: str, words: int = 2) -> str:
+    """Return a text with some words of each topic."""
+    return sentence(rng, *(word for topic in topics for word in rng.sample(WORDS[topic], words)))
+
+
+def topics(rng: random.Random) -> Row:
+    """A message and its category; one in twenty is mislabelled."""
+    topic = rng.choices([*TOPICS], [5, 4, 3, 2, 1])[0]
+    return {"message": about(rng, topic), "category": topic if rng.random() < 0.95 else rng.choice([*TOPICS])}
+
+
+def pairs(rng: random.Random) -> Row:
+    """Two texts, and whether they have the same topic."""
+    one = rng.choice([*TOPICS])
+    other = one if rng.random() < 0.5 else rng.choice([topic for topic in TOPICS if topic != one])
+    label = "same" if one == other else "different"
+    return {"text_a": about(rng, one), "text_b": about(rng, other), "label": label}
+
+
+def several(rng: random.Random) -> Row:
+    """A text with up to three topics."""
+    found = sorted(topic for topic in TOPICS if rng.random() < 0.3)
+    return {"text": about(rng, *found, words=1), "tags": found}
+
+
+def prices(rng: random.Random) -> Row:
+    """A description, and a price between 50 and 90, with a decimal."""
+    words = rng.sample([*EFFECTS], rng.randint(1, 4))
+    price = min(90.0, max(50.0, 70 + sum(EFFECTS[word] for word in words) + rng.gauss(0, 1.5)))
+    return {"description": sentence(rng, *words), "price": round(price, 1)}
+
+
+def stars(rng: random.Random) -> Row:
+    """A review, and its stars from 1 to 5."""
+    good = rng.choices(["welcome", "loved", "praise", "golden", "clever", "favourite"], k=rng.randint(0, 3))
+    bad = rng.choices(["broken", "damaged", "worse", "failure", "stolen", "badly"], k=rng.randint(0, 3))
+    score = 3 + (len(good) - len(bad)) * 0.8 + rng.gauss(0, 0.3)
+    return {"review": sentence(rng, *good, *bad), "stars": min(5, max(1, round(score)))}
+
+
+def people(rng: random.Random) -> Row:
+    """Words, and who and where is named in them, in IOB2."""
+    words: list[str] = []
+    tags: list[str] = []
+    for _ in range(rng.randint(1, 3)):
+        fillers = rng.choices(FILLERS, k=rng.randint(1, 4))
+        words += fillers
+        tags += ["O"] * len(fillers)
+        if rng.random() < 0.6:
+            name = [rng.choice(PEOPLE), *rng.sample(FAMILIES, rng.randint(0, 1))]
+            words += name
+            tags += ["B-PER", "I-PER"][: len(name)]
+        else:
+            words += ["at", rng.choice(PLACES)]
+            tags += ["O", "B-LOC"]
+    return {"words": words, "tags": tags}
+
+
+def ranked(rng: random.Random) -> Row:
+    """A query and four candidates, of which one or two have its topic."""
+    topic = rng.choice([*TOPICS])
+    relevance = rng.sample([1, 0, 0, rng.randint(0, 1)], 4)
+    others = [each for each in TOPICS if each != topic]
+    texts = [about(rng, topic if each else rng.choice(others)) for each in relevance]
+    return {"query": about(rng, topic), "candidates": texts, "label": relevance}
+
+
+def choices(rng: random.Random) -> Row:
+    """A question and three choices, one of which has its topic."""
+    topic = rng.choice([*TOPICS])
+    others = rng.sample([each for each in TOPICS if each != topic], 2)
+    right = rng.randrange(3)
+    texts = [about(rng, each) for each in others]
+    texts.insert(right, about(rng, topic))
+    return {"question": about(rng, topic), "choices": texts, "label": right}
+
+
+def questions(rng: random.Random) -> Row:
+    """A request and its answer, which share a few rare words."""
+    words = rng.sample([word for words in WORDS.values() for word in words], 3)
+    return {"request": sentence(rng, *words, most=8), "answer": sentence(rng, *words, most=8)}
+
+
+def tickets(rng: random.Random) -> Row:
+    """A message with a category, an urgency from 1 to 5 and tags, some of which are empty."""
+    topic = rng.choice([*TOPICS])
+    tags = sorted(rng.sample(["broken", "lost", "stolen", "late", "cheap"], rng.randint(0, 2)))
+    urgent = rng.random() < 0.3
+    row: Row = {"message": f"{about(rng, topic)} {' '.join([*tags, *(['now'] if urgent else [])])}".strip()}
+    row["category"] = topic
+    row["urgency"] = min(5, 1 + len(tags) + 2 * urgent)
+    row["tags"] = tags
+    return row
+
+
+def goods(rng: random.Random) -> Row:
+    """A description with a category and a price."""
+    topic = rng.choice([*TOPICS])
+    row = prices(rng)
+    words = [row["description"], *rng.sample(WORDS[topic], 2)]
+    return {"description": " ".join(words), "category": topic, "price": row["price"]}
+
+
+def requests(rng: random.Random) -> Row:
+    """Words with tags, and the intent of all of them."""
+    row = people(rng)
+    intent = rng.choice(["call", "sell", "repair"])
+    row["words"].insert(
+        0, intent if rng.random() < 0.5 else {"call": "tell", "sell": "offer"}.get(intent, "restore")
+    )
+    row["tags"].insert(0, "O")
+    return {**row, "intent": intent}
+
+
+TABLES = {
+    "topics": topics,
+    "pairs": pairs,
+    "several": several,
+    "prices": prices,
+    "stars": stars,
+    "people": people,
+    "ranked": ranked,
+    "choices": choices,
+    "questions": questions,
+    "tickets": tickets,
+    "goods": goods,
+    "requests": requests,
+}
+"""Name -> a row of the table, by a generator of random numbers."""
+
+
+def rows(name: str, count: int, seed: int) -> list[Row]:
+    """Return rows of a table; the same seed gives the same rows."""
+    rng = random.Random(f"{name} {seed}")
+    return [TABLES[name](rng) for _ in range(count)]

@@ -1,0 +1,81 @@
+"""A first run on small ordinary data, with no setting changed, beside a plain model of scikit-learn."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from first_run.tables import TABLES, rows
+from palm.cli import main
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+ENCODER = Path(__file__).parents[2] / "data" / "encoder"
+ROWS = 300
+NEW_ROWS = 200
+WORSE = 0.05
+"""The most by which the plain model may be better."""
+
+
+def write_table(path: Path, table: list[dict[str, Any]]) -> Path:
+    """Write rows as CSV, or as JSON lines if they have lists."""
+    if any(isinstance(cell, list) for cell in table[0].values()):
+        path = path.with_suffix(".jsonl")
+        path.write_text("".join(json.dumps(row) + "\n" for row in table), encoding="utf-8")
+        return path
+    path = path.with_suffix(".csv")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [*table[0]])
+        writer.writeheader()
+        writer.writerows(table)
+    return path
+
+
+def run(*arguments: str) -> None:
+    """Run palm's command, which must succeed."""
+    assert main([*arguments]) == 0, arguments
+
+
+def scores_of_a_first_run(name: str, folder: Path, capfd: Any) -> dict[str, tuple[str, float, float]]:
+    """Return task -> its first metric, and the scores of palm and of scikit-learn on new rows."""
+    from first_run.judges import score
+
+    table, new = rows(name, ROWS, 1), rows(name, NEW_ROWS, 2)
+    path, new_path = write_table(folder / name, table), write_table(folder / "new", new)
+    project = folder / "project"
+    run("init", str(project), "--from", str(path), "--pretrain", str(ENCODER))
+    config = str(project / "config.yaml")
+    run("check", config)
+    run("train", config)
+    run("predict", config)
+    found = {}
+    for file in sorted(project.glob("*.yaml")):
+        if file.stem == "config":
+            continue
+        capfd.readouterr()
+        run("evaluate", "--model", str(project / "output" / file.stem), "--input", str(new_path))
+        metric, ours = next(iter(json.loads(capfd.readouterr().out.splitlines()[-1]).items()))
+        text = next(iter(table[0]))
+        found[file.stem] = metric, ours, score(metric, table, new, text, file.stem)
+    return found
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_plain_model_is_not_much_better(
+    name: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Any,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PALM_CACHE", str(tmp_path / "cache"))
+    found = scores_of_a_first_run(name, tmp_path, capfd)
+    record_property("scores", found)
+    assert found
+    for task, (metric, ours, plain) in found.items():
+        assert ours >= plain - WORSE, (task, metric, ours, plain)
