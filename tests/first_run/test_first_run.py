@@ -14,7 +14,6 @@ from palm.cli import main
 
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
-ENCODER = Path(__file__).parents[2] / "data" / "encoder"
 ROWS = 300
 NEW_ROWS = 200
 WORSE = 0.05
@@ -47,7 +46,7 @@ def scores_of_a_first_run(name: str, folder: Path, capfd: Any) -> dict[str, tupl
     table, new = rows(name, ROWS, 1), rows(name, NEW_ROWS, 2)
     path, new_path = write_table(folder / name, table), write_table(folder / "new", new)
     project = folder / "project"
-    run("init", str(project), "--from", str(path), "--pretrain", str(ENCODER))
+    run("init", str(project), "--from", str(path))
     config = str(project / "config.yaml")
     run("check", config)
     run("train", config)

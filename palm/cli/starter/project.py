@@ -50,7 +50,8 @@ RANDOM = (
 backbone: bert
 backbone_config_path: encoder/config.json   # a small encoder with random weights
 vocab_path: encoder/vocab.txt               # the words of the rows, and letters for all other words
-do_lower_case: True""",
+do_lower_case: True
+pooling: mean                               # the mean of all tokens: quick to learn from random weights""",
     """\
 The encoder starts from random weights, and its vocabulary is the words of these rows. That is enough to see
 that everything works, but not for real text. For that, start from pretrained weights, a directory or a model
