@@ -106,23 +106,14 @@ class MomentOptimizer(Optimizer):
         return [group for group in groups if group["params"]]
 
 
-class LightOptimizer(torch.optim.Optimizer):
-    """A torch optimizer that does not import the compiler, which would take a second.
+NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}
+"""Thresholds below which a running mean is set to 0; next to an epsilon of 1e-8 it has no effect."""
 
-    `torch.optim` imports it only to exclude these methods from tracing.
-    """
-
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+PERIOD = 50
+"""Steps between two checks; after a decay of 0.9 ** PERIOD, mean times rate is still a normal float32."""
 
 
-class FusedAdamW(LightOptimizer, torch.optim.AdamW):
-    """`torch.optim.AdamW` without the import of the compiler."""
-
-    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
-
-
-class MomentRule(LightOptimizer):
+class MomentRule(torch.optim.Optimizer):
     """Base of torch optimizers that use both running means and a step count per parameter.
 
     Args:
@@ -130,9 +121,9 @@ class MomentRule(LightOptimizer):
         settings: default settings of the groups, including `lr`, `betas` and `eps`.
     """
 
-    def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
-        super().__init__(groups, settings)
-        flush_small_moments(self)
+    # Without the decorators that exclude them from tracing: these import the compiler, which takes a second.
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
@@ -153,6 +144,21 @@ class MomentRule(LightOptimizer):
             # not run in every step; the kernel is called once for each count.
             for step, parameters in by_step.items():
                 self.update(group, parameters, step)
+                if step % PERIOD == 0 and not parameters[0].is_cuda:
+                    self._flush_small_moments(parameters)
+
+    def _flush_small_moments(self, parameters: Iterable[Tensor]) -> None:
+        """Set negligible moments to 0.
+
+        The mean gradient of an embedding row shrinks by a tenth per step while its word does not occur; after
+        some 750 steps it is a denormal number, on which a CPU (not a GPU) is slow: optimizer steps were
+        measured to take 8 to 11 times as long. `torch.set_flush_denormal` would change the arithmetic of the
+        user's whole process, and does not affect threads that are already running.
+        """
+        for parameter in parameters:
+            for name, threshold in NEGLIGIBLE.items():
+                moment = self.state[parameter][name]
+                torch.hardshrink(moment, threshold, out=moment)
 
     @property
     def skip_flag(self) -> Tensor | None:
@@ -197,51 +203,28 @@ class MomentRule(LightOptimizer):
         torch._fused_adamw_(mine, gradients, means, squares, [], steps, **options, found_inf=self.skip_flag)
 
 
-class EpsilonHatRule(MomentRule):
-    """AdamW with epsilon added before the bias correction, as in PaddlePALM and Paddle.
+class AdamRule(MomentRule):
+    """AdamW.
 
     Args:
         groups: parameter groups.
-        settings: default settings of the groups; with `corrects_decay`, the weight decay is multiplied by the
-            bias correction of the rate.
+        settings: default settings of the groups. With `epsilon_hat`, epsilon is added before the bias
+            correction, as in PaddlePALM and Paddle. With `corrects_decay`, the weight decay is multiplied by
+            the bias correction of the rate.
     """
 
     def __init__(self, groups: Iterable[Group], settings: dict[str, Any]) -> None:
-        super().__init__(groups, {"corrects_decay": False, **settings})
+        super().__init__(groups, {"epsilon_hat": False, "corrects_decay": False, **settings})
 
     def update(self, group: Group, parameters: list[Tensor], step: int) -> None:
         """Perform one step: weight decay of the previous values, then Adam's update."""
         beta1, beta2 = group["betas"]
         root = (1 - beta2**step) ** 0.5
         decay = float(group["weight_decay"]) * (root / (1 - beta1**step) if group["corrects_decay"] else 1)
-        # Equal to AdamW with another epsilon, which AdamW adds to √v̂ = √v / root.
-        options = {"lr": group["lr"], "betas": group["betas"], "eps": group["eps"] / root}
+        # The kernel adds epsilon to √v̂ = √v / root.
+        eps = group["eps"] / (root if group["epsilon_hat"] else 1)
+        options = {"lr": group["lr"], "betas": group["betas"], "eps": eps}
         self.fused_adam_step(parameters, parameters, step, **options, weight_decay=decay)
-
-
-NEGLIGIBLE = {"exp_avg": 1e-28, "exp_avg_sq": 1e-35}
-"""Thresholds below which a running mean is set to 0; next to an epsilon of 1e-8 it has no effect."""
-
-PERIOD = 50
-"""Steps between two checks; after a decay of 0.9 ** PERIOD, mean times rate is still a normal float32."""
-
-
-def flush_small_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Set negligible moments of `optimizer` to 0, every `PERIOD` steps of a parameter.
-
-    The mean gradient of an embedding row shrinks by a tenth per step while its word does not occur; after
-    some 750 steps it is a denormal number, on which a CPU (not a GPU) is slow: optimizer steps were measured
-    to take 8 to 11 times as long. `torch.set_flush_denormal` would change the arithmetic of the user's whole
-    process, and does not affect threads that are already running.
-    """
-
-    def flush(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        for state in optimizer.state.values():
-            if state["exp_avg"].device.type == "cpu" and state["step"].item() % PERIOD == 0:
-                for name, threshold in NEGLIGIBLE.items():
-                    torch.hardshrink(state[name], threshold, out=state[name])
-
-    optimizer.register_step_post_hook(flush)
 
 
 @OPTIMIZERS.register("adam", "adamw")
@@ -290,11 +273,8 @@ class AdamW(MomentOptimizer):
 
     def build(self, named_parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
         """Create an optimizer with two groups: parameters that decay, and the others."""
-        if self.epsilon_hat:
-            return EpsilonHatRule(self.groups(named_parameters), self.torch_settings)
-        optimizer = FusedAdamW(self.groups(named_parameters), **self.torch_settings, fused=True)
-        flush_small_moments(optimizer)
-        return optimizer
+        settings = {**self.torch_settings, "epsilon_hat": self.epsilon_hat}
+        return AdamRule(self.groups(named_parameters), settings)
 
 
 RateRule = Callable[[float, int, int], float]
@@ -398,7 +378,8 @@ class AdamWDL(MomentOptimizer):
                 own = groups.setdefault((group["weight_decay"], rate), {**group, "params": [], "lr": rate})
                 own["params"].append((name, parameter))
         # In the documented formula, weight decay has the corrected rate too.
-        return EpsilonHatRule(groups.values(), {**self.torch_settings, "corrects_decay": True})
+        settings = {**self.torch_settings, "epsilon_hat": True, "corrects_decay": True}
+        return AdamRule(groups.values(), settings)
 
 
 @OPTIMIZERS.register("lamb")

@@ -259,7 +259,7 @@ def test_epsilon_hat_is_a_setting_of_yaml_and_of_adam(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     settings = {**tiny.config(tmp_path), "epsilon_hat": True}
     training = Controller(settings, argv=[]).training()
-    assert type(training.optimizer).__name__ == "EpsilonHatRule"
+    assert training.optimizer.defaults["epsilon_hat"]
     assert Adam(None, 1e-3, epsilon_hat=True).settings["epsilon_hat"] is True
 
 
