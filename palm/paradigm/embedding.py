@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from palm.core.component import choice_problems, positive_problems, raise_any
 from palm.core.tensor_specs import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
-from palm.paradigm.groups import GROUPS, gather_groups
+from palm.paradigm.choices import GROUPS, gather_groups
 from palm.paradigm.mrc import PADDING_LOGIT
 from palm.parallel.group import all_rows
 
