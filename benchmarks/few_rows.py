@@ -32,7 +32,7 @@ from paired import corrected, mean_of
 from torch import Tensor, nn
 
 import palm
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.train import train_step as steps
 from palm.train.train_step import ExponentialMovingAverage
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.reader import ClassifyReader, MatchReader, Reader, SequenceLabelReader
 from palm.reader.cache import training_rows
 from palm.train.stream import TaskStream

@@ -21,7 +21,7 @@ from palm.config.run import ComponentConfig
 from palm.config.settings import RunSettings
 from palm.core.device import Precision
 from palm.core.layers import WeightCache
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW, ParameterGroups
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
@@ -30,8 +30,7 @@ from palm.reader import ClassifyReader
 from palm.train.build import start
 from palm.train.loop import Components, fetched, placed
 from palm.train.model import outputs_of
-from palm.train.planning import StepPlan, expect
-from palm.train.task import Task, TaskState
+from palm.train.task import StepPlan, Task, TaskState, expect
 
 LEARNING_RATE, WEIGHT_DECAY = 3e-5, 0.01
 

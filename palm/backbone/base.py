@@ -18,7 +18,7 @@ from palm.core.component import (
     raise_any,
 )
 from palm.core.errors import ConfigError, about
-from palm.core.tensor_specs import Specs, Tensors, TensorSpec
+from palm.core.saved import Specs, Tensors, TensorSpec
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -28,7 +28,7 @@ from palm.core.component import (
 from palm.core.device import compute_dtype
 from palm.core.errors import ConfigError, WiringError, about
 from palm.core.layers import ACTIVATIONS, activation_problems, init_weights, layer_norm, linear
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 
 
 @dataclass(frozen=True)

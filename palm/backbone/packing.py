@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from palm.core.device import compute_dtype
 from palm.core.errors import WiringError
-from palm.core.tensor_specs import Specs, Tensors, TensorSpec, mismatches
+from palm.core.saved import Specs, Tensors, TensorSpec, mismatches
 
 
 @dataclass(frozen=True, eq=False)

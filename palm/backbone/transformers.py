@@ -20,7 +20,7 @@ from palm.core.errors import ConfigError, WiringError, about
 from palm.core.io import read_object, write_text
 from palm.core.layers import CachedLinear
 from palm.core.logging import logger
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 
 FAMILIES = {
     "packed": "albert bert camembert data2vec-text distilbert electra ernie eurobert gte jina_embeddings_v3"

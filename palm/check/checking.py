@@ -24,7 +24,7 @@ from palm.core.device import device_of
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
 from palm.core.logging import aligned, collected_warnings
 from palm.paradigm import HEADS
-from palm.parallel.launch import count_devices
+from palm.parallel.group import count_devices
 from palm.reader import READERS, Reader
 from palm.train.callbacks import callbacks_of
 from palm.train.checkpoint import compared

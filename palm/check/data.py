@@ -17,7 +17,6 @@ from palm.check.result import Problem, Severity
 from palm.core.errors import ConfigError, PalmError, shortened
 from palm.metrics.spans import scheme_of
 from palm.reader import Reader, SequenceLabelReader
-from palm.reader.bad_rows import BadRows
 from palm.reader.cache import encoded_chunks
 from palm.reader.inspection import (
     MOST_LETTERS,
@@ -31,7 +30,7 @@ from palm.reader.inspection import (
     texts_of,
     tokenizer_of,
 )
-from palm.reader.rows import Rows, TextFacts
+from palm.reader.rows import BadRows, Rows, TextFacts
 from palm.reader.tables.columns import cut
 from palm.reader.tables.files import files_of, is_data, is_selection, read_selection, table_of
 

@@ -30,8 +30,7 @@ from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.io import numbered, write_text
 from palm.core.logging import logger, show_on_console
 from palm.core.process import StopRequest, is_notebook, stop_request
-from palm.core.saved import load_into
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors, load_into
 from palm.lr_sched import Schedule, WarmupScheduler
 from palm.mixing import MIXINGS, Mixing, MixRatio
 from palm.mixing.balance import BALANCES, Balance
@@ -46,11 +45,10 @@ from palm.train.checkpoint import described_schedule, load_checkpoint, save_chec
 from palm.train.folder import only_run_in
 from palm.train.loop import Components, Training
 from palm.train.model_paths import RECIPE
-from palm.train.planning import StepPlan
 from palm.train.result import TrainingResult
 from palm.train.run import CallbackSettings, run_training
 from palm.train.saving import PeriodicSaver, save_model
-from palm.train.task import TaskState
+from palm.train.task import StepPlan, TaskState
 
 if TYPE_CHECKING:
     from palm.compat.trainer import Trainer

@@ -9,7 +9,7 @@ import torch
 
 from palm.core.component import Component
 from palm.core.errors import ConfigError, WiringError
-from palm.core.tensor_specs import Specs, TensorSpec
+from palm.core.saved import Specs, TensorSpec
 
 _FREE = ("batch", "seq")
 _DTYPES = {

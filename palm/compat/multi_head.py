@@ -18,15 +18,14 @@ from palm.config.settings import TasksPerStep
 from palm.core.component import raise_any, type_problems, unknown
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.saved import Tensors, TensorSpec
 from palm.mixing import Mixing, MixRatio
 from palm.mixing.balance import Balance
 from palm.parallel.group import broadcast
 from palm.reader import Record
 from palm.train.callbacks import Event, Logged
 from palm.train.loop import Step, Training
-from palm.train.planning import expect
-from palm.train.task import TaskState, share_rows
+from palm.train.task import TaskState, expect, share_rows
 
 TASK_ID = "__task_id"
 """Key in a batch: the number of its trainer, int64[1]."""

@@ -18,7 +18,7 @@ from palm.compat.reader.loading import loading
 from palm.core.device import resolved
 from palm.core.layers import generator
 from palm.core.logging import logger
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.paradigm import Head
 from palm.predict.inference import InferenceModel
 from palm.reader import Predictions, Reader, Record

@@ -21,7 +21,7 @@ from palm.core.device import device_of
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.io import is_sealed, verify
 from palm.core.logging import logger
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm import Head
 from palm.parallel.group import broadcast, exhaust, is_main_process, world_size
 from palm.predict.inference import InferenceModel

@@ -23,8 +23,7 @@ from palm.core.device import device_of, tf32
 from palm.core.errors import ConfigError, ExitCode, PalmError, StorageError
 from palm.core.io import check_not_read, is_sealed, read_object, wrap_read_errors
 from palm.core.logging import display_of, logger, set_verbosity, show_on_console, shown_score
-from palm.parallel.group import join, record_failure
-from palm.parallel.launch import launch
+from palm.parallel.group import join, launch, record_failure
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import best_note, load_model
 from palm.pretrained import (

@@ -19,7 +19,7 @@ from palm.controller.rows import choose_rows
 from palm.core.device import device_of
 from palm.core.errors import PalmError
 from palm.lr_sched import LR_SCHEDULES
-from palm.parallel.launch import count_devices
+from palm.parallel.group import count_devices
 from palm.reader import READERS
 
 Effort = Literal["quick", "normal", "best"]

@@ -30,9 +30,9 @@ from palm.train.checkpoint import differences, save_checkpoint
 from palm.train.folder import RunFolder, RunStart, read_run_record, result_in
 from palm.train.loop import Training
 from palm.train.model_paths import BEST, LAST, RECORD, STAGE_WEIGHTS, STAGES
-from palm.train.planning import StepPlan
 from palm.train.result import TrainingResult, combined
 from palm.train.run import write_configuration
+from palm.train.task import StepPlan
 
 PRETRAINED = "pretrained"
 """Value of a stage's `start_from` for the weights that the whole run starts from."""

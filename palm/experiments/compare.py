@@ -49,7 +49,7 @@ from palm.reader.tables.files import is_data
 from palm.train.build import build, open_data
 from palm.train.folder import only_run_in
 from palm.train.model_paths import BEST
-from palm.train.planning import StepPlan
+from palm.train.task import StepPlan
 
 COMPARE_JSON = "compare.json"
 COMPARE_TEXT = "compare.txt"

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from palm.mixing.base import MIXINGS, Mixing, TaskProgress
-from palm.mixing.strategies import Annealed, DevScore, MixRatio, Proportional, RoundRobin, Temperature
+from palm.mixing.strategies import (
+    MIXINGS,
+    Annealed,
+    DevScore,
+    Mixing,
+    MixRatio,
+    Proportional,
+    RoundRobin,
+    TaskProgress,
+    Temperature,
+)
 
 __all__ = [
     "MIXINGS",

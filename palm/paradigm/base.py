@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palm.core.component import Component, Registry, count_problems, dropout_problems, positive_problems
-from palm.core.tensor_specs import Specs, Tensors
+from palm.core.saved import Specs, Tensors
 
 Judged = tuple[dict[str, Any], Mapping[str, Any]]
 """The record of an example, with the decoded values, and its ground truth."""

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from palm.core.component import choice_problems, raise_any
-from palm.core.tensor_specs import NO_LABEL, Specs, Tensors, TensorSpec
+from palm.core.saved import NO_LABEL, Specs, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Judged
 from palm.paradigm.class_head import ClassHead
 from palm.paradigm.class_loss import SMALLEST

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from palm.core.component import count_problems, dropout_problems, raise_any
 from palm.core.layers import init_weights
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import Head, Judged, head_problems
 from palm.paradigm.calibration import best_temperature, lowest_threshold
 from palm.paradigm.class_loss import SMALLEST, ClassLoss, label_error

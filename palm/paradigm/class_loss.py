@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from palm.core.component import dropout_problems, number_problems, raise_any
 from palm.core.errors import WiringError, about
-from palm.core.tensor_specs import NO_LABEL
+from palm.core.saved import NO_LABEL
 
 BALANCED = "balanced"
 

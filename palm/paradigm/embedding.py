@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.component import choice_problems, positive_problems, raise_any
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
 from palm.paradigm.choices import GROUPS, gather_groups
 from palm.paradigm.mrc import PADDING_LOGIT

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from palm.core.component import choice_problems, positive_problems, raise_any
 from palm.core.errors import ConfigError, about
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
 

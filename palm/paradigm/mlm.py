@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from palm.core.component import count_problems, positive_problems, raise_any
 from palm.core.layers import ACTIVATIONS, activation_problems, init_weights
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, TokenHead, head_problems, values_by_row
 
 

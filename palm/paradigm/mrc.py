@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from palm.core.component import count_problems, raise_any
 from palm.core.layers import init_weights
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, TokenHead, head_problems
 
 PADDING_LOGIT = -1e9

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.component import choice_problems, raise_any
-from palm.core.tensor_specs import NO_LABEL, Tensors
+from palm.core.saved import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
 from palm.paradigm.calibration import best_temperature, best_thresholds
 from palm.paradigm.class_head import ClassHead

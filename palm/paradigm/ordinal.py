@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from palm.core.component import raise_any
 from palm.core.layers import init_weights
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
 
 

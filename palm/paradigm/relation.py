@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from palm.core.component import choice_problems, raise_any
 from palm.core.errors import ConfigError, about
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS
 from palm.paradigm.span import Biaffine, PairHead, Span
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from palm.core.component import positive_problems, raise_any
 from palm.core.errors import ConfigError
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
+from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Judged, TokenHead, values_by_row
 from palm.paradigm.class_head import ClassHead
 from palm.paradigm.class_loss import label_error

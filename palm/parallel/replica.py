@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from palm.config.settings import Parallel
 from palm.core.layers import casts_norms
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.parallel.group import GradientExchange, all_reduce_sum, world_size
 
 Context = Callable[[], AbstractContextManager[None]]

@@ -22,8 +22,7 @@ from palm.core.device import resolved
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.io import check_not_read, locked, wrap_write_errors
 from palm.core.logging import logger, printable
-from palm.core.saved import tensor_digests
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors, tensor_digests
 from palm.metrics import metric_problems
 from palm.parallel.group import broadcast, exhaust, is_main_process, report_missing_ranks
 from palm.predict.onnx import OnnxEngine

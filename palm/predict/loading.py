@@ -16,8 +16,7 @@ from palm.core.device import DeviceName, device_of
 from palm.core.errors import ConfigError, StorageError
 from palm.core.io import check_version, read_object, verify, wrap_read_errors
 from palm.core.logging import logger
-from palm.core.saved import load_into, load_tensors, rebuild, tensor_digests, weights_under
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors, load_into, load_tensors, rebuild, tensor_digests, weights_under
 from palm.paradigm import HEADS, Head
 from palm.predict.inference import InferenceModel
 from palm.predict.onnx import OnnxEngine

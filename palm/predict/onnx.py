@@ -29,8 +29,7 @@ from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.io import checksum, remove, wrap_write_errors
 from palm.core.layers import generator
 from palm.core.logging import logger
-from palm.core.saved import tensor_digests
-from palm.core.tensor_specs import Specs, Tensors, as_declared
+from palm.core.saved import Specs, Tensors, as_declared, tensor_digests
 from palm.core.version import __version__
 from palm.paradigm import Head
 from palm.reader import Reader

@@ -1,6 +1,5 @@
 """Readers, which turn data files into batches and predictions into files."""
 
-from palm.reader.bad_rows import BadRow
 from palm.reader.base import READERS, Draw, Reader
 from palm.reader.classify import ClassifyReader
 from palm.reader.embedding import EmbeddingReader
@@ -12,7 +11,7 @@ from palm.reader.multiple_choice import MultipleChoiceReader
 from palm.reader.predictions import Predictions, Record
 from palm.reader.ranking import RankingReader
 from palm.reader.relation import RelationReader
-from palm.reader.rows import Column, Rows
+from palm.reader.rows import BadRow, Column, Rows
 from palm.reader.seq_label import SequenceLabelReader
 from palm.reader.span import SpanReader
 

@@ -12,10 +12,9 @@ import numpy as np
 from palm.core.component import Component, Registry
 from palm.core.errors import PalmError
 from palm.core.logging import logger
-from palm.core.tensor_specs import Specs, Tensors
-from palm.reader.bad_rows import BadRow, BadRows
+from palm.core.saved import Specs, Tensors
 from palm.reader.predictions import Predictions, Record, write_records
-from palm.reader.rows import Column, Ints, Rows, TextFacts
+from palm.reader.rows import BadRow, BadRows, Column, Ints, Rows, TextFacts
 from palm.reader.tables.files import TableFormat
 
 Draw = Callable[[int], np.random.Generator]
@@ -42,7 +41,7 @@ class Reader(Component, ABC):
         known_columns: all columns that a table of this reader may have.
         split_by: the columns whose texts must not occur in two parts of a split table.
         facts: counts over a file that `encode` adds to; None if they are not needed.
-        on_bad_row: the handling of unusable rows with targets, see `palm.reader.bad_rows`.
+        on_bad_row: the handling of unusable rows with targets, see `palm.reader.rows`.
         bad_rows: collects these rows while a whole file is encoded; None at other times.
     """
 

@@ -17,8 +17,7 @@ from palm.core.cache import Cache
 from palm.core.errors import DataError, StorageError
 from palm.core.io import checksum
 from palm.core.logging import collected_warnings, logger
-from palm.reader.bad_rows import BadRows
-from palm.reader.rows import Rows, TextFacts, mapped_rows, write_rows
+from palm.reader.rows import BadRows, Rows, TextFacts, mapped_rows, write_rows
 from palm.reader.tables.files import data_checksum, shown_path
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from palm.config import FilePath
 from palm.core.errors import ConfigError, about
-from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS
 from palm.reader.labels import labels_of
+from palm.reader.rows import OnBadRow
 from palm.reader.table import TextReader
 from palm.reader.tables.files import TableFormat
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 from palm.config import FilePath
 from palm.core.component import choice_problems, raise_any
 from palm.core.errors import DataError
-from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.labels import Label, Labels, RealLabels
 from palm.reader.predictions import Record
+from palm.reader.rows import OnBadRow
 from palm.reader.table import TextExample
 from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from palm.core.tensor_specs import Tensors, TensorSpec
+from palm.core.saved import Tensors, TensorSpec
 from palm.reader.base import Draw
 from palm.reader.labels import Label, list_in
 from palm.reader.rows import SEQUENCE_ATTR, Column, Rows, offsets_of, padded, padded_batch

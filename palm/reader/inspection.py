@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from palm.core.errors import PalmError
-from palm.core.tensor_specs import Tensors
-from palm.reader.bad_rows import BadRow
+from palm.core.saved import Tensors
 from palm.reader.base import Reader
 from palm.reader.labels import Labels
 from palm.reader.match import RankedExample
-from palm.reader.rows import Rows
+from palm.reader.rows import BadRow, Rows
 from palm.reader.span import SpanReader
 from palm.reader.squad import SquadQuestion
 from palm.reader.tables.columns import cut

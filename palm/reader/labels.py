@@ -16,7 +16,7 @@ import torch
 from palm.core.component import choice_problems, count_problems, did_you_mean, raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, about, shortened
 from palm.core.io import describe_error, parse_json, read_bytes, wrap_read_errors
-from palm.core.tensor_specs import NO_LABEL
+from palm.core.saved import NO_LABEL
 from palm.reader.tables.columns import ClassId, cell_text, cut
 
 _SHOWN = 10

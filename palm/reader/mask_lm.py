@@ -11,12 +11,11 @@ import torch
 
 from palm.config import FilePath
 from palm.core.errors import DataError
-from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.reader.bad_rows import OnBadRow
+from palm.core.saved import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.masking import Ids, masked_rows
 from palm.reader.predictions import Record
-from palm.reader.rows import Rows
+from palm.reader.rows import OnBadRow, Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.files import TableFormat
 

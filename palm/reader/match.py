@@ -12,11 +12,10 @@ import torch
 from palm.config import FilePath
 from palm.core.component import choice_problems, raise_any
 from palm.core.errors import ConfigError, about
-from palm.core.tensor_specs import Tensors, TensorSpec
-from palm.reader.bad_rows import OnBadRow
+from palm.core.saved import Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import labels_of
-from palm.reader.rows import Ints, Rows
+from palm.reader.rows import Ints, OnBadRow, Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat

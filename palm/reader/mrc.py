@@ -13,12 +13,11 @@ import torch
 from palm.config import FilePath
 from palm.core.component import count_problems, raise_any
 from palm.core.errors import DataError, shortened
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.reader.answers import ContextWindow, best_answers, null_odds
-from palm.reader.bad_rows import BadRow, OnBadRow
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
-from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, Column, Rows, TextFacts
+from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, BadRow, Column, OnBadRow, Rows, TextFacts
 from palm.reader.squad import AnswerPart, SquadQuestion, answerable, question_of
 from palm.reader.tables.columns import TableRow, cut, is_missing
 from palm.reader.tables.files import TableFormat, files_of, format_of, table_of

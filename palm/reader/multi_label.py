@@ -11,12 +11,11 @@ import torch
 
 from palm.config import FilePath
 from palm.core.errors import ConfigError, DataError, about
-from palm.core.tensor_specs import NO_LABEL
-from palm.reader.bad_rows import OnBadRow
+from palm.core.saved import NO_LABEL
 from palm.reader.base import READERS
 from palm.reader.labels import Labels, RealLabels, is_list, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import Column, Rows
+from palm.reader.rows import Column, OnBadRow, Rows
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.columns import TableRow, cell_text, cut, is_missing
 from palm.reader.tables.files import TableFormat

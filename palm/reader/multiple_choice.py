@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from palm.config import FilePath
 from palm.core.errors import DataError
-from palm.reader.bad_rows import OnBadRow
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.labels import Label, Labels
+from palm.reader.rows import OnBadRow
 from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat
 

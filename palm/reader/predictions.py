@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeAlias, overload
 
 from palm.core.errors import StorageError
 from palm.core.io import make_folder, wrap_read_errors, write_atomically
-from palm.reader.bad_rows import BadRow
+from palm.reader.rows import BadRow
 from palm.reader.tables.reading import arrow_schemas, raw_rows
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ import torch
 
 from palm.config import FilePath
 from palm.core.errors import DataError
-from palm.core.tensor_specs import NO_LABEL, Tensors
-from palm.reader.bad_rows import OnBadRow
+from palm.core.saved import NO_LABEL, Tensors
 from palm.reader.base import READERS
 from palm.reader.groups import GroupExample, GroupReader
 from palm.reader.labels import Label, Labels, RealLabels, list_in
-from palm.reader.rows import Rows, padded
+from palm.reader.rows import OnBadRow, Rows, padded
 from palm.reader.tables.columns import TableRow, is_missing
 from palm.reader.tables.files import TableFormat
 

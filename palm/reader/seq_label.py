@@ -12,12 +12,11 @@ import torch
 
 from palm.config import FilePath
 from palm.core.errors import ConfigError, DataError, about, shortened
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.reader.bad_rows import OnBadRow
+from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, Rows
+from palm.reader.rows import SEQUENCE_ATTR, OnBadRow, Rows
 from palm.reader.tables.columns import TableRow, cut, is_missing
 from palm.reader.tables.files import TableFormat
 from palm.reader.words import WORD, WordReader, is_unspaced, split_words, words_of

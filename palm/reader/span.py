@@ -14,12 +14,11 @@ import torch
 from palm.config import FilePath
 from palm.core.component import choice_problems, raise_any
 from palm.core.errors import DataError
-from palm.core.tensor_specs import NO_LABEL, Tensors, TensorSpec
-from palm.reader.bad_rows import OnBadRow, RepairableError
+from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, Rows, padded
+from palm.reader.rows import SEQUENCE_ATTR, OnBadRow, RepairableError, Rows, padded
 from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat
 from palm.reader.words import CHARACTER, WORD, WordReader, words_of

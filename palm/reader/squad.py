@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from palm.core.errors import DataError
 from palm.core.io import describe_error, parse_json
-from palm.reader.bad_rows import RepairableError
+from palm.reader.rows import RepairableError
 from palm.reader.tables.columns import OnHeader, Refuse, TableRow, cut, is_missing
 from palm.reader.tables.files import content_of
 

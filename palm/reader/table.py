@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from palm.core.errors import DataError
-from palm.core.tensor_specs import TensorSpec
+from palm.core.saved import TensorSpec
 from palm.reader.labels import Label, Labels, RealLabels, SoftLabels, check_labelled
 from palm.reader.predictions import Record
 from palm.reader.rows import Column, Rows, TextFacts

@@ -16,10 +16,9 @@ from palm.config import FilePath
 from palm.core.component import choice_problems, path_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, DataError, about
 from palm.core.io import write_text
-from palm.core.tensor_specs import Tensors
-from palm.reader.bad_rows import BadRows, OnBadRow
+from palm.core.saved import Tensors
 from palm.reader.base import Draw, Reader
-from palm.reader.rows import SEQUENCE_ATTR, Rows, padded_batch
+from palm.reader.rows import SEQUENCE_ATTR, BadRows, OnBadRow, Rows, padded_batch
 from palm.reader.tables.columns import Columns, TableRow, column_problems
 from palm.reader.tables.files import TableFormat, shown_path
 from palm.reader.tables.reading import fail, raw_rows, read_table

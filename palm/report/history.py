@@ -10,6 +10,7 @@ from typing import TypeVar
 from palm.core.errors import StorageError
 from palm.core.io import check_plain
 from palm.train.callbacks import (
+    HISTORY_FILE,
     Drawn,
     Ended,
     Evaluated,
@@ -19,8 +20,8 @@ from palm.train.callbacks import (
     PlannedTask,
     Saved,
     Warned,
+    read_events,
 )
-from palm.train.history import HISTORY_FILE, read_events
 from palm.train.model_paths import STAGES
 
 E = TypeVar("E", bound=Event)

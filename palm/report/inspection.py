@@ -17,7 +17,7 @@ from palm.core.errors import StorageError
 from palm.core.io import is_sealed, read_object, verify, wrap_read_errors
 from palm.report.run import read_run
 from palm.train import model_paths
-from palm.train.history import HISTORY_FILE
+from palm.train.callbacks import HISTORY_FILE
 from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, STATE
 
 if TYPE_CHECKING:

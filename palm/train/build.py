@@ -30,8 +30,17 @@ from palm.reader.cache import DataCache
 from palm.reader.labels import Labels, moved_labels
 from palm.train.loop import Components, Training
 from palm.train.model import PRIVATE, MultiTaskModel
-from palm.train.planning import StepPlan, expect, step_problems
-from palm.train.task import Task, TaskState, opened, share_rows, sharing_problems, wiring_problems
+from palm.train.task import (
+    StepPlan,
+    Task,
+    TaskState,
+    expect,
+    opened,
+    share_rows,
+    sharing_problems,
+    step_problems,
+    wiring_problems,
+)
 from palm.train.train_step import ExponentialMovingAverage
 
 

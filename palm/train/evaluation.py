@@ -11,7 +11,7 @@ from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.logging import logger
 from palm.metrics import metrics_of
 from palm.parallel.group import exhaust, gather_objects
-from palm.reader.bad_rows import BadRows
+from palm.reader.rows import BadRows
 from palm.reader.tables.files import data_checksum
 from palm.train.callbacks import Completed, Evaluated, Event, event_of
 from palm.train.loop import Step, Training

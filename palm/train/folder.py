@@ -29,9 +29,8 @@ from palm.core.records import read_record
 from palm.reader.predictions import PREDICTION_FILES
 from palm.reader.tables.files import SUFFIX
 from palm.train import model_paths as names
-from palm.train.callbacks import Drawn, Planned
+from palm.train.callbacks import HISTORY_FILE, Drawn, Planned, read_events, seconds_of
 from palm.train.checkpoint import differences, newest_checkpoint
-from palm.train.history import HISTORY_FILE, read_events, seconds_of
 from palm.train.result import TrainingResult, result_of
 
 MOST_FOLDERS = 3

@@ -19,7 +19,7 @@ from palm.backbone.packing import POSITIONS, layout_of
 from palm.config.run import RunConfig
 from palm.core.layers import generator
 from palm.core.process import StopRequest
-from palm.core.tensor_specs import Tensors, as_declared
+from palm.core.saved import Tensors, as_declared
 from palm.mixing import Mixing
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, ParameterGroups
@@ -27,8 +27,7 @@ from palm.parallel.group import rank, report_missing_ranks, world_size
 from palm.parallel.replica import Replica
 from palm.train.callbacks import Event
 from palm.train.model import MultiTaskModel
-from palm.train.planning import StepPlan
-from palm.train.task import Task, TaskState
+from palm.train.task import StepPlan, Task, TaskState
 from palm.train.train_step import (
     ExponentialMovingAverage,
     NanGuard,

@@ -19,8 +19,7 @@ from palm.backbone.packing import joined_layout
 from palm.core.device import Precision, computing
 from palm.core.errors import ConfigError, Problem, StorageError, WiringError
 from palm.core.layers import generator
-from palm.core.saved import tensor_digests
-from palm.core.tensor_specs import Tensors, as_declared
+from palm.core.saved import Tensors, as_declared, tensor_digests
 from palm.paradigm.base import Head
 from palm.pretrained.loading import may_lack
 from palm.pretrained.peft import read_adapters, write_adapters

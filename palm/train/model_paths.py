@@ -11,7 +11,7 @@ from palm.config.files import MODEL_NAME
 from palm.core.component import text_problem
 from palm.core.errors import StorageError
 from palm.core.io import is_sealed, numbered, stays_inside
-from palm.train.history import HISTORY_FILE
+from palm.train.callbacks import HISTORY_FILE
 
 FORMAT = "palm-model"
 VERSION = 1

@@ -25,12 +25,11 @@ from palm.parallel.group import (
     lost_a_process,
     report_missing_ranks,
 )
-from palm.train.callbacks import Callback, Completed, Ended, Event, Started, Warned, notify
+from palm.train.callbacks import Callback, Completed, Ended, Event, HistoryWriter, Started, Warned, notify
 from palm.train.checkpoint import compared, load_checkpoint
 from palm.train.display import Heading, Meter, palm_heading, progress_callbacks
 from palm.train.evaluation import EarlyStopping, Evaluator
 from palm.train.folder import RunFolder, RunStart
-from palm.train.history import HistoryWriter
 from palm.train.loggers import loggers_of
 from palm.train.loop import Step, Training
 from palm.train.model_paths import BAD_ROWS, CONFIGURATION

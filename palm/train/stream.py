@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from palm.core.errors import TrainingError
 from palm.core.layers import generator
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.reader.base import Reader
 from palm.reader.rows import Ints, Rows
 

@@ -18,8 +18,7 @@ from palm.core.device import checked, resolved
 from palm.core.errors import PalmError
 from palm.core.io import new_directory, write_json, write_text
 from palm.core.layers import WeightCache, generator
-from palm.core.saved import describe, save_tensors
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors, describe, save_tensors
 from palm.core.version import __version__
 from palm.metrics import metrics_of, scores_of
 from palm.paradigm import HEADS, Head

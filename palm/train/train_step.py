@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from palm.config.settings import Parallel
 from palm.core.cache import LESS_OF_A_GPU
 from palm.core.errors import ConfigError, ResourceError, StorageError, TrainingError, shortened
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, clip
 from palm.optimizer.optimizers import MomentRule

@@ -11,7 +11,7 @@ import torch
 
 import palm.compat as palm
 from helpers.published_parts import BOW, Halving, Head, HeadWithFiles, Momentum, Reader, write_data
-from palm.core.tensor_specs import TensorSpec
+from palm.core.saved import TensorSpec
 
 
 @pytest.fixture

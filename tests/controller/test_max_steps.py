@@ -13,7 +13,7 @@ from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
 from palm.mixing import Annealed, MixRatio, TaskProgress
 from palm.train.callbacks import Logged, Saved
-from palm.train.planning import StepPlan
+from palm.train.task import StepPlan
 
 A = TaskProgress(name="a", mix_ratio=1.0, rows=40, steps_per_epoch=10)
 B = TaskProgress(name="b", mix_ratio=0.5, rows=40, steps_per_epoch=10, is_target=False)

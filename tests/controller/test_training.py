@@ -21,7 +21,7 @@ from palm.check import check
 from palm.controller.controller import Controller
 from palm.controller.resolve import edited
 from palm.core.errors import StorageError, TrainingError
-from palm.mixing.base import draw_task
+from palm.mixing.strategies import draw_task
 from palm.train.checkpoint import (
     compared,
     differences,

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from helpers.components import ARGUMENTS, SIZES, small, tensors
 from palm.backbone import BACKBONES, Backbone
-from palm.core.tensor_specs import Specs, Tensors
+from palm.core.saved import Specs, Tensors
 from palm.paradigm import HEADS, Head
 
 ENCODERS = [BACKBONES[name] for name in BACKBONES]

@@ -16,7 +16,7 @@ from helpers.components import small, tensors
 from palm.controller.controller import Controller
 from palm.core.device import choice_of_cpu, computing, resolved
 from palm.core.errors import ConfigError, StorageError
-from palm.core.tensor_specs import TensorSpec
+from palm.core.saved import TensorSpec
 from palm.paradigm import HEADS
 from palm.train.loop import Training
 from palm.train.model import outputs_of

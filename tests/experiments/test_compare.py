@@ -29,7 +29,7 @@ from palm.experiments.grid import CONFIGURATION, JOB, ROWS, Grid, GridRun, Job
 from palm.experiments.outcome import Outcome, Scoring, Way, outcome_of, read_rows
 from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
-from palm.train.planning import StepPlan
+from palm.train.task import StepPlan
 
 pytestmark = pytest.mark.usefixtures("loaded_runs")
 

@@ -20,7 +20,7 @@ from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import PalmError, StorageError
 from palm.core.layers import generator
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.export import to_hugging_face, to_onnx
 from palm.export.onnx_model import check_graph, graph_of
 from palm.export.sources import check_alike, tasks_of_run

@@ -17,8 +17,7 @@ from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
 from palm.export import to_hugging_face
-from palm.train.callbacks import Ended, Logged, Recorded
-from palm.train.history import write_events
+from palm.train.callbacks import Ended, Logged, Recorded, write_events
 
 
 @pytest.fixture(scope="module")

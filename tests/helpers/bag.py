@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from palm.backbone.base import TokenEncoder, pooled
 from palm.backbone.packing import Packing
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 
 
 class Bag(TokenEncoder):

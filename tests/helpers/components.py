@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from palm.core.tensor_specs import Specs, Tensors
+from palm.core.saved import Specs, Tensors
 
 ARGUMENTS = {
     "hidden_size": 32,

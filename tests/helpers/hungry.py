@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.paradigm import Classify
 
 

@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from palm.core.logging import show_on_console
-from palm.parallel.group import all_reduce_sum, join
-from palm.parallel.launch import launch
+from palm.parallel.group import all_reduce_sum, join, launch
 
 if __name__ == "__main__":
     show_on_console()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.reader.base import Reader, Record
 from palm.reader.rows import Column, Rows
 from palm.train.stream import TaskStream

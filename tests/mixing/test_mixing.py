@@ -30,7 +30,7 @@ from palm.mixing import (
     TaskProgress,
     Temperature,
 )
-from palm.mixing.base import draw_task, first_target, plan_steps
+from palm.mixing.strategies import draw_task, first_target, plan_steps
 from palm.train.checkpoint import load_checkpoint, save_checkpoint
 from palm.train.loop import Training
 

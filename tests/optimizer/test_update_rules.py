@@ -21,7 +21,7 @@ from palm.backbone import BERT, ERNIE, Backbone
 from palm.compat.optimizer import Adam
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 from palm.optimizer import AdamW, AdamWDL, Lamb, clip, layerwise_lr_decay, trust_ratios
 
 SHAPES = {"a.weight": (4, 3), "a.bias": (3,), "b.weight": (3, 5), "norm.weight": (5,), "zero.weight": (2, 2)}

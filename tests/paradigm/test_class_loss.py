@@ -15,7 +15,7 @@ import palm
 from helpers import tiny
 from helpers.reader_files import rng_of_row
 from palm.core.errors import ConfigError, DataError
-from palm.core.tensor_specs import NO_LABEL
+from palm.core.saved import NO_LABEL
 from palm.paradigm import Classify, Match, SequenceLabel
 from palm.paradigm.class_loss import ClassLoss
 from palm.reader import ClassifyReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from palm.core.tensor_specs import NO_LABEL
+from palm.core.saved import NO_LABEL
 from palm.paradigm import Classify, Head, MultiLabel, Ordinal, Ranking, SequenceLabel
 
 HEADS: list[tuple[Head, str, tuple[int, ...]]] = [

@@ -26,8 +26,7 @@ from helpers.loaded import run_script
 from palm.controller.controller import Controller
 from palm.core.process import START, program
 from palm.parallel import group
-from palm.parallel.group import is_launched, split_among_ranks
-from palm.parallel.launch import launch
+from palm.parallel.group import is_launched, launch, split_among_ranks
 from palm.train.checkpoint import newest_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]

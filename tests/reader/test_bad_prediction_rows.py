@@ -11,8 +11,8 @@ from helpers import tiny
 from helpers.reader_files import write_vocabulary
 from palm.core.errors import StorageError
 from palm.reader import READERS, ClassifyReader, MRCReader
-from palm.reader.bad_rows import BadRow
 from palm.reader.predictions import write_table
+from palm.reader.rows import BadRow
 
 LINES = ['{"text_a": "a boat"}', '{"text_a": " "}', '{"text_a": null}', "{", '{"text_a": "a door"}']
 

@@ -13,8 +13,8 @@ import palm.compat as palm
 from helpers import tiny
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, Reader, SequenceLabelReader
-from palm.reader.bad_rows import RECORDED_PROBLEMS
 from palm.reader.cache import DataCache, training_rows
+from palm.reader.rows import RECORDED_PROBLEMS
 
 CONTEXT = "the red door has a red lamp ."
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from helpers.reader_files import write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
-from palm.reader.bad_rows import BadRows
 from palm.reader.cache import key_of, training_rows
+from palm.reader.rows import BadRows
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import files_of
 from palm.reader.tables.reading import raw_rows, read_table

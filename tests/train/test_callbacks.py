@@ -18,8 +18,16 @@ from helpers import callbacks, tiny
 from helpers.callbacks import controller
 from palm.core.errors import ConfigError
 from palm.core.process import START
-from palm.train.callbacks import Ended, Evaluated, Event, Logged, Saved
-from palm.train.history import HISTORY_FILE, events_until, read_events
+from palm.train.callbacks import (
+    HISTORY_FILE,
+    Ended,
+    Evaluated,
+    Event,
+    Logged,
+    Saved,
+    events_until,
+    read_events,
+)
 from palm.train.loop import Step
 
 ROOT = Path(__file__).resolve().parents[2]

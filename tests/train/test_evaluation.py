@@ -22,8 +22,7 @@ from palm.core.layers import generator
 from palm.core.saved import load_tensors
 from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
-from palm.train.callbacks import Evaluated, Event
-from palm.train.history import HISTORY_FILE, read_events
+from palm.train.callbacks import HISTORY_FILE, Evaluated, Event, read_events
 from palm.train.loop import Step, Training
 from palm.train.model import outputs_of
 

@@ -25,8 +25,9 @@ from palm.train.callbacks import (
     Saved,
     Warned,
     event_of,
+    read_events,
+    write_events,
 )
-from palm.train.history import read_events, write_events
 from palm.train.result import TrainingResult
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
-from palm.core.tensor_specs import NO_LABEL
+from palm.core.saved import NO_LABEL
 from palm.paradigm import MultiLabel
 from palm.paradigm.calibration import best_thresholds
 from palm.reader import MultiLabelReader

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from helpers.shared import GOLDEN
 from helpers.streams import stream
 from palm.core.errors import TrainingError
-from palm.mixing.base import draw_task, plan_steps
+from palm.mixing.strategies import draw_task, plan_steps
 
 CASES = json.loads((GOLDEN / "sampling.json").read_text(encoding="utf-8"))
 AUXILIARY = 9999999999  # how the original writes "ends nothing"

@@ -16,7 +16,7 @@ import palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
 from palm.mixing import MixRatio, TaskProgress
-from palm.mixing.base import draw_tasks, inclusion_probabilities, planned_updates
+from palm.mixing.strategies import draw_tasks, inclusion_probabilities, planned_updates
 from palm.train.callbacks import Logged
 from palm.train.checkpoint import compared, load_checkpoint, save_checkpoint
 from palm.train.loop import Training

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from palm.backbone import base
 from palm.compat.conventions import Declaring
-from palm.core.tensor_specs import Tensors
+from palm.core.saved import Tensors
 
 
 class Backbone(Declaring, base.Backbone):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from palm.compat.conventions import Declaring, specs_of
 from palm.compat.head.results import Results
-from palm.core.tensor_specs import Specs, Tensors
+from palm.core.saved import Specs, Tensors
 
 Declared = Mapping[str, Mapping[str, Any]]
 """Component, `reader` or `backbone` -> name -> `[shape, dtype]`."""

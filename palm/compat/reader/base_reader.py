@@ -19,7 +19,7 @@ from palm.backbone import Backbone
 from palm.compat.conventions import Declaring
 from palm.compat.reader.loading import LoadedData, LoadingReader
 from palm.core.errors import DataError, WiringError
-from palm.core.tensor_specs import Specs, Tensors
+from palm.core.saved import Specs, Tensors
 from palm.reader.base import Draw
 from palm.reader.rows import Column, Rows
 

@@ -14,7 +14,7 @@ from palm.backbone import Backbone
 from palm.compat.conventions import Phased, checked_phase
 from palm.core.component import count_problems, path_problems, raise_any
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
-from palm.core.tensor_specs import mismatches
+from palm.core.saved import mismatches
 from palm.reader.base import Reader
 from palm.reader.cache import DataCache, encoded_chunks, training_rows
 from palm.reader.predictions import Record
