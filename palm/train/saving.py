@@ -158,7 +158,8 @@ def checkpoint_saver(
         save_path: the folder of the run.
         every: save every so many global steps; 0 or less: never; None: at the end of an epoch of the main
             task, at most `MOST_CHECKPOINTS` times.
-        keep: number of checkpoints that are kept; 0 or less: all, but the newest if `every` is None.
+        keep: number of checkpoints that are kept; 0 or less: all, but the newest if `every` is None, which
+            counts only those that this saver wrote: earlier ones may have been asked for.
         run_id: the id of the run, stored in the checkpoints.
     """
     main = None
@@ -168,11 +169,17 @@ def checkpoint_saver(
         every = main.steps_per_epoch * math.ceil(epochs / MOST_CHECKPOINTS)
         keep = keep if keep > 0 else 1
 
+    written: set[Path] = set()
+
+    def is_counted(folder: Path) -> bool:
+        return folder in written if main is not None else run_of(folder) == run_id
+
     def write(step: int) -> list[Saved]:
         path = save_path / f"step_{step}"
         save_checkpoint(training, path, run_id)
+        written.add(path)
         logger.info("checkpoint saved at %s", path)
-        keep_last(save_path, "step_", step, keep, lambda folder: run_of(folder) == run_id)
+        keep_last(save_path, "step_", step, keep, is_counted)
         return [Saved(step, "checkpoint", path)]
 
     return PeriodicSaver(write, every, of=main)

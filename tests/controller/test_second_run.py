@@ -228,8 +228,23 @@ def test_a_first_run_that_died_continues_from_its_last_epoch(folder: Path) -> No
     kept = [event.path.name for event in resumed.history if getattr(event, "kind", "") == "checkpoint"]
     assert left.name in kept
     assert len(kept) == 3
-    assert [path.name for path in (folder / "out").glob("step_*")] == kept[-1:]
+    # The checkpoint of an earlier process may have been asked for, so it stays.
+    assert {path.name for path in (folder / "out").glob("step_*")} == {left.name, kept[-1]}
     assert resumed.losses == whole.losses
+
+
+def test_checkpoints_that_were_asked_for_outlive_a_run_resumed_without_the_setting(folder: Path) -> None:
+    config = tiny.config(folder, "cls", num_epochs=3, save_every_n_steps=4, overwrite=False)
+
+    def fail(event: object) -> None:
+        if getattr(event, "number", 0) == 14:
+            raise RuntimeError("out of electricity")
+
+    with pytest.raises(RuntimeError, match="electricity"):
+        Controller(config, argv=[]).train([fail])
+    assert {path.name for path in (folder / "out").glob("step_*")} == {"step_4", "step_8", "step_12"}
+    Controller({**config, "resume": "auto", "save_every_n_steps": None}, argv=[]).train()
+    assert {"step_4", "step_8", "step_12"} < {path.name for path in (folder / "out").glob("step_*")}
 
 
 def test_many_short_epochs_have_ten_checkpoints(folder: Path) -> None:
