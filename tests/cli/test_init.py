@@ -219,7 +219,7 @@ def test_a_csv_of_tags_and_stars_becomes_tasks_whose_script_finishes(tmp_path: P
     assert "`data/`" not in (project / "README.md").read_text(encoding="utf-8")
     assert "overwrite" not in (project / "config.yaml").read_text(encoding="utf-8")  # it would replace models
     config = str(project / "config.yaml")
-    assert [each.text for each in check(config, measure=False).problems if each.severity == "error"] == []
+    assert [each.message for each in check(config, measure=False).problems if each.severity == "error"] == []
     script = (project / "run.sh").read_text(encoding="utf-8")
     commands = [
         line.replace('"$@"', "").split()[1:] for line in script.splitlines() if line.startswith("palm ")
