@@ -143,7 +143,8 @@ def _keys_of(tasks: Sequence[TaskConfig]) -> tuple[Numbers, list[RowKeys]]:
         Columns((), reader.known_columns, task.reader.settings.get("columns"))
         for reader, task in zip(readers, tasks, strict=True)
     ]
-    keys = [RowKeys(int((settings.split or {}).get("seed", 1))) for _ in tasks]
+    seed = int((settings.split or {}).get("seed", 1))
+    keys = [RowKeys(seed, task.reader.settings.get("label_type", "class") == "class") for task in tasks]
 
     def look_up(names: Sequence[str], place: str, varies: bool) -> None:
         for own in columns:
@@ -213,6 +214,7 @@ class RowKeys:
 
     Args:
         seed: the seed of the selection.
+        has_classes: False if labels are numbers, of which most occur once.
 
     Attributes:
         texts: a hash of each row's texts with the seed; rows with the same texts have the same hash.
@@ -220,6 +222,7 @@ class RowKeys:
     """
 
     seed: int
+    has_classes: bool = True
     texts: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     _codes: dict[str, int] = field(default_factory=dict)
@@ -236,7 +239,7 @@ class RowKeys:
 def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, Numbers]:
     """Split rows into parts, stratified by the labels of all tasks, with equal texts in the same part.
 
-    A row of each label stays in `train`.
+    A row of each label stays in `train`, unless labels are numbers.
 
     Args:
         keys: the keys of each task that uses the table.
@@ -259,7 +262,7 @@ def split(keys: Sequence[RowKeys], fractions: Mapping[str, float]) -> dict[str, 
         if debts[most] >= size / 2:  # every label gets its fraction up to the size of a group
             debts[most] -= size
             parts[group] = names.index(most)
-    for each in keys:
+    for each in (each for each in keys if each.has_classes):
         labels = np.asarray(each.labels)
         # What is not in the training rows cannot be learned.
         for label in np.setdiff1d(labels[labels >= 0], labels[parts[owners] == 0]):

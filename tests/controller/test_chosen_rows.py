@@ -370,6 +370,13 @@ def test_one_row_of_each_label_stays_in_train() -> None:
     assert sorted(row for rows in parts.values() for row in rows.tolist()) == list(range(len(labels)))
 
 
+def test_numbers_that_occur_once_do_not_keep_their_rows_in_train() -> None:
+    keys = keys_of([str(number) for number in range(80)], [f"{50 + number / 4}" for number in range(80)])
+    keys.has_classes = False
+    parts = split([keys], {"dev": 0.1, "test": 0.1})
+    assert {name: len(rows) for name, rows in parts.items()} == {"train": 64, "dev": 8, "test": 8}
+
+
 def test_rows_that_any_task_takes_for_equal_are_in_one_part() -> None:
     one = keys_of(["a", "a", "b", "c", "d", "e"], [None] * 6)
     two = keys_of(["1", "2", "2", "3", "4", "5"], [None] * 6)
