@@ -108,14 +108,7 @@ def compare(
     raise_any([*problems, *choice_problems(("best", "last"), model=model or "best")])
     source = Source(config, task_dir, argv)
     points = grid_points(space_of(tune)) if tune else []
-    # Stages of the configuration are a way already.
-    runs, *tuned = [
-        {
-            REFERENCE: source.edited(values),
-            **{name: source.edited({"stages": None, **own, **values}) for name, own in (also or {}).items()},
-        }
-        for values in ({}, *points)
-    ]
+    runs, *tuned = _runs(source, also or {}, points)
     run = runs[REFERENCE]
     raise_any(_name_problems(run, runs))
     tests = _test_files(run, test or {})
@@ -126,14 +119,37 @@ def compare(
         data = data_checksums(runs.values(), tests.values())
         slots = slots_of(workers, run.settings.use_gpu, devices_of(run.settings))
         grid = Grid(folder, data, keep_models, source.command("compare"), slots)
-        is_apart = all(path != _dev_file_of(run, name) for name, path in tests.items())
-        scored = model or ("best" if is_apart else "last")
+        scored = model or _scored_model(run, tests)
         found = _Comparison(runs, tuned, points, tests, scored, grid, overwrite).outcome(seeds)
-        write_json(folder / COMPARE_JSON, found.as_json())
-        write_text(folder / COMPARE_TEXT, f"{found}\n")
-        for file in (folder / COMPARE_TABLE, *([table] if table else [])):
-            write_text(file, table_text(found.rows(), file.suffix))
+        _write(found, folder, table)
     return found
+
+
+def _runs(
+    source: Source, also: Mapping[str, Mapping[str, Any]], points: Sequence[Mapping[str, Any]]
+) -> list[dict[str, RunConfig]]:
+    """Return way -> its run as configured, and then once for each of the tuned `points`."""
+    return [
+        {
+            REFERENCE: source.edited(values),
+            # Stages of the configuration are a way already.
+            **{name: source.edited({"stages": None, **own, **values}) for name, own in also.items()},
+        }
+        for values in ({}, *points)
+    ]
+
+
+def _scored_model(run: RunConfig, tests: Mapping[str, Path]) -> str:
+    """Return `best` if no target is tested on the data that its best model was chosen on, else `last`."""
+    return "best" if all(path != _dev_file_of(run, name) for name, path in tests.items()) else "last"
+
+
+def _write(found: Outcome, folder: Path, table: Path | None) -> None:
+    """Write the result to the folder, and its table also to `table`."""
+    write_json(folder / COMPARE_JSON, found.as_json())
+    write_text(folder / COMPARE_TEXT, f"{found}\n")
+    for file in (folder / COMPARE_TABLE, *([] if table is None else [table])):
+        write_text(file, table_text(found.rows(), file.suffix))
 
 
 def table_text(rows: Sequence[Sequence[str]], suffix: str) -> str:
