@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What to do with a GPU that is at hand for a few minutes: one command of at most nine, without a network.
+# Tests and benchmarks palm on a GPU that is available for a few minutes: one command, nine minutes, no network.
 #
 #   scripts/gpu_day.sh FOLDER            versions, tests/gpu in two minutes, benchmarks/gpu.py in the rest
 #   scripts/gpu_day.sh FOLDER --quick    the same on any machine, with tiny encoders
@@ -34,7 +34,7 @@ if [ "${PIPESTATUS[0]}" -ne 0 ]; then
 fi
 nvidia-smi 2>&1 | tee -a "$folder/versions.txt" | head -15
 
-# A test that fails does not end the day: its report is what the day is for.
+# The benchmark runs even if a test fails.
 cores=$(nproc)
 timeout --kill-after=5 120 "$python" -m pytest tests/gpu -q -p no:cacheprovider -n $((cores < 4 ? cores : 4)) --durations=5 2>&1 |
     tee "$folder/tests.txt" | tail -25

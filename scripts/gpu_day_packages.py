@@ -75,7 +75,7 @@ def main() -> None:
         if not is_good and name in ESSENTIAL:
             lacking.append(name)
     if lacking:
-        sys.exit(f"{', '.join(lacking)} must be there; fetch wheels with scripts/gpu_day.sh --wheels")
+        sys.exit(f"{', '.join(lacking)} missing or too old; fetch wheels with scripts/gpu_day.sh --wheels")
 
 
 if __name__ == "__main__":
