@@ -500,3 +500,13 @@ def test_a_deeply_nested_cell_is_a_bad_row(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.tsv:2: "):
         list(ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2, label_type="soft").read(path, True))
     assert len(list(read_table(path, Columns(["label", "text_a"])))) == 1
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
+def test_without_pyarrow_the_command_that_installs_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / name).write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"needs pyarrow: pip install 'palm-torch\[parquet\]'"):
+        list(raw_rows(tmp_path / name))

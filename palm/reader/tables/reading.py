@@ -284,9 +284,9 @@ def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool
         DataError: a missing or damaged file, a row that is too large, pyarrow is not installed, or an error
             from `on_header`.
     """
-    from pyarrow import default_memory_pool
-
     with _opened(file, is_parquet) as source:
+        from pyarrow import default_memory_pool  # after `_opened`, which says how to install it
+
         schema = source.schema_arrow if is_parquet else source.schema
         columns = on_header(_distinct(schema.names, str(file)), str(file), False)
         labels = _labelled(schema)
