@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palm.check.checking import check
-from palm.check.result import Check, Problem
+from palm.check.checking import Check, check
+from palm.check.data import Problem
 
 __all__ = ["Check", "Problem", "check"]

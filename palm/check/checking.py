@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from palm.backbone import BACKBONES
-from palm.check.data import Files, TaskData, data_of
+from palm.check.data import SEVERITIES, Files, Problem, Severity, TaskData, data_of
 from palm.check.planning import Cost, RunPlan, measured, plan_of
-from palm.check.result import SEVERITIES, Check, Problem
 from palm.config.settings import RunSettings
 from palm.controller.controller import Controller
 from palm.controller.stages import steps_of
@@ -36,11 +36,41 @@ from palm.train.task import Task
 MUCH_PADDING = 0.3
 """Fraction of padding from which there is a note, if the encoder computes padding."""
 
-DROWNED = 10
-"""A task drowns beside another if its gradient on the encoder is so many times smaller at the start."""
-
 CODES: dict[type[PalmError], str] = {DataError: "data", ResourceError: "memory"}
 """The code of an error that would stop the run; `run` for others."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A dry run.
+
+    Args:
+        name: the configuration.
+        problems: all findings, the worst first.
+        data: the data of each task.
+        wiring: lines about the components of each task, and one about the device; empty if the configuration
+            has errors.
+        plan: the steps of the run; None if the configuration has errors.
+        cost: its time and memory; None if they were not measured.
+        seconds: duration of the check.
+    """
+
+    name: str
+    problems: Sequence[Problem]
+    data: Sequence[TaskData] = ()
+    wiring: Sequence[str] = ()
+    plan: RunPlan | None = None
+    cost: Cost | None = None
+    seconds: float = 0.0
+
+    @property
+    def counts(self) -> Counter[Severity]:
+        """The number of problems of each severity."""
+        return Counter(problem.severity for problem in self.problems)
+
+    def is_fine(self, strict: bool = False) -> bool:
+        """Check that there are no errors; with `strict`, no warnings either."""
+        return not (self.counts["error"] or (strict and self.counts["warning"]))
 
 
 def check(
@@ -143,8 +173,7 @@ def _check_run(name: str, controller: Controller, measure: bool) -> Check:
             found = replace(found, problems=[*found.problems, note])
         if measure:
             with explain_limits():
-                cost = measured(training, plan)
-            found = replace(found, cost=cost, problems=[*found.problems, *_drowned(cost)])
+                found = replace(found, cost=measured(training, plan))
     except PalmError as error:
         problem = Problem("error", CODES.get(type(error), "run"), "", str(error))
         found = replace(found, problems=[*found.problems, problem])
@@ -196,18 +225,6 @@ def _refusals(controller: Controller) -> Iterator[Problem]:
         controller.directory()
     except PalmError as error:
         yield Problem("error", "configuration", "", str(error))
-
-
-def _drowned(cost: Cost) -> Iterator[Problem]:
-    """Yield the tasks whose gradients hardly move the encoder beside those of another task."""
-    norms = {task: norm for task, (_, norm) in cost.starts.items() if norm > 0}
-    most = max(norms, key=norms.__getitem__, default="")
-    for task, norm in norms.items():
-        if norms[most] > DROWNED * norm:
-            ratio = f"{norms[most] / norm:.1g}"
-            finding = f"its gradient on the encoder is {float(ratio):g} times smaller than that of {most}"
-            remedy = f"it may learn little beside it: try {task}.loss_weight: {float(ratio):g}"
-            yield Problem("warning", "drowned", task, finding, remedy)
 
 
 def _folder_problems(training: Training) -> Iterator[Problem]:

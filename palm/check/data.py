@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import hashlib
+import re
+import unicodedata
+import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
-from palm.check.digests import Pairs, RowDigests, contradicting, repeated, shared
-from palm.check.result import Problem, Severity
 from palm.core.errors import ConfigError, PalmError, shortened
 from palm.metrics.spans import scheme_of
 from palm.reader import Reader, SequenceLabelReader
@@ -34,6 +37,122 @@ from palm.reader.rows import BadRows, Rows, TextFacts
 from palm.reader.tables.columns import cut
 from palm.reader.tables.files import files_of, is_data, is_selection, read_selection, table_of
 
+Severity = Literal["error", "warning", "note"]
+"""error: the run would stop, or could not start. warning: it would run, but results would be misleading or
+rows wasted. note: good to know."""
+
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One finding.
+
+    Args:
+        severity: how bad it is.
+        code: its kind in one word, stable between versions: `leak`, `truncation` ...
+        task: the task; empty for the whole run.
+        message: place and problem, with numbers.
+        remedy: what to do.
+        examples: a few affected rows.
+    """
+
+    severity: Severity
+    code: str
+    task: str
+    message: str
+    remedy: str = ""
+    examples: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        whose = f"{self.task}: " if self.task else ""
+        text = f"{self.severity:7}  {whose}{self.message}"
+        if self.remedy:
+            text += f"\n         -> {self.remedy}"
+        return "".join([text, *(f"\n            {line}" for line in self.examples)])
+
+
+Digests: TypeAlias = "array[int]"
+"""One integer for each row; numpy reads it in place."""
+
+Pairs = npt.NDArray[np.int64]
+"""Numbers of matching rows, from 0, `[pairs, 2]`: the earlier one or that of training, and the other."""
+
+NO_LABEL = 0
+"""The digest of a row without a label."""
+
+_BETWEEN = re.compile(r"[\W_]+")
+
+
+def normalised(text: str) -> str:
+    """Normalize a text so that near copies are equal: NFKC, one case, only words."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return _BETWEEN.sub(" ", text.casefold()).strip()
+
+
+class RowDigests:
+    """Digests of the rows of one file, 20 bytes per row.
+
+    With 64 bits, the chance of any collision among a hundred million rows is 1 in 3,000. The 32 bits of
+    labels are only compared between rows with the same text.
+
+    Attributes:
+        exact: digests of the unchanged texts, 64 bits each.
+        normalised: digests of the normalized texts, 64 bits each.
+        labels: digests of the labels, 32 bits each.
+    """
+
+    def __init__(self) -> None:
+        # An `array` grows in place, by an eighth at a time; lists of integers need eight times the memory.
+        self.exact: Digests = array("Q")
+        self.normalised: Digests = array("Q")
+        self.labels: Digests = array("I")
+
+    def add(self, texts: Sequence[str], label: Any = None) -> None:
+        """Add the next row.
+
+        Args:
+            texts: its texts, in order.
+            label: its label, of any type; None if it has none.
+        """
+        self.exact.append(_digest("\x1f".join(texts)))
+        self.normalised.append(_digest("\x1f".join(map(normalised, texts))))
+        self.labels.append(NO_LABEL if label is None else zlib.crc32(repr(label).encode()) | 1)
+
+
+def _digest(text: str) -> int:
+    content = text.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def shared(train: Digests, other: Digests) -> Pairs:
+    """Find rows of `other` that are also in `train`, each with the first such row of `train`."""
+    numbers = np.asarray(train)
+    order = np.argsort(numbers, kind="stable")
+    wanted = np.asarray(other)
+    places = np.minimum(np.searchsorted(numbers[order], wanted), max(len(order) - 1, 0))
+    first = order[places] if len(order) else np.full(len(wanted), -1)
+    is_found = (first >= 0) & (numbers[first] == wanted) if len(order) else np.zeros(len(wanted), bool)
+    pairs: Pairs = np.stack([first, np.arange(len(wanted))], axis=1)[is_found]
+    return pairs
+
+
+def repeated(digests: Digests) -> Pairs:
+    """Find rows that repeat an earlier one, each with the first of them."""
+    pairs = shared(digests, digests)
+    found: Pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    return found
+
+
+def contradicting(pairs: Pairs, first: Digests, second: Digests) -> Pairs:
+    """Return the pairs of rows that both have a label, and not the same; given the labels of each file."""
+    ours = np.asarray(first)[pairs[:, 0]]
+    theirs = np.asarray(second)[pairs[:, 1]]
+    found: Pairs = pairs[(ours != theirs) & (ours != NO_LABEL) & (theirs != NO_LABEL)]
+    return found
+
+
 MOST_EXAMPLES = 3
 """Maximum number of rows that a finding shows."""
 
@@ -47,9 +166,6 @@ RARE = 20
 
 OUTSIDE = "O"
 """The label of words outside of all entities, which always dominates."""
-
-MOST_UNKNOWN_TEXTS = 500
-"""Number of texts in which unknown words are located: tokenizing with offsets is slower."""
 
 Files: TypeAlias = Mapping[Role, Path | None]
 """The files of a task."""
@@ -87,8 +203,6 @@ class FileCheck:
         self.repeated = 0
         self.scheme = ""
         self.first_row = ""
-        self.unknown_texts = 0
-        self.unknown_words: Counter[str] = Counter()
         self._tokenizer = tokenizer_of(reader)
         self._normalizer = self._tokenizer and self._tokenizer.to_library().normalizer
 
@@ -110,7 +224,6 @@ class FileCheck:
                     self.digests.add(texts, tuple(map(str, truth.values())) or None)
                 self.counts.add(rows, truths)
                 self._show_first(chunk, rows, truths)
-                self._count_unknown(chunk, rows)
         finally:
             self.reader.facts = self.reader.bad_rows = None
 
@@ -129,22 +242,6 @@ class FileCheck:
             targets[name] = cut(words, MOST_LETTERS)
         text = readable_row(self._tokenizer, rows["token_ids"][0], targets)
         self.first_row = f"{place_of(chunk[number])} {text}"
-
-    def _count_unknown(self, chunk: Sequence[Any], rows: Rows) -> None:
-        """Count the unknown words in the first texts that have any."""
-        tokenizer = self._tokenizer
-        column = rows["token_ids"]
-        if tokenizer is None or column.offsets is None or not len(rows):
-            return
-        places = np.flatnonzero(column.values == tokenizer.unk_id)
-        found = np.unique(np.searchsorted(column.offsets, places, side="right") - 1)
-        wanted = np.unique(rows["example"].values[found])[: MOST_UNKNOWN_TEXTS - self.unknown_texts]
-        self.unknown_texts += len(wanted)
-        texts = [text for number in wanted.tolist() for text in texts_of(chunk[number])]
-        encodings = tokenizer.encode_with_offsets(texts) if texts else []
-        for text, subwords in zip(texts, encodings, strict=True):
-            for place in np.flatnonzero(subwords.ids == tokenizer.unk_id).tolist():
-                self.unknown_words[text[subwords.starts[place] : subwords.ends[place]]] += 1
 
     def examples_at(self, numbers: Iterable[int]) -> dict[int, Any]:
         """Return the examples with these numbers, from 0; reads the file again up to the last of them."""
@@ -269,8 +366,7 @@ class TaskData:
             codes.add(code)
             self.add("note" if few else "warning", code, f"{name}: {message}", remedy)
         if not codes & {"case", "unknown"} and facts.unknown > MANY * facts.tokens:
-            words = ", ".join(repr(word) for word, _ in file.unknown_words.most_common(5))
-            finding = f"{name}: {_part(facts.unknown, facts.tokens)} tokens are [UNK]; most often {words}"
+            finding = f"{name}: {_part(facts.unknown, facts.tokens)} tokens are [UNK]"
             self.add("note", "unknown", finding, "check whether the task needs these words")
 
     def _check_labels(self, file: FileCheck) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from palm.check.checking import Check
 from palm.check.data import FileCheck
 from palm.check.planning import Cost, RunPlan
-from palm.check.result import Check
 from palm.core.logging import aligned
 from palm.core.process import duration
 from palm.reader.inspection import MOST_LETTERS
 from palm.reader.tables.columns import cut
-
-SPARKS = "▁▂▃▄▅▆▇█"
 
 MOST_LABELS = 6
 """Maximum number of labels in a line."""
@@ -86,8 +84,6 @@ def _about(task: str, file: FileCheck) -> Iterator[str]:
         more = len(file.counts.labels) - MOST_LABELS
         labels = [f"{name} {count:,}" for name, count in found["labels"][:MOST_LABELS]]
         yield place + kind + ", ".join([*labels, *([f"{more} more labels"] if more > 0 else [])])
-    if (ranges := found["histogram"]) and file.role == "train":
-        yield f"{place}{sparks([n for _, n in ranges])} {ranges[0][0]} to {ranges[-1][0]} tokens"
 
 
 def _plan(plan: RunPlan) -> list[str]:
@@ -118,7 +114,7 @@ def _plan(plan: RunPlan) -> list[str]:
             ]
         ),
         f"{'' if plan.is_exact else 'about '}{plan.steps} steps, {epochs:g} epochs of {plan.main}",
-        f"learning rate {sparks(rates)} from {rates[0]:.3g} via {max(rates):.3g} to {rates[-1]:.3g}",
+        f"learning rate from {rates[0]:.3g} via {max(rates):.3g} to {rates[-1]:.3g}",
         f"padding is {'not computed: the encoder packs' if plan.packs else 'computed by the encoder'}",
     ]
 
@@ -129,15 +125,4 @@ def _cost(cost: Cost) -> list[str]:
     parts.append(f"the fullest step takes {duration(cost.fullest[slowest])} ({slowest})")
     if cost.memory_bytes is not None:
         parts.append(f"at most {cost.memory_bytes / 2**30:.2f} GiB of memory")
-    starts = [
-        f"{task} begins with a loss of {loss:.3g}"
-        + f", and a gradient of {norm:.3g} on the encoder" * (norm > 0)
-        for task, (loss, norm) in cost.starts.items()
-    ]
-    return [", ".join(parts), *starts]
-
-
-def sparks(values: Sequence[float]) -> str:
-    """Draw numbers as a line of small bars."""
-    top = max(values) or 1
-    return "".join(SPARKS[min(len(SPARKS) - 1, int(value / top * len(SPARKS)))] for value in values)
+    return [", ".join(parts)]

@@ -1,4 +1,4 @@
-"""Base of readers whose rows have several sequences each, which become consecutive rows of a batch."""
+"""Readers whose rows have several sequences each, which become consecutive rows of a batch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from palm.core.saved import Tensors, TensorSpec
-from palm.reader.base import Draw
-from palm.reader.labels import Label, list_in
-from palm.reader.rows import SEQUENCE_ATTR, Column, Rows, offsets_of, padded, padded_batch
+from palm.config import FilePath
+from palm.core.component import choice_problems, raise_any
+from palm.core.errors import DataError
+from palm.core.saved import NO_LABEL, Tensors, TensorSpec
+from palm.reader.base import READERS, Draw
+from palm.reader.labels import Label, Labels, RealLabels, list_in
+from palm.reader.predictions import Record
+from palm.reader.rows import SEQUENCE_ATTR, Column, OnBadRow, Rows, offsets_of, padded, padded_batch
 from palm.reader.table import TextExample, TextReader
 from palm.reader.tables.columns import TableRow, is_missing
+from palm.reader.tables.files import TableFormat
 
 GROUP_ROWS = TensorSpec(("examples", "texts"), torch.long)
 """The rows of a batch that belong to each example, padded with -1."""
@@ -113,3 +118,203 @@ class GroupReader(TextReader):
         batch = padded_batch(each, range(len(each)), self.tokenizer.pad_id, self.task_id)
         groups = np.split(np.arange(len(each)), lengths.offsets[1:-1])
         return {**batch, "group_rows": padded(groups, -1), **self.targets(rows, indices)}
+
+
+@READERS.register("multiple_choice")
+class MultipleChoiceReader(GroupReader):
+    """Reader of tables with the columns `label`, `text_a` and `choices`, and optionally `text_b`.
+
+    Each of the two or more choices is a sequence `[CLS] text_a [SEP] choice [SEP]`; `text_b`, a question
+    about a passage or the start of a sentence, is put before the choice. A record is
+    `{"index": 0, "label": 2, "logits": [...], "probs": [...]}`, with `label_name` if there is a `label_map`.
+
+    Args:
+        choice_columns: the columns of the choices if each has its own column.
+        label_map: name -> index of the choice from 0, if labels are written as names, such as letters.
+
+    Raises:
+        ConfigError: a setting out of its range.
+        DataError: the vocabulary or label_map cannot be read.
+
+    Source: Zellers et al., 2018, "SWAG", as its authors encode it for BERT.
+    """
+
+    cacheable = True
+    known_columns = ("label", "text_a", "text_b", "choices")
+    text_columns = ("text_a", "choices")
+    list_column = "choices"
+    parsed_form: ClassVar[str] = "(text, [choice, …]) or {'text_a': …, 'choices': […]} (and 'text_b')"
+    min_seq_len = 5
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        choice_columns: list[str] | None = None,
+        label_map: FilePath | dict[str, int] | None = None,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
+        self.use_list(choice_columns)
+        self.use_labels(Labels(None, label_map))
+
+    def _example(self, row: TableRow, label: Label | None) -> GroupExample:
+        example = super()._example(row, label)
+        count = len(example.texts)
+        if count < 2:
+            raise DataError(f"{row.place}: choices should have at least 2 texts, not {count}")
+        if isinstance(label, int) and label >= count:
+            raise DataError(
+                f"{row.place}: the label {label} should be the index of a choice, from 0 to {count - 1}"
+            )
+        return example
+
+
+class Relevance(RealLabels):
+    """The relevance of each candidate: a number of 0 or more; a higher one should be ranked higher."""
+
+    target = "relevance"
+    shape = ("examples", "texts")
+    field = "relevance"
+
+
+@READERS.register("ranking")
+class RankingReader(GroupReader):
+    """Reader of tables with the columns `label`, `text_a` (the query) and `candidates`.
+
+    Each candidate is a sequence `[CLS] text_a [SEP] candidate [SEP]`. `label` is the list of their
+    relevances, numbers of 0 or more. A record is `{"index": 0, "ranking": [2, 0, 1], "scores": [...]}`: the
+    indices of the candidates, best first, and their scores in the order of the file.
+
+    Args:
+        candidate_columns: the columns of the candidates if each has its own column.
+
+    Raises:
+        ConfigError: a setting out of its range.
+        DataError: the vocabulary cannot be read.
+    """
+
+    cacheable = True
+    known_columns = ("label", "text_a", "candidates")
+    text_columns = ("text_a", "candidates")
+    optional_columns = ()
+    list_column = "candidates"
+    parsed_form: ClassVar[str] = "(query, [candidate, …]) or {'text_a': …, 'candidates': […]}"
+    min_seq_len = 5
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        candidate_columns: list[str] | None = None,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
+        self.use_list(candidate_columns)
+        self.use_labels(Relevance())
+
+    def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
+        cell = row.cells["label"]
+        if is_missing(cell):
+            return None
+        found = [labels.value_of(each, row.place) for each in list_in(cell, row.place, "label", "numbers")]
+        if min(found) < 0:
+            raise DataError(f"{row.place}: a relevance should be 0 or more, not {min(found)!r}")
+        return found
+
+    def _example(self, row: TableRow, label: Label | None) -> GroupExample:
+        example = super()._example(row, label)
+        if not example.texts:
+            raise DataError(f"{row.place}: candidates is empty; every row needs at least one")
+        if isinstance(label, list) and len(label) != len(example.texts):
+            raise DataError(
+                f"{row.place}: label has {len(label)} numbers for {len(example.texts)} candidates"
+            )
+        return example
+
+    def targets(self, rows: Rows, indices: Sequence[int]) -> Tensors:
+        if "relevance" not in rows:
+            return {}
+        relevance = padded([rows["relevance"][index] for index in indices], NO_LABEL)
+        return {"relevance": relevance.to(torch.float)}
+
+
+@READERS.register("embedding")
+class EmbeddingReader(GroupReader):
+    """Reader of tables with the columns `text_a` and `text_b`, a matching pair, and optionally `negatives`.
+
+    Every text is a separate sequence `[CLS] text [SEP]`; `negatives`, which do not match `text_a`, are only
+    used in training. A numeric label says how similar the two texts are. For embedding texts, `text_a` is
+    enough. A record is `{"index": 0, "embedding": [...]}`; with a `text_b`, also its `embedding_b` and
+    `value`, the cosine of the two.
+
+    Args:
+        label_type: absent for matching pairs; 'real' for a column `label` with numbers from -1 to 1.
+        negative_columns: the columns of the negatives if each has its own column.
+
+    Raises:
+        ConfigError: a setting out of its range.
+        DataError: the vocabulary cannot be read.
+    """
+
+    cacheable = True
+    known_columns = ("label", "text_a", "text_b", "negatives")
+    optional_columns = ("text_b", "negatives")
+    list_column = "negatives"
+    label_columns: Sequence[str] = ()
+    parsed_form: ClassVar[str] = "a text or {'text_a': …} (and 'text_b')"
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        label_type: str | None = None,
+        negative_columns: list[str] | None = None,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
+        self.use_list(negative_columns)
+        self.targets_attr = {}
+        self.gold_names = ("pair",)
+        if label_type is not None:
+            raise_any(choice_problems(("real",), label_type=label_type))
+            self.label_columns = ("label",)
+            self.use_labels(RealLabels())
+
+    def label_of(self, row: TableRow, labels: Labels | RealLabels) -> Label | None:
+        value = super().label_of(row, labels)
+        if isinstance(value, float) and abs(value) > 1:
+            raise DataError(f"{row.place}: the label {value!r} should be from -1 to 1, as a cosine")
+        return value
+
+    def columns_of(self, with_targets: bool) -> tuple[str, ...]:
+        trained = ("text_b", *self.list_columns) if with_targets else ()
+        return (*super().columns_of(with_targets), *trained)
+
+    def sequences_of(self, example: GroupExample, with_targets: bool) -> Iterator[tuple[str, str | None]]:
+        yield example.text_a, None
+        if example.text_b is not None:
+            yield example.text_b, None
+        for negative in example.texts if with_targets else ():
+            yield negative, None
+
+    def gold(self, example: TextExample) -> Record:
+        return {"pair": (example.text_a, example.text_b)} if self.labels is None else super().gold(example)

@@ -16,10 +16,10 @@ from palm.core.errors import PalmError
 from palm.core.saved import Tensors
 from palm.reader.base import Reader
 from palm.reader.labels import Labels
-from palm.reader.match import RankedExample
 from palm.reader.rows import BadRow, Rows
 from palm.reader.span import SpanReader
 from palm.reader.squad import SquadQuestion
+from palm.reader.table import RankedExample
 from palm.reader.tables.columns import cut
 from palm.reader.tokenizer import Tokenizer
 

@@ -1,19 +1,34 @@
-"""Base of the readers of tables with one or two texts, and optionally a label, per line."""
+"""Readers of tables with one or two texts per line, and a label or several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
-from palm.core.errors import DataError
-from palm.core.saved import TensorSpec
-from palm.reader.labels import Label, Labels, RealLabels, SoftLabels, check_labelled
+from palm.config import FilePath
+from palm.core.component import choice_problems, raise_any
+from palm.core.errors import ConfigError, DataError, about
+from palm.core.saved import NO_LABEL, Tensors, TensorSpec
+from palm.reader.base import READERS, Draw
+from palm.reader.labels import (
+    Label,
+    Labels,
+    RealLabels,
+    SoftLabels,
+    check_labelled,
+    is_list,
+    labels_of,
+    list_in,
+)
 from palm.reader.predictions import Record
-from palm.reader.rows import Column, Rows, TextFacts
-from palm.reader.tables.columns import TableRow, is_missing
+from palm.reader.rows import Column, Ints, OnBadRow, Rows, TextFacts
+from palm.reader.tables.columns import TableRow, cell_text, cut, is_missing
+from palm.reader.tables.files import TableFormat
 from palm.reader.tokenizing import TokenizingReader
 
 
@@ -173,3 +188,298 @@ class TextReader(TokenizingReader):
 def _label(example: TextExample) -> Label:
     assert example.label is not None, "rows with targets need examples that were read with targets"
     return example.label
+
+
+@READERS.register("cls")
+class ClassifyReader(TextReader):
+    """Reader of tables with the columns `label` and `text_a`, and optionally `text_b`.
+
+    A row is `[CLS] text_a [SEP]` or `[CLS] text_a [SEP] text_b [SEP]`, cut to `max_seq_len`. A
+    record is `{"index": 0, "label": 3, "logits": [...], "probs": [...]}`, with `label_name` if there is
+    a `label_map`; for real labels it is `{"index": 0, "value": 3.2}`.
+
+    Args:
+        n_classes: number of labels, against which the file's labels are checked; not used for real labels.
+        label_map: label name -> id, or a JSON file with it, if labels are written as names.
+        label_type: 'class', 'soft' for a probability of each class, 'real' for real numbers, or 'count' for
+            whole numbers of 0 or more.
+        missing_labels: whether a training row may have no class label; the row is then used only for tasks
+            that share it.
+
+    Raises:
+        ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
+        DataError: the vocabulary or label_map cannot be read.
+
+    Source: PaddlePALM 0.2.1, appendix A, `cls`.
+    """
+
+    cacheable = True
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        n_classes: int | None = None,
+        label_map: FilePath | dict[str, int] | None = None,
+        label_type: str = "class",
+        missing_labels: bool = False,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
+        if missing_labels and label_type != "class":
+            raise ConfigError(
+                about("missing_labels", f": a {label_type} label cannot be missing; set it to False")
+            )
+        self.missing_labels = missing_labels
+        self.use_labels(labels_of(label_type, n_classes, label_map))
+
+
+PAIR_COLUMNS = ("token_ids", "first_segment")
+
+
+@dataclass(frozen=True, slots=True)
+class RankedExample(TextExample):
+    """One line of a table for pairwise training.
+
+    Args:
+        text_b_neg: a text that matches `text_a` less than `text_b` does.
+    """
+
+    text_b_neg: str
+
+
+@READERS.register("match")
+class MatchReader(TextReader):
+    """Reader of tables with the columns `label`, `text_a` and `text_b`.
+
+    A row is `[CLS] text_a [SEP] text_b [SEP]`; if both do not fit, the longer one loses its last
+    token until they do. Records are those of `ClassifyReader`.
+
+    In pairwise training, a file has `text_a`, `text_b` and, instead of a label, `text_b_neg`, which
+    matches `text_a` less. A training batch has two rows per example, first all pairs with `text_b`, then
+    those with `text_b_neg`, marked by `is_negative`. A record is `{"index": 0, "probs": 0.7}`.
+
+    Args:
+        n_classes: number of labels; 0 for no match and 1 for a match. Not used for real labels.
+        label_map: label name -> id, or a JSON file with it, if labels are written as names.
+        learning_strategy: 'pointwise' or 'pairwise'.
+        label_type: 'class', 'real' for real numbers, such as similarities, or 'count' for whole numbers of 0
+            or more.
+
+    Raises:
+        ConfigError: a setting out of its range, real labels in pairwise training, or a
+            label_map that does not fit `n_classes`.
+        DataError: the vocabulary or label_map cannot be read.
+
+    Source: PaddlePALM 0.2.1, appendix A, `match`; pairwise PaddlePALM 2.0.2, `MatchReader`.
+    """
+
+    cacheable = True
+    known_columns = ("label", "text_a", "text_b", "text_b_neg")
+    text_columns = ("text_a", "text_b")
+    optional_columns = ()
+    parsed_form = "a pair of strings or {'text_a': …, 'text_b': …}"
+    min_seq_len = 5
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        n_classes: int = 2,
+        label_map: FilePath | dict[str, int] | None = None,
+        learning_strategy: str = "pointwise",
+        label_type: str = "class",
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
+        raise_any(choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy))
+        self.is_pairwise = learning_strategy == "pairwise"
+        labels = labels_of(label_type, n_classes, label_map)
+        if not self.is_pairwise:
+            self.use_labels(labels)
+            return
+        if label_type != "class":
+            raise ConfigError(
+                about("label_type", ": pairwise training has no labels; remove it, or set pointwise")
+            )
+        self.targets_attr = {"is_negative": TensorSpec(("batch",), torch.bool)}
+        self.gold_names = ("is_right",)
+
+    def columns_of(self, with_targets: bool) -> tuple[str, ...]:
+        columns = super().columns_of(with_targets)
+        return (*columns, "text_b_neg") if with_targets and self.is_pairwise else columns
+
+    def example_of(self, row: TableRow, with_targets: bool) -> Any:
+        example = super().example_of(row, with_targets)
+        if not (with_targets and self.is_pairwise):
+            return example
+        wrong = self._text(row.cells["text_b_neg"], "text_b_neg", row.place)
+        return RankedExample(example.text_a, example.text_b, None, row.place, wrong)
+
+    def read_gold(self, path: Path) -> Iterator[TextExample]:
+        """The examples; a pairwise one becomes its right text, labelled 1, and its wrong one, labelled 0."""
+        for example in super().read_gold(path):
+            if isinstance(example, RankedExample):
+                yield TextExample(example.text_a, example.text_b, 1, example.place)
+                yield TextExample(example.text_a, example.text_b_neg, 0, example.place)
+            else:
+                yield example
+
+    def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
+        if not (with_targets and self.is_pairwise):
+            return super().encode(examples, with_targets)
+        right = super().encode(examples, with_targets=False)
+        wrong = super().encode(
+            [replace(each, text_b=each.text_b_neg) for each in examples], with_targets=False
+        )
+        return Rows({**right.columns, **{f"wrong_{name}": wrong[name] for name in PAIR_COLUMNS}})
+
+    def row_tokens(self, rows: Rows) -> Ints:
+        wrong = rows["wrong_token_ids"].lengths if "wrong_token_ids" in rows else 0
+        return rows.lengths + wrong
+
+    def collate(self, rows: Rows, indices: Sequence[int], draw: Draw) -> Tensors:
+        if "wrong_token_ids" not in rows:
+            return super().collate(rows, indices, draw)
+        chosen = rows.select(indices)
+        halves = [Rows({name: chosen[start + name] for name in PAIR_COLUMNS}) for start in ("", "wrong_")]
+        both = Rows.concatenate(halves)
+        batch = super().collate(both, range(len(both)), draw)
+        batch["is_negative"] = torch.arange(len(both)) >= len(indices)
+        return batch
+
+
+class LabelSets(Labels):
+    """The labels of a task in which a text has any number of labels.
+
+    The value of a text is the list of its label ids; -1 - id stands for a label that is unknown for the text.
+
+    Args:
+        n_classes: the number of labels; None for as many as `label_map` has.
+        label_map: see `Labels`.
+
+    Raises:
+        ConfigError: see `Labels`, or the number of labels is unknown.
+    """
+
+    target = "label_set"
+    dtype = torch.float
+    field = "label_set"
+
+    def __init__(self, n_classes: int | None, label_map: Path | str | Mapping[str, int] | None) -> None:
+        super().__init__(n_classes, label_map)
+        self.shape = ("batch", self.count)
+        self.unknown = [-1 - label for label in range(self.count)]
+
+
+@READERS.register("multi_label")
+class MultiLabelReader(TextReader):
+    """Reader of tables with the columns `label` and `text_a`, and optionally `text_b`.
+
+    `label` contains all labels of the text, as a list (JSON in a TSV or CSV file) or with separators; `[]`
+    means that it has none, and an empty cell that they are unknown. Alternatively, every label has its own
+    column of 0 and 1. A record is `{"index": 0, "labels": [0, 3], "logits": [...], "probs": [...]}`, with
+    `label_names` if there are names.
+
+    Args:
+        n_classes: number of labels, against which the file's labels are checked.
+        label_map: label name -> id, or a JSON file with it, if labels are written as names.
+        label_columns: one column for each label, in the order of their ids.
+        label_separator: the text between two labels of a cell that is not a list.
+        missing_labels: whether labels of a training row may be unknown: null, or an empty cell of the label's
+            column; the row then trains the other labels, or only tasks that share it.
+
+    Raises:
+        ConfigError: a setting out of its range, or a label_map that does not fit `n_classes`.
+        DataError: the vocabulary or label_map cannot be read.
+    """
+
+    cacheable = True
+
+    def __init__(
+        self,
+        vocab_path: FilePath,
+        max_seq_len: int,
+        *,
+        n_classes: int | None = None,
+        label_map: FilePath | dict[str, int] | None = None,
+        label_columns: list[str] | None = None,
+        label_separator: str = ",",
+        missing_labels: bool = False,
+        do_lower_case: bool = False,
+        for_cn: bool = False,
+        task_id: int = 0,
+        on_bad_row: OnBadRow = "error",
+        columns: dict[str, str] | None = None,
+        format: TableFormat | None = None,
+    ) -> None:
+        super().__init__(vocab_path, max_seq_len, do_lower_case, for_cn, task_id, on_bad_row, columns, format)
+        if label_columns and label_map is not None:
+            raise ConfigError(
+                about("label_map", ": the label_columns already name the labels; remove one of them")
+            )
+        if not label_separator:
+            raise ConfigError(about("label_separator", " is empty; set it to the text between two labels"))
+        self.label_separator = label_separator
+        self.missing_labels = missing_labels
+        self.has_columns = bool(label_columns)
+        if label_columns:
+            label_map = {name: label for label, name in enumerate(label_columns)}
+            self.label_columns = label_columns
+        self.sets = LabelSets(n_classes, label_map)
+        self.use_labels(self.sets)
+
+    def label_of(self, row: TableRow, labels: Labels | RealLabels) -> list[int] | None:  # noqa: ARG002
+        if self.has_columns:
+            is_empty = all(is_missing(row.cells[name]) for name in self.label_columns)
+            return None if is_empty else [*self._answers(row)]
+        cell = row.cells["label"]
+        if is_missing(cell) and cell != []:
+            return None
+        if isinstance(cell, str) and not is_list(cell):
+            cell = [each.strip() for each in cell.split(self.label_separator) if each.strip()]
+        items = list_in(cell, row.place, "label", "labels")
+        found = sorted(self.sets.value_of(item, row.place) for item in items)
+        if len({*found}) < len(found):
+            raise DataError(
+                f"{row.place}: {cut(repr(items))} has a label twice"
+                + (" and looks one-hot" if {*found} <= {0, 1} else "")
+                + "; list each label of the text once; a 0 or 1 for every label needs label_columns"
+            )
+        return found
+
+    def _answers(self, row: TableRow) -> Iterator[int]:
+        """The ids of the labels whose columns are 1, and -1 - id for the unknown ones."""
+        for label, name in enumerate(self.label_columns):
+            text = cell_text(row.cells[name]).strip().lower()
+            if text in ("1", "true"):
+                yield label
+            elif not text and self.missing_labels:
+                yield -1 - label
+            elif text not in ("0", "false"):
+                raise DataError(f"{row.place}: {name} should be 0 or 1, not {row.cells[name]!r}")
+
+    def label_column(self, values: Sequence[Any]) -> Column:
+        sets = np.zeros((len(values), self.sets.count), dtype=np.int8)
+        for row, ids in zip(sets, values, strict=True):
+            row[[label for label in ids if label >= 0]] = 1
+            row[[-1 - label for label in ids if label < 0]] = NO_LABEL
+        return Column.ragged([*sets], np.int8)
+
+    def record(self, example: TextExample, rows: Rows, places: range, decoded: Sequence[Record]) -> Record:
+        record = super().record(example, rows, places, decoded)
+        names = self.sets.names
+        named = [names.get(label, str(label)) for label in record["labels"]]
+        return {**record, "label_names": named} if names else record

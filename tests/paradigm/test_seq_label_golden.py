@@ -23,7 +23,7 @@ from palm.core.errors import DataError
 from palm.paradigm import SequenceLabel
 from palm.pretrained import to_ours
 from palm.reader import SequenceLabelReader
-from palm.reader.seq_label import NO_LABEL
+from palm.reader.words import NO_LABEL
 
 HEAD = {"ner.ner.fc_0.w_0": "out.weight", "ner.cls_out_b": "out.bias", "ner.crfw": "crf.weight"}
 

@@ -12,7 +12,7 @@ import pytest
 
 from palm.metrics.spans import entities
 from palm.reader import ClassifyReader, SequenceLabelReader
-from palm.reader.seq_label import TaggedExample
+from palm.reader.words import TaggedExample
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "data"

@@ -26,7 +26,7 @@ from helpers.shared import needs_shared
 from palm.controller.controller import Controller
 from palm.paradigm import MRC
 from palm.reader import MRCReader
-from palm.reader.answers import ContextWindow, best_answers, null_odds
+from palm.reader.mrc import ContextWindow, best_answers, null_odds
 
 
 def test_windows_without_the_answer_point_to_cls_if_they_are_kept(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from palm.core.errors import DataError
 from palm.core.layers import generator
 from palm.reader import MaskLMReader, Rows
 from palm.reader.cache import training_rows
-from palm.reader.mask_lm import word_mask
-from palm.reader.masking import masked_rows
+from palm.reader.mask_lm import masked_rows, word_mask
 
 
 @pytest.fixture(scope="module")

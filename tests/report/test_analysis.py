@@ -16,7 +16,7 @@ from helpers.saved import forge
 from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import models_in
-from palm.reader.seq_label import TaggedExample
+from palm.reader.words import TaggedExample
 from palm.report.analysis import Analysis, _baseline, analyse, analyses_of
 from palm.report.counting import (
     AnswerCounts,
