@@ -87,6 +87,7 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
         cli.option("--input", type=cli.path, help="the data file to predict"),
         cli.output("the predictions: a folder, or a .jsonl, .csv or .parquet file"),
         cli.flag("--resume", "continue the same prediction where it was interrupted"),
+        cli.option("--shard", metavar="K/N", help="predict part K of N; merge/N puts all parts together"),
         *cli.SAVED_MODEL,
     ],
     takes_settings=True,
@@ -96,11 +97,13 @@ def predict(options: argparse.Namespace) -> None:
     without a configuration, predict a file with a saved model: --model DIR --input FILE --output DIR.
     """
     if _names_model(options, "model", "input", "output"):
-        _load_model(options).predict_file(options.input, options.output, resume=options.resume)
+        how = {"resume": options.resume, "shard": options.shard}
+        _load_model(options).predict_file(options.input, options.output, **how)
         return
     controller = _open_controller(options)
     for task in _chosen(options, controller, "pred_file"):
-        controller.pred(task, options.inference_model_dir, resume=options.resume, output=options.output)
+        how = {"resume": options.resume, "output": options.output, "shard": options.shard}
+        controller.pred(task, options.inference_model_dir, **how)
 
 
 @cli.command(

@@ -360,6 +360,7 @@ class Controller:
         *,
         resume: bool = False,
         output: str | Path | None = None,
+        shard: str | None = None,
     ) -> Predictions:
         """Predict a task's `pred_file` with its saved model.
 
@@ -369,6 +370,7 @@ class Controller:
                 a model, otherwise `<save_path>/<task>/infer_model`.
             resume: continue the same prediction if it was interrupted.
             output: where to write the predictions, instead of the task's `pred_output_path`.
+            shard: 'K/N' to predict a part, or 'merge/N', see `InferenceModel.predict_file`.
 
         Returns:
             The predictions, read from their files as needed: records, or for mrc question id -> answer.
@@ -379,8 +381,9 @@ class Controller:
         model = self._model(config, inference_model_dir)
         output = output or config.settings.pred_output_path or self.run.folder / task
         with tf32(self.run.settings.tf32):
-            predictions = model.predict_file(pred_file, output, resume=resume)
-        logger.info("%s: predictions saved at %s", task, output)
+            predictions = model.predict_file(pred_file, output, resume=resume, shard=shard)
+        saved = "predictions" if shard is None else f"shard {shard}"
+        logger.info("%s: %s saved at %s", task, saved, output)
         return predictions
 
     def _data_file(self, task: TaskConfig, setting: str, given: str | Path | None = None) -> Path:

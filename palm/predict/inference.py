@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import NoneType
-from typing import IO, Any
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -20,11 +20,12 @@ from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.device import resolved
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
-from palm.core.io import check_not_read, locked, wrap_write_errors
+from palm.core.io import check_not_read
 from palm.core.logging import logger, printable
 from palm.core.saved import Tensors, tensor_digests
 from palm.metrics import metric_problems
 from palm.parallel.group import broadcast, exhaust, is_main_process, report_missing_ranks
+from palm.predict.log import COMPUTED, PredictionLog, ShardLog, Shards
 from palm.predict.onnx import OnnxEngine
 from palm.reader import Predictions, Record
 from palm.reader.predictions import PREDICTION_FILES, check_output_name, is_table_name, write_table
@@ -32,115 +33,8 @@ from palm.reader.tables.files import data_checksum, sources_of
 from palm.train import task_model
 from palm.train.task_model import TaskModel, encoded
 
-PREDICTION_LOG = ".predictions.resume"
-PREDICTION_LOCK = ".predictions.lock"
-
-
-class PredictionLog:
-    """A file with one finished record per line, after a line with all that the records depend on.
-
-    Records are appended in chunks, because the rows of a chunk are sorted into batches: a resumed prediction
-    begins at a chunk. A file of less than a chunk is never logged.
-
-    Args:
-        directory: the output directory of the predictions.
-        about: returns everything that the predictions depend on, JSON-ready: name in messages -> value.
-        size: number of records in a chunk.
-    """
-
-    def __init__(self, directory: Path, about: Callable[[], Mapping[str, Any]], size: int) -> None:
-        self.path = directory / PREDICTION_LOG
-        self.size = size
-        self.num_records = 0
-        self._about = about
-        self._file: IO[bytes] | None = None
-        self._lock = ExitStack()
-
-    def resume(self) -> None:
-        """Count the complete chunks of a stopped prediction, if there is one; its records are kept.
-
-        Raises:
-            StorageError: the stopped prediction had other settings; they are named.
-        """
-        lines = self._lines() if self.path.is_file() else iter(())
-        stopped = next(lines, None)
-        if not isinstance(stopped, dict):  # also of a process that was killed while it wrote the first line
-            logger.info("%s: no stopped prediction; starting from the beginning", self.path.parent)
-            return
-        if changed := [name for name, value in self._about().items() if stopped.get(name) != value]:
-            raise StorageError(
-                f"{self.path.parent}: the stopped prediction differs in {', '.join(changed)}; predict "
-                "without --resume to start from the beginning"
-            )
-        self.num_records = sum(1 for _ in lines) // self.size * self.size
-        logger.info("%s: resuming after %d examples", self.path.parent, self.num_records)
-
-    def completed(self, new: Iterator[Any]) -> Iterator[Any]:
-        """Yield the records of the stopped prediction, then the new ones, which are logged as they come."""
-        yield from islice(self._lines(), 1, 1 + self.num_records) if self.num_records else ()
-        chunk: list[Any] = []
-        for record in new:
-            chunk.append(record)
-            yield record
-            if len(chunk) == self.size:
-                self._append(chunk)
-                chunk = []
-
-    def _append(self, records: Sequence[Any]) -> None:
-        with wrap_write_errors(self.path):
-            if self._file is None:
-                self._file = self._opened()
-            self._file.write(b"".join(map(_line, records)))
-            self._file.flush()
-        self.num_records += len(records)
-
-    def _opened(self) -> IO[bytes]:
-        """Open the log after its last complete chunk."""
-        if not self.num_records:
-            if self.path.exists():
-                logger.warning("%s: the log of a stopped prediction is replaced", self.path.parent)
-            file = self.path.open("wb")
-            file.write(_line(self._about()))
-            return file
-        with self.path.open("rb") as written:
-            end = sum(map(len, islice(written, 1 + self.num_records)))
-        file = self.path.open("ab")
-        file.truncate(end)
-        return file
-
-    def __enter__(self) -> PredictionLog:
-        folder = self.path.parent
-        with wrap_write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        taken = f"{folder} is in use by another prediction; wait until it ends, or give another folder"
-        self._lock.enter_context(locked(folder / PREDICTION_LOCK, taken=taken))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Delete the log after success, and after an error in the data, which must be corrected first."""
-        with self._lock, suppress(OSError):  # a full or read-only disk has been reported already
-            if self._file is not None:
-                self._file.close()
-            # Without a record of this prediction, the log is that of another one, to another table.
-            if self.num_records and (kind is None or issubclass(kind, DataError)):
-                self.path.unlink()
-        if kind is not None and self.num_records and self.path.exists():
-            logger.warning(
-                "%s: stopped after %d examples; resume with --resume (in Python: resume=True)",
-                self.path.parent,
-                self.num_records,
-            )
-
-    def _lines(self) -> Iterator[Any]:
-        """Yield the values of the complete lines; a dying process may leave a part of one."""
-        with self.path.open("rb") as file, suppress(ValueError):
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield json.loads(line)
-
-
-def _line(value: Any) -> bytes:
-    return f"{json.dumps(value)}\n".encode()
+Write = Callable[[Iterable[Record]], Predictions]
+"""Consumes the records of a file, in order."""
 
 
 class InferenceModel(TaskModel):
@@ -203,7 +97,9 @@ class InferenceModel(TaskModel):
         return list(self.records(self.reader.parse(texts)))
 
     @explain_limits(LESS_PREDICTED)
-    def predict_file(self, path: str | Path, directory: str | Path, *, resume: bool = False) -> Predictions:
+    def predict_file(
+        self, path: str | Path, directory: str | Path, *, resume: bool = False, shard: str | None = None
+    ) -> Predictions:
         """Predict a data file of any size in bounded memory and write the predictions to a folder or a table.
 
         All ranks must call this; they divide the work, and rank 0 writes. A stopped prediction leaves its
@@ -215,8 +111,11 @@ class InferenceModel(TaskModel):
                 complete. A name that ends in `.jsonl`, `.csv` or `.parquet` writes a table instead, with the
                 columns of the input followed by those of the task.
             resume: continue a stopped prediction; the result is the same as without the stop.
+            shard: 'K/N' predicts part K of N, for a job of several, and keeps it in the folder; 'merge/N'
+                then writes the predictions from all N parts, the same bytes as without parts.
 
         Raises:
+            ConfigError: `shard` has another form.
             DataError: a row cannot be read; its file and line are named.
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
@@ -225,15 +124,43 @@ class InferenceModel(TaskModel):
         target = Path(directory)
         is_table = _checked_table(file, target)
         folder = target.parent if is_table else target
+        shards = None if shard is None else Shards.of(folder, target.name if is_table else "", shard)
         # Now, because another file may take its name while this one is read.
         digest = data_checksum(file, "blake2b") if is_main_process() else ""
-        log = PredictionLog(folder, partial(self._about, digest), task_model.CHUNK_EXAMPLES)
+        about = partial(self._about, digest)
+
+        def write(records: Iterable[Record]) -> Predictions:
+            if is_table:
+                return write_table(records, target, self.reader, file)
+            return self.reader.write(records, folder)
+
+        if shards is None:
+            return self._predict(file, PredictionLog(folder, about, task_model.CHUNK_EXAMPLES), resume, write)
+        if shards.number is None:
+            return broadcast(lambda: shards.merge(about(), task_model.CHUNK_EXAMPLES, write))
+        log = ShardLog(shards, about, task_model.CHUNK_EXAMPLES)
+        if resume and broadcast(log.is_finished):
+            logger.info("%s: finished already", log.place)
+            return log.records()
+        return self._predict(file, log, resume, log.finish, shards.number - 1, shards.count)
+
+    def _predict(
+        self,
+        file: Path,
+        log: PredictionLog,
+        resume: bool,
+        write: Write,
+        start: int = 0,
+        step: int = 1,
+    ) -> Predictions:
+        """Predict chunks `start`, `start + step`, … of a file; rank 0 passes their records to `write`."""
         if resume and is_main_process():
             log.resume()
         # Only the first rank has the log, but all ranks skip its examples.
         done = broadcast(lambda: log.num_records)
-        examples = islice(self.reader.read(file, with_targets=False), done, None)
-        chunks = encoded(self.reader, examples, first=done)
+        first = start * log.size + done * step
+        examples = islice(self.reader.read(file, with_targets=False), first, None)
+        chunks = encoded(self.reader, examples, first, step=step)
         new = (each.record for each in self.predictions(chunks, together=True))
         with (
             report_missing_ranks(f"while predicting {self.task!r}"),
@@ -245,13 +172,7 @@ class InferenceModel(TaskModel):
                 unit=" examples",
                 disable=None if is_main_process() else True,
             )
-
-            def write() -> Predictions:
-                if is_table:
-                    return write_table(records, target, self.reader, file)
-                return self.reader.write(records, folder)
-
-            return broadcast(write, lambda: exhaust(new))
+            return broadcast(lambda: write(records), lambda: exhaust(new))
 
     def _about(self, digest: str) -> dict[str, Any]:
         """Return all that predictions depend on, with the file's digest: name in messages -> value."""
@@ -262,7 +183,7 @@ class InferenceModel(TaskModel):
             "input file": digest,
             "reader": json.dumps(self.reader.settings, default=str),
             "batch size": self.batch_size,
-            "precision": computed if self.engine is None else self.engine.about,
+            COMPUTED: computed if self.engine is None else self.engine.about,
         }
 
     @explain_limits(LESS_PREDICTED)

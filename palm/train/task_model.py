@@ -77,7 +77,7 @@ class Prediction:
 
 
 def encoded(
-    reader: Reader, examples: Iterable[Any], first: int = 0, with_targets: bool = False
+    reader: Reader, examples: Iterable[Any], first: int = 0, with_targets: bool = False, step: int = 1
 ) -> Iterator[Chunk]:
     """Encode examples in chunks, lazily.
 
@@ -86,10 +86,12 @@ def encoded(
         examples: those of `Reader.read`, or of `Reader.read_gold` to score them.
         first: index in the file of the first one.
         with_targets: encode each chunk with targets, too, for its loss.
+        step: encode only every `step`-th chunk, beginning with the first.
     """
-    for chunk in chunks_of(examples, CHUNK_EXAMPLES):
-        rows = reader.encode_usable(chunk, with_targets=False)
-        yield Chunk(first, chunk, rows, _labelled(reader, chunk, rows) if with_targets else None)
+    for number, chunk in enumerate(chunks_of(examples, CHUNK_EXAMPLES)):
+        if number % step == 0:
+            rows = reader.encode_usable(chunk, with_targets=False)
+            yield Chunk(first, chunk, rows, _labelled(reader, chunk, rows) if with_targets else None)
         first += len(chunk)
 
 

@@ -14,7 +14,8 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
-from palm.predict.inference import PREDICTION_LOCK, PREDICTION_LOG, InferenceModel, PredictionLog
+from palm.predict.inference import InferenceModel
+from palm.predict.log import PREDICTION_LOCK, PREDICTION_LOG, PredictionLog
 from palm.reader.tables.files import data_checksum
 from palm.train import task_model
 

@@ -1,0 +1,117 @@
+"""The parts of a prediction that several jobs make, put together, are the prediction of one job."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palm
+from helpers import tiny
+from palm.controller.controller import Controller
+from palm.core.errors import ConfigError, StorageError
+from palm.predict.inference import InferenceModel
+from palm.train import task_model
+
+DATA = {"cls": "cls.tsv", "mrc": "mrc.json", "mlm": "mlm.tsv"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tiny.write_files(tmp_path_factory.mktemp("run"), rows=43)
+    Controller(tiny.config(folder, *DATA, num_epochs=0.5), argv=[]).train()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """43 rows are 11 chunks, the last one with 3 rows."""
+    monkeypatch.setattr(task_model, "CHUNK_EXAMPLES", 4)
+
+
+def model_of(trained: Path, task: str) -> InferenceModel:
+    return palm.load_model(trained / "out" / task / "infer_model")
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """The contents of the files in a folder, without locks, which stay."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".lock"}
+
+
+@pytest.mark.parametrize(
+    ("task", "name"), [("cls", ""), ("cls", "out.csv"), ("cls", "out.jsonl"), ("mrc", ""), ("mlm", "")]
+)
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_merged_shards_are_the_whole_byte_by_byte(
+    trained: Path, tmp_path: Path, task: str, name: str, count: int
+) -> None:
+    model, data = model_of(trained, task), trained / DATA[task]
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "parts").mkdir()
+    model.predict_file(data, tmp_path / "whole" / name)
+    sizes = []
+    for number in reversed(range(1, count + 1)):  # jobs end in any order
+        sizes.append(len(model.predict_file(data, tmp_path / "parts" / name, shard=f"{number}/{count}")))
+    assert sizes[::-1] == [sum(min(4, 43 - 4 * k) for k in range(j, 11, count)) for j in range(count)]
+    merged = model.predict_file(data, tmp_path / "parts" / name, shard=f"merge/{count}")
+    assert len(merged) == 43
+    assert files_in(tmp_path / "parts") == files_in(tmp_path / "whole")
+
+
+def stop_after(model: InferenceModel, steps: int) -> None:
+    well = model.steps
+
+    def failing(*arguments: Any, **settings: Any) -> Any:
+        yield from islice(well(*arguments, **settings), steps)
+        raise KeyboardInterrupt
+
+    model.steps = failing  # type: ignore[method-assign]
+
+
+def test_a_stopped_shard_continues_and_a_finished_one_is_not_predicted_again(
+    trained: Path, tmp_path: Path
+) -> None:
+    model, data = model_of(trained, "cls"), trained / "cls.tsv"
+    model.predict_file(data, tmp_path / "whole")
+    stopped = model_of(trained, "cls")
+    stop_after(stopped, 5)  # of the chunks 0, 2, 4, 6, 8 and 10, with 2 steps each: a batch and its records
+    with pytest.raises(KeyboardInterrupt):
+        stopped.predict_file(data, tmp_path / "parts", shard="1/2")
+    model.predict_file(data, tmp_path / "parts", shard="2/2")
+    with pytest.raises(StorageError) as caught:
+        model.predict_file(data, tmp_path / "parts", shard="merge/2")
+    assert "not finished: 1;" in str(caught.value)
+
+    counted = model_of(trained, "cls")
+    well = counted.outputs
+    rows: list[int] = []
+    counted.outputs = lambda batch: (rows.append(len(batch["token_ids"])), well(batch))[1]  # type: ignore
+    assert len(counted.predict_file(data, tmp_path / "parts", resume=True, shard="1/2")) == 23
+    assert sum(rows) == 23 - 8  # two chunks were done
+    assert len(counted.predict_file(data, tmp_path / "parts", resume=True, shard="1/2")) == 23
+    assert sum(rows) == 23 - 8
+    model.predict_file(data, tmp_path / "parts", shard="merge/2")
+    assert files_in(tmp_path / "parts") == files_in(tmp_path / "whole")
+
+
+def test_shards_of_another_model_or_file_are_refused(trained: Path, tmp_path: Path) -> None:
+    model = model_of(trained, "cls")
+    model.predict_file(trained / "cls.tsv", tmp_path, shard="1/2")
+    other = model_of(trained, "cls")
+    other.batch_size = 3
+    other.predict_file(trained / "cls.tsv", tmp_path, shard="2/2")
+    with pytest.raises(StorageError) as caught:
+        model.predict_file(trained / "cls.tsv", tmp_path, shard="merge/2")
+    assert "2-of-2: this shard differs in batch size" in str(caught.value)
+    with pytest.raises(StorageError, match="differs in input file"):
+        model.predict_file(trained / "mlm.tsv", tmp_path, resume=True, shard="1/2")
+    assert len(files_in(tmp_path)) == 2  # nothing is lost
+
+
+@pytest.mark.parametrize("shard", ["0/4", "5/4", "4", "merge/0", "a/b", "1/2/3", "", 3])
+def test_a_shard_of_another_form_is_refused(trained: Path, tmp_path: Path, shard: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        model_of(trained, "cls").predict_file(trained / "cls.tsv", tmp_path, shard=shard)
+    assert repr(shard) in str(caught.value)
