@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from palm.export.convert import convert
     from palm.export.merge import merge
     from palm.predict.inference import InferenceModel
+    from palm.predict.joint import JointModel
     from palm.predict.loading import load_model
     from palm.pretrained import load_backbone
     from palm.report.inspection import inspect_directory
@@ -40,6 +41,7 @@ _HOMES = {
     "Controller": "palm.controller.controller",
     "Evaluator": "palm.train.evaluation",
     "InferenceModel": "palm.predict.inference",
+    "JointModel": "palm.predict.joint",
     "MultiHeadTrainer": "palm.compat",
     "Task": "palm.train.task",
     "Trainer": "palm.compat",
@@ -64,6 +66,7 @@ __all__ = [
     "DataError",
     "Evaluator",
     "InferenceModel",
+    "JointModel",
     "MultiHeadTrainer",
     "PalmError",
     "StorageError",

@@ -11,7 +11,7 @@ import torch
 from palm.backbone import Backbone
 from palm.compat.base import Forward, TrainerBase, seed_of
 from palm.compat.conventions import checked_phase
-from palm.compat.predicting import SharedPass, logged_steps, results_of
+from palm.compat.predicting import logged_work, results_of
 from palm.compat.reader.loading import LoadingReader, loading
 from palm.compat.trainer import Trainer
 from palm.config.settings import TasksPerStep
@@ -22,6 +22,7 @@ from palm.core.saved import Tensors, TensorSpec
 from palm.mixing import Mixing, MixRatio
 from palm.mixing.balance import Balance
 from palm.parallel.group import broadcast
+from palm.predict.joint import JointModel
 from palm.reader import Record
 from palm.train.callbacks import Event, Logged
 from palm.train.loop import Step, Training
@@ -250,21 +251,14 @@ class MultiHeadTrainer(TrainerBase):
             Task -> the result of `Trainer.predict`.
         """
         models = {name: trainer.predictor("predict") for name, trainer in self.trainers.items()}
-        encoder = _one_backbone(self._predict_forwards("predict"))
+        _one_backbone(self._predict_forwards("predict"))
         found: dict[str, list[Record]] = {name: [] for name in models}
         with self.averaged():
-            shared = SharedPass(encoder, [model.head for model in models.values()])
             for model in models.values():
-                model.backbone = shared
                 model.precision = self._precision
-            # Tasks take turns, because equal texts are encoded once only if they are consecutive.
-            steps = {name: logged_steps(model, print_steps, f"{name}: ") for name, model in models.items()}
-            while steps:
-                for name in list(steps):
-                    if (records := next(steps[name], None)) is None:
-                        del steps[name]
-                    else:
-                        found[name] += records
+            work = {name: logged_work(model, print_steps, f"{name}: ") for name, model in models.items()}
+            for name, predictions in JointModel(models).steps(work):
+                found[name] += [each.record for each in predictions]
         folders = {name: None if output_dir is None else Path(output_dir) / name for name in models}
         return broadcast(
             lambda: {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from palm.backbone import Backbone
 from palm.compat.base import Forward, TrainerBase, require, seed_of
 from palm.compat.conventions import checked_phase
 from palm.compat.head.results import Results, own_results
-from palm.compat.predicting import logged_steps, predicted, prediction_batches, results_of
+from palm.compat.predicting import logged_work, predicted, prediction_batches, results_of
 from palm.compat.reader import base_reader
 from palm.compat.reader.loading import LoadingReader, loading
 from palm.core.component import number_problems, path_problems, raise_any, type_problems
@@ -25,6 +25,7 @@ from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm import Head
 from palm.parallel.group import broadcast, exhaust, is_main_process, world_size
 from palm.predict.inference import InferenceModel
+from palm.predict.joint import JointModel
 from palm.predict.loading import load_weights
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader
@@ -287,7 +288,8 @@ class Trainer(TrainerBase):
             return results
         with self.averaged():
             # All ranks compute, but only the first writes, so the others iterate along with it.
-            records = chain.from_iterable(logged_steps(model, print_steps))
+            steps = JointModel({self.name: model}).steps({self.name: logged_work(model, print_steps)})
+            records = (each.record for _, predictions in steps for each in predictions)
             return broadcast(lambda: results_of(model.reader, records, output_dir), lambda: exhaust(records))
 
     def reset_buffer(self) -> None:

@@ -89,11 +89,7 @@ class InferenceModel(TaskModel):
         Raises:
             DataError: not a list of texts, or a text cannot be read; its number is named.
         """
-        if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
-            raise DataError(
-                f"predict takes a list of texts, not {str(texts)[:40]!r} ({type(texts).__name__}); "
-                "for one text, write predict([text])"
-            )
+        check_texts(texts)
         return list(self.records(self.reader.parse(texts)))
 
     @explain_limits(LESS_PREDICTED)
@@ -226,6 +222,19 @@ class InferenceModel(TaskModel):
                 return write_table(records, target, self.reader, source, examples)
 
         return self.score(encoded(self.reader, self.reader.read_gold(source)), names, write=write)
+
+
+def check_texts(texts: object) -> None:
+    """Check that a value is a list of texts, or another iterable.
+
+    Raises:
+        DataError: it is a single text, or not iterable.
+    """
+    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+        raise DataError(
+            f"predict takes a list of texts, not {str(texts)[:40]!r} ({type(texts).__name__}); "
+            "for one text, write predict([text])"
+        )
 
 
 def _checked_table(file: Path, target: Path) -> bool:

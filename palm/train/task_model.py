@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, repeat, tee
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from palm.backbone import BACKBONES, Backbone
+from palm.backbone.packing import LAYOUT
 from palm.core.component import path_problems, raise_any
 from palm.core.device import checked, resolved
 from palm.core.errors import PalmError
@@ -35,7 +36,7 @@ from palm.reader import READERS, Reader, Record, Rows
 from palm.reader.cache import chunks_of
 from palm.reader.rows import Ints
 from palm.train.loop import fetched, placed
-from palm.train.model import Adapted, outputs_of, restored_modes
+from palm.train.model import Adapted, joint_outputs, restored_modes
 from palm.train.model_card import CARD, example_input, label_names, model_card
 from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION, WEIGHTS
 from palm.train.task import PREDICTION_ROWS
@@ -59,12 +60,15 @@ class Chunk:
         examples: the examples, as the reader reads them.
         rows: their rows, without targets.
         labelled: the same rows with targets; None if they are not needed, or if training has other rows.
+        numbers: the number of every row in its own file, which decides its masks, if the rows are those of
+            several files; None if they are consecutive.
     """
 
     first: int
     examples: Sequence[Any]
     rows: Rows
     labelled: Rows | None = None
+    numbers: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,10 @@ class Prediction:
     example: Any
     record: Record
     gold: Record | None
+
+
+Work = Generator[Tensors | list[Prediction], Tensors, None]
+"""Yields the batches of a task, for whose outputs it waits, and after a chunk's last one its predictions."""
 
 
 def encoded(
@@ -190,23 +198,44 @@ class TaskModel:
 
         The arguments are those of `predictions`.
         """
+        work = self.work(chunks, with_gold, losses, together)
+        for made in work:
+            while not isinstance(made, list):
+                made = work.send(self.outputs(made))
+                yield []
+            yield made
+
+    def work(
+        self,
+        chunks: Iterable[Chunk],
+        with_gold: bool = False,
+        losses: Losses | None = None,
+        together: bool = False,
+        whole: bool = False,
+    ) -> Work:
+        """Predict with outputs that the caller computes, see `Work`.
+
+        The arguments are those of `predictions`; with `whole`, each chunk is one batch.
+        """
         for chunk in chunks:
             # Sorted by length only within the chunk, so memory is bounded and records are in order.
-            batches = even_batches(chunk.rows.lengths, self.batch_size)
+            size = max(1, len(chunk.rows)) if whole else self.batch_size
+            batches = even_batches(chunk.rows.lengths, size)
             decoded: dict[int, Record] = {}
             # A batch is read after the next one is queued, so a GPU does not wait for the host.
             unread: list[Callable[[], None]] = []
             for indices in split_among_ranks(batches) if together else batches:
-                unread.append(self._compute(chunk, indices, with_gold, decoded, losses))
+                batch = self.batch(chunk, indices)
+                outputs = yield batch
+                unread.append(self._reading(chunk, indices, batch, outputs, with_gold, decoded, losses))
                 if len(unread) > 1:
                     unread.pop(0)()
-                yield []
             for read in unread:
                 read()
             # Only rank 0 gets the parts of all ranks.
             parts = gather_objects(decoded) if together else [decoded]
-            whole = {row: value for part in parts for row, value in part.items()}
-            yield self._predictions_of(chunk, whole, with_gold) if parts else []
+            every_row = {row: value for part in parts for row, value in part.items()}
+            yield self._predictions_of(chunk, every_row, with_gold) if parts else []
 
     def _predictions_of(
         self, chunk: Chunk, decoded: Mapping[int, Record], with_gold: bool
@@ -217,21 +246,21 @@ class TaskModel:
         return [Prediction(*each) for each in zip(chunk.examples, records, gold, strict=True)]
 
     @torch.inference_mode()
-    def _compute(
+    def _reading(
         self,
         chunk: Chunk,
         indices: Sequence[int],
+        batch: Tensors,
+        outputs: Tensors,
         is_scored: bool,
         decoded: dict[int, Record],
         losses: Losses | None,
     ) -> Callable[[], None]:
-        """Compute a batch; return a function that waits for it and fills `decoded` and `losses`."""
-        batch = self.batch(chunk.rows, indices, chunk.first)
-        outputs = self.outputs(batch)
+        """Return a function that waits for a batch's outputs and fills `decoded` and `losses`."""
         # Started before the loss, so a GPU copies the outputs while it computes the loss.
         computed = fetched(outputs)
-        has_loss = losses is not None and chunk.labelled is not None
-        targets = self.batch(chunk.labelled, indices, chunk.first) if has_loss and chunk.labelled else {}
+        labelled = chunk.labelled if losses is not None else None
+        targets = {} if labelled is None else self.batch(replace(chunk, rows=labelled), indices)
         terms = self.head.num_terms(targets) if targets else 0  # 0 if no row has a masked word
         on_device = placed(targets, self.device, self.backbone) if terms else {}
         loss = self.head.loss(outputs, on_device) if terms else torch.zeros(())
@@ -249,24 +278,19 @@ class TaskModel:
 
         return read
 
-    def batch(self, rows: Rows, indices: Sequence[int], first: int = 0) -> Tensors:
-        """Collate some rows; their masks depend on the chunk's first example and on the row."""
+    def batch(self, chunk: Chunk, indices: Sequence[int]) -> Tensors:
+        """Collate some rows of a chunk; their masks depend on its first example and on the row."""
 
         def draw(k: int) -> np.random.Generator:
             # A function of the row's position, as in training, so a resumed prediction masks the same words.
-            return generator(0, "mask", self.task, "predict", first, indices[k])
+            number = indices[k] if chunk.numbers is None else chunk.numbers[indices[k]]
+            return generator(0, "mask", self.task, "predict", chunk.first, number)
 
-        return self.reader.collate(rows, indices, draw)
+        return self.reader.collate(chunk.rows, indices, draw)
 
     def outputs(self, batch: Tensors) -> Tensors:
         """Compute the head's outputs for a batch on the host."""
-        device = self.device
-        batch = placed(batch, device, self.backbone)
-        for module in (self.backbone, self.head):
-            if module.training:  # `eval` visits all parts, which takes 1 ms
-                module.eval()
-        with self._weight_cache.active():
-            return outputs_of(self.backbone, self.head, batch, resolved(self.precision, device))
+        return shared_outputs([self], [batch], self._weight_cache)[0]
 
     def score(
         self,
@@ -354,6 +378,37 @@ class TaskModel:
         write_json(part / DESCRIPTION, description)
         example = example_input(self.reader, HEADS.name_of(type(self.head)))
         write_text(part / CARD, model_card(description, label_names(self.reader, self.head), example))
+
+
+@torch.inference_mode()
+def shared_outputs(
+    models: Sequence[TaskModel], batches: Sequence[Tensors], weight_cache: WeightCache
+) -> list[Tensors]:
+    """Compute the outputs of several heads in one pass of their encoder.
+
+    Args:
+        models: of several tasks with the same encoder and precision.
+        batches: a batch on the host for each, which are all the same for the encoder.
+        weight_cache: of the encoder and the heads.
+    """
+    first = models[0]
+    device = first.device
+    on_device = [placed(batches[0], device, first.backbone)]
+    # Inputs of the encoder are copied to the device only once.
+    read = {*first.backbone.inputs_attr, *LAYOUT}
+    inputs = {name: value for name, value in on_device[0].items() if name in read}
+    for batch in batches[1:]:
+        own = {name: value.to(device) for name, value in batch.items() if name not in read}
+        on_device.append(inputs | own)
+    heads = [model.head for model in models]
+    modules: list[torch.nn.Module] = [first.backbone, *heads]
+    for module in modules:
+        if module.training:  # `eval` visits all parts, which takes 1 ms
+            module.eval()
+    count = len(models)
+    with weight_cache.active():
+        precision = resolved(first.precision, device)
+        return joint_outputs([first.backbone] * count, heads, on_device, [0] * count, precision)
 
 
 def mean_loss(parts: Iterable[Losses]) -> float | None:

@@ -165,6 +165,7 @@ def test_palm_offers_these_names() -> None:
             "DataError",
             "Evaluator",
             "InferenceModel",
+            "JointModel",
             "MultiHeadTrainer",
             "PalmError",
         ),

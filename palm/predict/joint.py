@@ -1,0 +1,275 @@
+"""Several tasks as one model: the encoder that they share reads a text once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from palm.backbone import Backbone
+from palm.core.cache import LESS_PREDICTED, explain_limits
+from palm.core.component import unknown
+from palm.core.errors import ConfigError, DataError
+from palm.core.io import checksum
+from palm.core.layers import WeightCache
+from palm.core.saved import Tensors, tensor_digests
+from palm.predict.inference import InferenceModel, check_texts
+from palm.reader import Reader, Record, Rows
+from palm.reader.rows import Column, TextFacts
+from palm.train.task_model import Chunk, Prediction, Work, encoded, shared_outputs
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """A text, tokenized for some tasks.
+
+    Args:
+        number: its index in the list that was encoded.
+        chunks: task -> its example and the rows of the example.
+        num_tokens: number of tokens that the encoder reads; rows that tasks share count once.
+        cut: the tasks for which the text is too long, so that its end is not read.
+    """
+
+    number: int
+    chunks: Mapping[str, Chunk]
+    num_tokens: int
+    cut: tuple[str, ...]
+
+
+class JointModel:
+    """The models of several tasks, which answer together.
+
+    Encoders with the same bits become one. Where tasks with the same encoder read the same tokens, it runs
+    once per batch for all of them; a task with other inputs, such as a question about a text, has its own
+    pass. The records are those of each task's own model.
+
+    Args:
+        tasks: task -> its model, on the same device as the others.
+
+    Raises:
+        ConfigError: there are no tasks.
+    """
+
+    def __init__(self, tasks: Mapping[str, InferenceModel]) -> None:
+        if not tasks:
+            raise ConfigError("a joint model needs the model of at least one task")
+        self.tasks = dict(tasks)
+        self._weight_cache = WeightCache()
+        _share_encoders(self.tasks.values())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.tasks.values()))})"
+
+    def to(self, device: torch.device | str) -> JointModel:
+        """Move all tasks to a device; errors as for `InferenceModel.to`."""
+        for model in self.tasks.values():
+            model.to(device)
+        return self
+
+    @explain_limits(LESS_PREDICTED)
+    def predict(self, texts: Iterable[Any], tasks: Sequence[str] | None = None) -> list[dict[str, Record]]:
+        """Predict Python values with several tasks.
+
+        Args:
+            texts: one value per example, which every chosen task accepts in its own `predict`. A dict may
+                have the columns of several tasks; each reads its own.
+            tasks: the tasks to predict; None for all.
+
+        Returns:
+            Per text the record of each task, as in `InferenceModel.predict`.
+
+        Raises:
+            ConfigError: an unknown task.
+            DataError: not a list of texts, or a task cannot read one; task and number are named.
+        """
+        examples = self._parsed(texts, tasks)
+        chunks = {task: encoded(self.tasks[task].reader, each) for task, each in examples.items()}
+        found: dict[str, list[Record]] = {task: [] for task in chunks}
+        for task, predictions in self.steps(
+            {task: self.tasks[task].work(each) for task, each in chunks.items()}
+        ):
+            found[task] += [each.record for each in predictions]
+        return [dict(zip(found, records, strict=True)) for records in zip(*found.values(), strict=True)]
+
+    def encode(self, texts: Iterable[Any], tasks: Sequence[str] | None = None) -> list[EncodedText]:
+        """Tokenize texts for some tasks; arguments and errors as for `predict`.
+
+        One thread at a time may call this; another may compute `predict_rows` meanwhile.
+        """
+        examples = self._parsed(texts, tasks)
+        parts = {task: _encoded_one_by_one(self.tasks[task].reader, each) for task, each in examples.items()}
+        texts_of = zip(*parts.values(), strict=True)
+        return [
+            _encoded_text(number, dict(zip(parts, of_text, strict=True)))
+            for number, of_text in enumerate(texts_of)
+        ]
+
+    def predict_rows(self, rows: Sequence[EncodedText]) -> list[dict[str, Record]]:
+        """Predict texts of `encode` in one batch per list of tasks and kind of input.
+
+        Args:
+            rows: the texts, which may be those of several calls.
+
+        Returns:
+            Per text the record of each of its tasks, with the index that it had in its own call.
+        """
+        order = sorted(range(len(rows)), key=lambda k: (tuple(rows[k].chunks), k))
+        found: list[dict[str, Record]] = [{} for _ in rows]
+        for tasks, numbers in groupby(order, key=lambda k: tuple(rows[k].chunks)):
+            places = list(numbers)
+            work = {
+                t: self.tasks[t].work([_joined([rows[k].chunks[t] for k in places])], whole=True)
+                for t in tasks
+            }
+            for task, predictions in self.steps(work):
+                for place, prediction in zip(places, predictions, strict=False):  # none after a batch
+                    record = prediction.record
+                    own = {"index": rows[place].number} if "index" in record else {}
+                    found[place][task] = record | own
+        return found
+
+    def steps(self, work: Mapping[str, Work]) -> Iterator[tuple[str, list[Prediction]]]:
+        """Compute the batches of several tasks side by side.
+
+        Args:
+            work: task -> the result of `work` of its model.
+
+        Yields:
+            A task and [] after each of its batches, and its predictions after the last one of a chunk.
+        """
+        waiting = {task: made for task, each in work.items() if (made := next(each, None)) is not None}
+        while waiting:
+            outputs = self.outputs(
+                {task: made for task, made in waiting.items() if not isinstance(made, list)}
+            )
+            for task, made in list(waiting.items()):
+                if isinstance(made, list):
+                    yield task, made
+                    following = next(work[task], None)
+                else:
+                    following = work[task].send(outputs[task])
+                    yield task, []
+                if following is None:
+                    del waiting[task]
+                else:
+                    waiting[task] = following
+
+    def outputs(self, batches: Mapping[str, Tensors]) -> dict[str, Tensors]:
+        """Compute the outputs of tasks on their batches on the host; equal ones are encoded once."""
+        passes: list[list[str]] = []
+        for task, batch in batches.items():
+            same = (each for each in passes if self._is_shared(each[0], batches[each[0]], task, batch))
+            if (shared := next(same, None)) is None:
+                passes.append([task])
+            else:
+                shared.append(task)
+        found = {}
+        for tasks in passes:
+            models = [self.tasks[task] for task in tasks]
+            if len(tasks) == 1:
+                found[tasks[0]] = models[0].outputs(batches[tasks[0]])
+                continue
+            made = shared_outputs(models, [batches[task] for task in tasks], self._weight_cache)
+            found |= dict(zip(tasks, made, strict=True))
+        return found
+
+    def _is_shared(self, one: str, batch: Tensors, other: str, theirs: Tensors) -> bool:
+        """Check whether two tasks need the same pass of the same encoder."""
+        first, second = self.tasks[one], self.tasks[other]
+        if first.backbone is not second.backbone or first.precision != second.precision:
+            return False
+        if first.engine is not None or second.engine is not None:
+            return False
+        return all(torch.equal(batch[name], theirs[name]) for name in first.backbone.inputs_attr)
+
+    def _parsed(self, texts: Iterable[Any], tasks: Sequence[str] | None) -> dict[str, list[Any]]:
+        """Return the examples of each chosen task."""
+        chosen = list(self.tasks) if tasks is None else list(dict.fromkeys(tasks))
+        for task in chosen:
+            if task not in self.tasks:
+                raise ConfigError(unknown("task", task, self.tasks))
+        check_texts(texts)
+        values = list(texts)
+        readers = {task: self.tasks[task].reader for task in chosen}
+        columns = {name for reader in readers.values() for name in reader.known_columns}
+        examples = {}
+        for task, reader in readers.items():
+            others = columns - {*reader.known_columns}
+            try:
+                examples[task] = list(reader.parse(_without(value, others) for value in values))
+            except DataError as error:
+                raise DataError(f"task {task!r}: {error}") from None
+        return examples
+
+
+def _without(value: Any, columns: set[str]) -> Any:
+    """Leave out columns that only other tasks read."""
+    return {name: v for name, v in value.items() if name not in columns} if isinstance(value, dict) else value
+
+
+def _share_encoders(models: Collection[InferenceModel]) -> None:
+    """Replace encoders by the first one that computes the same with the same bits."""
+    encoders = {id(model.backbone): model.backbone for model in models}
+    if len(encoders) == 1:
+        return
+    first: dict[str, Backbone] = {}
+    same = {key: first.setdefault(_identity(encoder), encoder) for key, encoder in encoders.items()}
+    for model in models:
+        model.backbone = same[id(model.backbone)]
+
+
+def _identity(encoder: Backbone) -> str:
+    """Return a text that is equal for encoders that compute the same on the same device."""
+    settings = {n: checksum(v) if isinstance(v, Path) else v for n, v in encoder.settings.items()}
+    device = next(encoder.parameters()).device
+    return repr((type(encoder), device, settings, tensor_digests(encoder.state_dict())))
+
+
+def _encoded_one_by_one(reader: Reader, examples: Sequence[Any]) -> list[tuple[Chunk, bool]]:
+    """Encode examples; return each with its rows, and whether it was cut."""
+    rows, any_cut = _counted(reader, examples)
+    bounds = np.searchsorted(rows["example"].values, np.arange(len(examples) + 1)).tolist()
+    found = []
+    for number, example in enumerate(examples):
+        numbers = range(bounds[number], bounds[number + 1])
+        chosen = rows.select(numbers)
+        own = Rows({**chosen.columns, "example": Column.scalar([0] * len(numbers))})
+        # Which text was cut is found only if one was, which is rare.
+        is_cut = any_cut and _counted(reader, [example])[1]
+        found.append((Chunk(0, [example], own, numbers=numbers), is_cut))
+    return found
+
+
+def _counted(reader: Reader, examples: Sequence[Any]) -> tuple[Rows, bool]:
+    """Encode examples; return True if any was cut."""
+    reader.facts = TextFacts()
+    try:
+        rows = reader.encode(examples, with_targets=False)
+        return rows, any(count for count, _, _ in reader.facts.cut.values())
+    finally:
+        reader.facts = None
+
+
+def _encoded_text(number: int, parts: Mapping[str, tuple[Chunk, bool]]) -> EncodedText:
+    chunks = {task: chunk for task, (chunk, _) in parts.items()}
+    rows = {
+        (tuple(chunk.rows["token_ids"][k]), int(chunk.rows["first_segment"][k]))
+        for chunk in chunks.values()
+        for k in range(len(chunk.rows))
+    }
+    cut = tuple(task for task, (_, is_cut) in parts.items() if is_cut)
+    return EncodedText(number, chunks, sum(len(tokens) for tokens, _ in rows), cut)
+
+
+def _joined(chunks: Sequence[Chunk]) -> Chunk:
+    """Join chunks of one example each into one chunk."""
+    rows = Rows.concatenate([chunk.rows for chunk in chunks])
+    owners = np.repeat(np.arange(len(chunks)), [len(chunk.rows) for chunk in chunks])
+    numbers = [number for chunk in chunks for number in chunk.numbers or ()]
+    examples = [example for chunk in chunks for example in chunk.examples]
+    return Chunk(0, examples, Rows({**rows.columns, "example": Column.scalar(owners)}), numbers=numbers)

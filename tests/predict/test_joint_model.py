@@ -1,0 +1,157 @@
+"""Several tasks as one model: the same records as each task's own model, with one pass for equal rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from helpers import tiny
+from palm.backbone import BERT
+from palm.core.errors import ConfigError, DataError
+from palm.paradigm import HEADS
+from palm.predict.inference import InferenceModel
+from palm.predict.joint import JointModel
+from palm.reader import READERS
+
+WIDTH = 16
+SIZES: dict[str, Any] = {
+    **{"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32},
+    **{"vocab_size": 40, "max_position_embeddings": 24, "type_vocab_size": 2},
+}
+TEXTS = [tiny.COLOURS[k % 4] + " door" + " the old boat is grey" * (k % 3) for k in range(40)]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, InferenceModel]:
+    """Tasks of five kinds, each with its own copy of one encoder."""
+    folder = tiny.write_files(tmp_path_factory.mktemp("joint"))
+    tags = {"O": 0, "B-thing": 1, "I-thing": 2}
+    kinds: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
+        "topic": ("cls", {}, "cls", {"n_classes": 4}),
+        "urgent": ("cls", {}, "cls", {"n_classes": 2}),
+        "tags": ("seq_label", {"label_map": tags}, "seq_label", {"n_classes": 3}),
+        "words": ("mlm", {}, "mlm", {"vocab_size": 40}),
+        "answer": ("mrc", {"max_query_len": 6, "doc_stride": 4}, "mrc", {"max_answer_len": 3}),
+    }
+    made = {}
+    for number, (task, (reader, of_reader, head, of_head)) in enumerate(kinds.items()):
+        torch.manual_seed(0)
+        encoder = BERT(**SIZES)
+        torch.manual_seed(number)
+        made[task] = InferenceModel(
+            task,
+            READERS[reader](folder / "vocab.txt", 16, **of_reader),
+            encoder,
+            HEADS[head](hidden_size=WIDTH, **of_head),
+            batch_size=8,
+            precision="fp32",
+        )
+    return made
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of every pass of an encoder."""
+    rows: list[int] = []
+    compute = BERT.forward
+
+    def counted(self: BERT, inputs: Any, wanted: Any = None) -> Any:
+        rows.append(len(inputs["token_ids"]))
+        return compute(self, inputs, wanted)
+
+    monkeypatch.setattr(BERT, "forward", counted)
+    return rows
+
+
+def test_records_are_those_of_each_model_and_equal_rows_are_encoded_once(
+    models: dict[str, InferenceModel], passes: list[int]
+) -> None:
+    tasks = ["topic", "urgent", "tags"]
+    alone = {task: models[task].predict(TEXTS) for task in tasks}
+    assert len(passes) == 15
+    joint = JointModel(models)
+    passes.clear()
+    together = joint.predict(TEXTS, tasks)
+    assert len(passes) == 5
+    assert sum(passes) == 40
+    assert together == [{task: alone[task][k] for task in tasks} for k in range(40)]
+    assert list(together[0]["topic"]) == list(alone["topic"][0])
+
+
+def test_tasks_with_other_inputs_have_their_own_pass(
+    models: dict[str, InferenceModel], passes: list[int]
+) -> None:
+    joint = JointModel(models)
+    context = "anna has a new red ball . carl has the old blue coat near the wall ."
+    found = joint.predict([{"text_a": "a red door", "question": "who owns the ball", "context": context}])
+    assert list(found[0]) == list(models)
+    # One pass of the three tasks that read `a red door`, one with a masked word, one with windows.
+    assert len(passes) == 3
+    for task, text in (("words", "a red door"), ("answer", ("who owns the ball", context))):
+        assert found[0][task] == models[task].predict([text])[0]
+
+
+def test_rows_of_several_calls_are_predicted_in_one_batch(
+    models: dict[str, InferenceModel], passes: list[int]
+) -> None:
+    joint = JointModel(models)
+    tasks = ["topic", "tags", "words"]
+    first = joint.encode(TEXTS[:4], tasks)
+    second = joint.encode(TEXTS[4:7], tasks)
+    only_topic = joint.encode(TEXTS[7:9], ["topic"])
+    found = joint.predict_rows([*first, *only_topic, *second])
+    # Three tasks have masked and unmasked rows, one has two texts more.
+    assert sorted(passes) == [2, 7, 7]
+    expected = [*joint.predict(TEXTS[:4], tasks), *joint.predict(TEXTS[7:9], ["topic"])]
+    expected += joint.predict(TEXTS[4:7], tasks)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert list(ours) == list(theirs)
+        assert ours["topic"]["index"] == theirs["topic"]["index"]
+        assert ours["topic"]["logits"] == pytest.approx(theirs["topic"]["logits"], abs=1e-6)
+        # The words that are masked depend on a text's place in its own call.
+        words = [
+            [word["word"] for word in each["words"]["words"]] for each in (ours, theirs) if "words" in each
+        ]
+        assert words[:1] == words[1:]
+
+
+def test_a_batch_of_one_call_has_the_bits_of_predict(models: dict[str, InferenceModel]) -> None:
+    joint = JointModel(models)
+    tasks = ["topic", "urgent", "tags", "words"]
+    assert joint.predict_rows(joint.encode(TEXTS[:8], tasks)) == joint.predict(TEXTS[:8], tasks)
+
+
+def test_an_encoded_text_knows_its_tokens_and_whether_it_was_cut(models: dict[str, InferenceModel]) -> None:
+    joint = JointModel(models)
+    exact, longer = "red " * 14, "red " * 15
+    short, full, cut = joint.encode(["a red door", exact, longer], ["topic", "urgent", "tags"])
+    assert [short.num_tokens, short.cut] == [5, ()]
+    assert [full.num_tokens, full.cut] == [16, ()]
+    # Labels of words continue in a second row of one word.
+    assert [cut.num_tokens, cut.cut] == [16 + 3, ("topic", "urgent")]
+    (asked,) = joint.encode([("red " * 7, "a blue wall")], ["answer"])
+    assert asked.cut == ("answer",)
+
+
+def test_encoders_with_the_same_bits_become_one(models: dict[str, InferenceModel]) -> None:
+    joint = JointModel(models)
+    assert len({id(model.backbone) for model in joint.tasks.values()}) == 1
+    torch.manual_seed(9)
+    other = InferenceModel("other", models["topic"].reader, BERT(**SIZES), models["topic"].head)
+    both = JointModel({"topic": models["topic"], "other": other})
+    assert both.tasks["other"].backbone is not both.tasks["topic"].backbone
+    (record,) = both.predict(["a red door"])
+    assert record["other"] == other.predict(["a red door"])[0] != record["topic"]
+
+
+def test_a_wrong_task_or_text_is_named(models: dict[str, InferenceModel]) -> None:
+    joint = JointModel(models)
+    with pytest.raises(ConfigError, match=r"'topics'.*topic"):
+        joint.predict(TEXTS, ["topics"])
+    with pytest.raises(DataError, match="task 'answer': text 0"):
+        joint.predict(TEXTS)
+    with pytest.raises(DataError, match="list of texts"):
+        joint.predict("a red door")
+    assert joint.predict([], ["topic"]) == []
