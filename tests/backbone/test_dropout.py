@@ -61,7 +61,8 @@ def test_rows_and_columns_are_dropped_independently() -> None:
 
 def test_the_gradient_passes_where_the_values_passed() -> None:
     torch.manual_seed(0)
-    values = torch.randn(40, 7, dtype=torch.bfloat16, requires_grad=True)
+    # Of some versions of torch, `randn` in bfloat16 gives a zero in a hundred values.
+    values = torch.randn(40, 7).bfloat16().requires_grad_()
     dropped = dropout(values, 0.4)
     dropped.sum().backward()
     assert values.grad is not None
