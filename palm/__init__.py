@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from palm.report.inspection import inspect_directory
     from palm.report.page import write_report
     from palm.report.plot import plot
+    from palm.serve.client import Client
     from palm.train.evaluation import Evaluator
     from palm.train.task import Task
 
 _HOMES = {
+    "Client": "palm.serve.client",
     "Controller": "palm.controller.controller",
     "Evaluator": "palm.train.evaluation",
     "InferenceModel": "palm.predict.inference",
@@ -61,6 +63,7 @@ _HOMES = {
 """Name -> module, imported at the first use: most need torch, which takes a second to import."""
 
 __all__ = [
+    "Client",
     "ConfigError",
     "Controller",
     "DataError",

@@ -130,18 +130,22 @@ TRUST = repeated(
     "import components of the saved model from this module, package or class; may be repeated",
 )
 
-SAVED_MODEL = (
-    option("--inference_model_dir", help="the saved model, for one task"),
-    option("--model", type=path, help="the saved model"),
+ENGINE = (
     option(
         "--engine",
         choices=["torch", "onnx"],
         default="torch",
-        help="with --model: the inference engine; onnx is onnxruntime on the CPU (extra onnx)",
+        help="for a saved model: the inference engine; onnx is onnxruntime on the CPU (extra onnx)",
     ),
     option("--device", choices=["auto", "cpu", "cuda"], help="where to compute (default: auto)"),
     option("--precision", help="auto, fp32 or bf16; with --engine onnx: auto, fp32 or int8 (default: auto)"),
     TRUST,
+)
+
+SAVED_MODEL = (
+    option("--inference_model_dir", help="the saved model, for one task"),
+    option("--model", type=path, help="the saved model"),
+    *ENGINE,
 )
 
 GRID = (

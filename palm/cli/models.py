@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,53 @@ def evaluate(options: argparse.Namespace) -> None:
         scores = {task: json_ready(controller.evaluate(task, place, output=options.output)) for task in tasks}
     if is_main_process():
         cli.write_line(cli.json_text(scores, indent=None))
+
+
+@cli.command(
+    "serve",
+    "answer HTTP requests with trained models",
+    [
+        cli.option("folders", metavar="DIR", nargs="+", help="a run, or a saved model"),
+        cli.option("--host", default="127.0.0.1", help="the address to listen at; 0.0.0.0 for all"),
+        cli.option("--port", type=int, default=8000, help="the port to listen at (default: 8000)"),
+        cli.option("--workers", type=int, default=1, metavar="N", help="processes, each with all models"),
+        cli.flag("--watch", "replace a model when a new one takes its place on disk"),
+        cli.option("--queue", type=int, help="requests that may wait (default: 256); more get status 429"),
+        cli.option("--texts", type=int, help="texts of a request (default: 64)"),
+        cli.option("--characters", type=int, help="characters of a request (default: 100000)"),
+        cli.option("--batch_tokens", type=int, help="tokens of a batch (default: 4096)"),
+        cli.option("--seconds", type=float, help="time for an answer (default: 30)"),
+        cli.flag("--log_texts", "write texts into the access log"),
+        *cli.ENGINE,
+    ],
+)
+def serve_models(options: argparse.Namespace) -> None:
+    """Answer HTTP requests with the tasks of runs and saved models, with a page for people at /. If the
+    environment variable PALM_API_KEY is set, requests need this key. On SIGTERM, accepted requests are
+    answered before the process ends.
+    """
+    try:
+        from palm.serve.app import Settings, serve
+    except ImportError as error:
+        raise PalmError(f"palm serve needs {error.name}: pip install 'palm-torch[serve]'") from None
+    from palm.core.process import Stopped
+
+    names = ("queue", "texts", "characters", "batch_tokens", "seconds")
+    given = {name: getattr(options, name) for name in names}
+    settings = Settings(
+        folders=options.folders,
+        options={
+            "engine": options.engine,
+            "device": options.device or "auto",
+            "precision": options.precision or "auto",
+            "trust": options.trust,
+        },
+        bounds={name: value for name, value in given.items() if value is not None},
+        watch=options.watch,
+        log_texts=options.log_texts,
+    )
+    with suppress(Stopped):  # SIGTERM is how a server ends
+        serve(settings, options.host, options.port, options.workers)
 
 
 @cli.command(

@@ -160,6 +160,7 @@ def parameters(function: Any) -> str:
 def test_palm_offers_these_names() -> None:
     assert palm.__all__ == [
         *(
+            "Client",
             "ConfigError",
             "Controller",
             "DataError",

@@ -1,0 +1,1 @@
+"""Saved models behind HTTP: `palm serve`, and its client `palm.Client`."""
