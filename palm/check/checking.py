@@ -36,6 +36,9 @@ from palm.train.task import Task
 MUCH_PADDING = 0.3
 """Fraction of padding from which there is a note, if the encoder computes padding."""
 
+DROWNED = 10
+"""A task drowns beside another if its gradient on the encoder is so many times smaller at the start."""
+
 CODES: dict[type[PalmError], str] = {DataError: "data", ResourceError: "memory"}
 """The code of an error that would stop the run; `run` for others."""
 
@@ -173,7 +176,8 @@ def _check_run(name: str, controller: Controller, measure: bool) -> Check:
             found = replace(found, problems=[*found.problems, note])
         if measure:
             with explain_limits():
-                found = replace(found, cost=measured(training, plan))
+                cost = measured(training, plan)
+            found = replace(found, cost=cost, problems=[*found.problems, *_drowned(cost)])
     except PalmError as error:
         problem = Problem("error", CODES.get(type(error), "run"), "", str(error))
         found = replace(found, problems=[*found.problems, problem])
@@ -225,6 +229,18 @@ def _refusals(controller: Controller) -> Iterator[Problem]:
         controller.directory()
     except PalmError as error:
         yield Problem("error", "configuration", "", str(error))
+
+
+def _drowned(cost: Cost) -> Iterator[Problem]:
+    """Yield the tasks whose gradients hardly move the encoder beside those of another task."""
+    norms = {task: norm for task, (_, norm) in cost.starts.items() if norm > 0}
+    most = max(norms, key=norms.__getitem__, default="")
+    for task, norm in norms.items():
+        if norms[most] > DROWNED * norm:
+            ratio = f"{norms[most] / norm:.1g}"
+            finding = f"its gradient on the encoder is {float(ratio):g} times smaller than that of {most}"
+            remedy = f"it may learn little beside it: try {task}.loss_weight: {float(ratio):g}"
+            yield Problem("warning", "drowned", task, finding, remedy)
 
 
 def _folder_problems(training: Training) -> Iterator[Problem]:

@@ -14,12 +14,16 @@ import torch
 from palm.train.display import memory_bytes
 from palm.train.loop import Training
 from palm.train.task import TaskState
+from palm.train.train_step import pop_gradients, sum_of_losses
 
 MOST_BATCHES = 2_000
 """Maximum number of batches of a task to inspect for their tokens."""
 
 RATE_POINTS = 60
 """Number of points of the learning-rate curve."""
+
+STARTS = 4
+"""Number of first steps of each task for its loss and gradient at the initial weights."""
 
 SETTLING = 10.0
 """Seconds of steps of the run: fewer miss what slows down one step in ten, and the memory that bf16 on a CPU
@@ -135,12 +139,15 @@ class Cost:
         step: seconds of a step, on average.
         training: seconds of all steps, without evaluations and saving.
         fullest: task -> seconds of its step with the most tokens.
+        starts: task -> its loss and the norm of its weighted gradient on the encoder, averages of its first
+            steps at the initial weights.
         memory_bytes: peak memory, of tensors on a GPU or of the process on a CPU; None if unknown.
     """
 
     step: float
     training: float
     fullest: Mapping[str, float]
+    starts: Mapping[str, tuple[float, float]]
     memory_bytes: int | None
 
 
@@ -156,6 +163,7 @@ def measured(training: Training, plan: RunPlan) -> Cost:
     device = training.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    starts = {task.name: _start(training, task) for task in training.tasks}
     fullest = {}
     for task, steps in zip(training.tasks, plan.tasks, strict=True):
         training.step_on([(task, task.batches(0))])  # warm-up: kernels are selected, buffers allocated
@@ -167,8 +175,24 @@ def measured(training: Training, plan: RunPlan) -> Cost:
         step=step,
         training=step * plan.steps,
         fullest=fullest,
+        starts=starts,
         memory_bytes=memory_bytes(device),
     )
+
+
+def _start(training: Training, task: TaskState) -> tuple[float, float]:
+    """Return a task's loss, and the norm of its gradient on the encoder, before the first step."""
+    shared = {id(parameter) for parameter in training.model.backbone.parameters()}
+    training.model.train()
+    losses = []
+    norms = []
+    for number in range(min(STARTS, max(1, task.expected_steps))):
+        drawn = training.task_batches([(task, task.batches(number))])
+        losses.append(float(sum_of_losses(training.replica, drawn)))
+        gradients = zip(training.replica.parameters, pop_gradients(training.replica), strict=True)
+        own = [grad.norm() for parameter, grad in gradients if grad is not None and id(parameter) in shared]
+        norms.append(float(torch.stack(own).norm()) if own else 0.0)
+    return float(np.mean(losses)), float(np.mean(norms))
 
 
 def _now(device: torch.device) -> float:

@@ -125,4 +125,9 @@ def _cost(cost: Cost) -> list[str]:
     parts.append(f"the fullest step takes {duration(cost.fullest[slowest])} ({slowest})")
     if cost.memory_bytes is not None:
         parts.append(f"at most {cost.memory_bytes / 2**30:.2f} GiB of memory")
-    return [", ".join(parts)]
+    starts = [
+        f"{task} begins with a loss of {loss:.3g}"
+        + f", and a gradient of {norm:.3g} on the encoder" * (norm > 0)
+        for task, (loss, norm) in cost.starts.items()
+    ]
+    return [", ".join(parts), *starts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -410,3 +411,18 @@ def test_what_train_refuses_is_refused(tmp_path: Path, settings: dict[str, Any],
     assert [named in line for line in told] == [True]
     with pytest.raises(palm.PalmError, match=re.escape(named)):
         palm.Controller(config, argv=[]).train()
+
+
+def test_a_task_that_another_one_drowns_is_named(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", "match", max_steps=4)
+    config["tasks"]["cls"]["loss_weight"] = 1e-4
+    found = check(config)
+    assert found.cost is not None
+    assert 0 < found.cost.starts["cls"][1] < found.cost.starts["match"][1] / 100
+    assert found.cost.starts["cls"][0] == pytest.approx(math.log(4), abs=0.5)
+    (problem,) = (each for each in found.problems if each.code == "drowned")
+    assert (problem.task, problem.severity) == ("cls", "warning")
+    assert "match" in problem.message
+    assert "cls.loss_weight" in problem.remedy
+    assert "drowned" not in [each.code for each in check(tiny.config(tmp_path, "cls", "match")).problems]
