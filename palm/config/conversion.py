@@ -27,6 +27,7 @@ from palm.config.files import (
     Setting,
     data_path,
     guessed,
+    is_url,
     names_model,
     number,
     parse_yaml,
@@ -194,7 +195,7 @@ def _data_path(value: Any, base: Path) -> Path:
         parts = _parts(value)
     if isinstance(value, str) and value.rstrip().endswith(","):
         raise Mismatch
-    paths = [data_path(part) if "://" in str(part) else _path(part, Path, base) for part in parts]
+    paths = [data_path(part) if is_url(str(part)) else _path(part, Path, base) for part in parts]
     if not paths:
         raise Mismatch
     return Path(",".join(map(str, paths)))

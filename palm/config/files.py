@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sys
 import textwrap
@@ -88,8 +89,8 @@ def guessed(value: Any) -> Any:
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):[\\/]{1,2}([^\\/\s]*@)?([^?\s]*)(\?[^…\s]\S*)?")
 """A URL: its protocol, its user and password, its place, and its query unless that is a digest."""
 
-_full_urls: dict[str, str] = {}
-"""URL without what may be secret -> the URL, in this process only."""
+URLS = "PALM_URLS"
+"""Environment variable with the URLs of this process, for those that it starts: JSON, public -> whole."""
 
 
 def public(text: str) -> str:
@@ -105,21 +106,30 @@ def public(text: str) -> str:
 
 
 def public_url(url: str) -> str:
-    """Return a URL without what may be secret; `full_url` finds it again in this process."""
+    """Return a URL without what may be secret; `full_url` finds it again, in later processes too."""
     found = _URL.match(url)
     if found is not None and (found[2] or found[4]):
-        _full_urls[public(url)] = url
+        os.environ[URLS] = json.dumps(_known_urls() | {public(url): url})
     return public(url)
+
+
+def is_url(path: str | Path) -> bool:
+    """Check whether a path is a URL; that of a `Path` has one slash of the two."""
+    return _URL.match(str(path)) is not None
 
 
 def data_path(path: str | Path) -> Path:
     """Return the path of data as palm keeps and shows it: a URL without what may be secret."""
-    return Path(public_url(str(path))) if _URL.match(str(path)) else Path(path)
+    return Path(public_url(str(path)) if is_url(path) else path)
 
 
 def full_url(url: str) -> str:
-    """Return the URL from which `public_url` was made in this process, or the same URL."""
-    return _full_urls.get(public(url), url)
+    """Return the URL from which `public_url` was made, or the same URL."""
+    return _known_urls().get(public(url), url)
+
+
+def _known_urls() -> dict[str, str]:
+    return dict(json.loads(os.environ.get(URLS, "{}")))
 
 
 def shown(value: Any) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,13 @@ import numpy.typing as npt
 
 from palm.config.run import Key, RunConfig, TaskConfig
 from palm.config.settings import TaskSettings
-from palm.core.cache import Cache
 from palm.core.component import did_you_mean
 from palm.core.errors import DataError
-from palm.core.io import write_text
+from palm.core.io import parse_json, wrap_read_errors
 from palm.core.logging import logger
 from palm.reader import READERS
 from palm.reader.tables.columns import TARGETS, Columns, cell_text, is_missing
-from palm.reader.tables.files import SUFFIX, Selection, data_checksum, is_url, parts_of
+from palm.reader.tables.files import SUFFIX, Selection, data_checksum, keep_selection
 from palm.reader.tables.reading import ignore, raw_rows
 
 Numbers = npt.NDArray[np.int64]
@@ -90,10 +87,19 @@ def _recorded(folder: Path, tasks: Sequence[TaskConfig]) -> Files:
     files: Files = {}
     for task in tasks:
         known = {part: folder / _record(task.name, part) for part in FILES}
-        # From a URL, rows are chosen again: a folder that someone made must not name what is downloaded.
-        if known["train"].is_file() and not any(map(is_url, parts_of(task.settings.train_file or Path()))):
+        if known["train"].is_file():
             files[task.name] = {part: path for part, path in known.items() if path.is_file()}
+            for path in files[task.name].values():
+                _allow(path, task.settings.train_file)
     return files
+
+
+def _allow(path: Path, table: Path | None) -> None:
+    """Allow the rows that a run has chosen from a table, which the configuration names itself."""
+    with wrap_read_errors(path, " the selected rows", DataError):
+        text = path.read_text("utf-8")
+        if parse_json(text.encode())["table"] == str(table):
+            keep_selection(path.name, text)
 
 
 def _by_table(tasks: Sequence[TaskConfig]) -> Iterable[list[TaskConfig]]:
@@ -197,12 +203,7 @@ def _stored(task: TaskConfig, parts: Mapping[str, Sequence[int]]) -> dict[str, P
     found = {}
     for part, rows in parts.items():
         text = Selection(path, digest, rows, settings).text
-        name = _record(task.name, part)
-        # Named by content, so that processes and runs with the same choice share one file.
-        key = hashlib.sha256(os.fsencode(f"{name}\n{text}")).hexdigest()[:32]
-        found[part] = Cache.of_anyone().file(
-            key, name, f"the rows of {task.name}", partial(write_text, text=text)
-        )
+        found[part] = keep_selection(_record(task.name, part), text)
     counted = ", ".join(f"{len(rows)} {part}" for part, rows in parts.items())
     logger.info("%s: chosen from %s: %s rows", task.name, path.name, counted)
     return found

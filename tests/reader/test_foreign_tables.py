@@ -19,16 +19,18 @@ import pytest
 from helpers.reader_files import write_vocabulary
 from palm.config import DataPath
 from palm.config.conversion import convert_value
-from palm.config.files import Setting, data_path, full_url, public
+from palm.config.files import URLS, Setting, data_path, full_url, public
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, SequenceLabelReader
 from palm.reader.tables.columns import Columns, cell_text
 from palm.reader.tables.files import (
     MAX_CELL,
     Selection,
+    data_checksum,
     files_of,
     is_data,
     is_url,
+    keep_selection,
     max_cell,
     parts_of,
     table_of,
@@ -172,7 +174,14 @@ def bombs(folder: Path) -> dict[str, Path]:
         else:
             with pyarrow.ipc.new_stream(folder / "nested.arrow", table.schema) as stream:
                 stream.write_table(table)
-    names = ("cell.parquet", "many.parquet", "many.arrow", "nested.parquet", "nested.arrow")
+    packed = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    rows = pyarrow.table({"text_a": [long[:MIB]] * 300, "label": range(300)})
+    kinds = {"packed.arrow": pyarrow.ipc.new_file, "packed-words.arrow": pyarrow.ipc.new_stream}
+    words = pyarrow.DictionaryArray.from_arrays([0], [long[: 5 * MIB] + str(k) for k in range(60)])
+    for name, content in zip(kinds, (rows, pyarrow.table({"text_a": words})), strict=True):
+        with kinds[name](folder / name, content.schema, options=packed) as stream:
+            stream.write_table(content)
+    names = ("cell.parquet", "many.parquet", "many.arrow", "nested.parquet", "nested.arrow", *kinds)
     found |= {name: folder / name for name in names}
     return found
 
@@ -307,6 +316,8 @@ def test_addresses_are_shown_and_written_without_secrets() -> None:
     assert public(f"x: {SECRET} is not there") == f"x: {shown} is not there"
     path = convert_value(Setting(["/data/b.csv", SECRET], "", Path()), DataPath)
     assert path == Path(f"/data/b.csv,{shown}")
+    written = data_path("s3://store/a.csv")  # as a configuration for another process has it
+    assert convert_value(Setting(str(written), "", Path("/base")), DataPath) == written
     assert full_url(shown) == SECRET
     assert data_path(Path(SECRET)) == data_path(Path(shown)) == Path(shown)
     assert full_url(str(data_path(Path(shown)))).startswith("https:/")
@@ -343,15 +354,40 @@ def test_a_path_of_windows_is_an_address_or_none() -> None:
     assert not is_url(PureWindowsPath("C:\\data\\a.csv"))  # type: ignore[arg-type]
 
 
-def test_chosen_rows_of_others_name_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chosen_rows_of_others_open_only_what_lies_beside_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
-    address = Path("https://anna:secret@127.0.0.1:9/a.csv")
-    text = Selection(address, "0" * 64, [0], {}).text
-    told = refused(written(tmp_path / "a.rows.json", text))
-    assert "127.0.0.1:9/a.csv" in told
-    assert "secret" not in told
-    (tmp_path / "cache").mkdir()
-    assert table_of(written(tmp_path / "cache" / "a.rows.json", text)) == address
+    mine = written(tmp_path / "mine.tsv", "label\ttext_a\n0\ta door\n1\ta boat\n")
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "link.tsv").symlink_to(mine)
+    digest = data_checksum(mine)
+    for table in (mine, folder / "link.tsv", Path("https://anna:secret@127.0.0.1:9/a.csv")):
+        told = refused(written(folder / "a.rows.json", Selection(table, digest, [1], {}).text))
+        assert table.name in told
+        assert "secret" not in told
+    text = Selection(mine, digest, [1], {}).text
+    assert table_of(keep_selection("a.rows.json", text)) == mine
+    # The same choice of this user is known again wherever its file lies.
+    assert rows(written(folder / "a.rows.json", text)) == [{"label": "1", "text_a": "a boat"}]
+    beside = written(folder / "own.tsv", mine.read_text())
+    assert rows(written(folder / "b.rows.json", Selection(beside, digest, [1], {}).text)) == [
+        {"label": "1", "text_a": "a boat"}
+    ]
+
+
+def test_a_process_that_this_one_starts_knows_the_secrets_of_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(URLS, raising=False)
+    address = "https://anna:secret@host.org/a.csv?token=abcdef"
+    shown = str(data_path(address))
+    assert "secret" not in shown
+    assert "abcdef" not in shown
+    program = "import sys; from palm.config.files import full_url; sys.stdout.write(full_url(sys.argv[1]))"
+    words = [sys.executable, "-c", program, shown]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == address
 
 
 # Odd files and folders: one sentence.

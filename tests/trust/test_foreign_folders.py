@@ -24,7 +24,7 @@ from palm.core.logging import _Console
 from palm.experiments.grid import RESULT, Grid
 from palm.export import to_hugging_face
 from palm.export.onnx_model import to_onnx
-from palm.reader.tables.files import Selection, data_checksum
+from palm.reader.tables.files import Selection
 from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot
@@ -106,10 +106,11 @@ def test_a_report_tells_nothing_about_whether_a_file_outside_exists(foreign: Pat
     outside = mine.with_suffix(".rows.json")
     dev = {"table": mine, "selection": foreign / "x.rows.json", "selection outside": outside}[file]
     if file != "table":
-        dev.write_text(Selection(mine, "0" * 64, [0], {}).text, encoding="utf-8")
+        selection = Selection(mine, "0" * 64, [0], {})
+        dev.write_text(selection.text, encoding="utf-8")
         for model in (foreign / "cls").glob("*_model"):  # says that it was evaluated on this selection
             described = json.loads((model / "config.json").read_text(encoding="utf-8"))
-            described["training"]["data"]["dev_file"] = {"sha256": data_checksum(dev)}
+            described["training"]["data"]["dev_file"] = {"sha256": selection.key}
             (model / "config.json").write_text(json.dumps(described), encoding="utf-8")
             (model / "manifest.json").unlink()
             seal(model)

@@ -35,6 +35,7 @@ from palm.core.io import (
     read_bytes,
     stays_inside,
     wrap_read_errors,
+    write_text,
 )
 from palm.core.logging import logger
 
@@ -364,10 +365,19 @@ class Selection:
     @property
     def text(self) -> str:
         """The content of the selection's file."""
-        return (
-            json.dumps({"format": _FORMAT, "version": 1, **vars(self)}, ensure_ascii=False, default=str)
-            + "\n"
-        )
+        content = {"format": _FORMAT, "version": 1, **vars(self)}
+        return json.dumps(content, ensure_ascii=False, default=str) + "\n"
+
+
+def keep_selection(name: str, text: str) -> Path:
+    """Return the file of a selection in the cache, which makes every file with this content this user's."""
+    # Named by content, so that processes and runs with the same choice share one file.
+    write = partial(write_text, text=text)
+    return Cache.of_anyone().file(_kept_as(name, text), name, f"the rows of {name}", write)
+
+
+def _kept_as(name: str, text: str) -> str:
+    return hashlib.sha256(os.fsencode(f"{name}\n{text}")).hexdigest()[:32]
 
 
 def is_selection(path: Path) -> bool:
@@ -379,7 +389,8 @@ def read_selection(path: Path) -> Selection:
     """Read the file of a selection.
 
     Raises:
-        DataError: the file cannot be read, or is not a selection.
+        DataError: the file cannot be read, is not a selection, or is someone else's and names a
+            table that is not in its folder.
     """
     return _read(path, path.is_file() and file_facts(path))
 
@@ -391,7 +402,20 @@ def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - part of the
         are_rows = all(type(row) is int and 0 <= row < sys.maxsize for row in content["rows"])
         if content["format"] != _FORMAT or not are_rows:
             raise ValueError("not a selection of rows written by palm")
-        return Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])
+        selection = Selection(Path(content["table"]), content["sha256"], content["rows"], content["settings"])
+        _check_named(path, selection.table)
+        return selection
+
+
+def _check_named(path: Path, table: Path) -> None:
+    """Refuse the selection of someone else that names a table which is not in its folder."""
+    if (Cache.of_anyone().folder / _kept_as(path.name, path.read_text("utf-8")) / path.name).is_file():
+        return
+    if is_remote(table) or not all(stays_inside(path.parent, file) for file in files_of(table)):
+        raise DataError(
+            f"{path}: it names {public(str(table))}, which is not in its folder, and you have not chosen "
+            "these rows yourself; copy the table there, or use the configuration of the run (palm check)"
+        )
 
 
 def chosen_of(path: Path, files: Sequence[Path]) -> Iterator[bool]:
@@ -433,14 +457,9 @@ def table_of(path: Path) -> Path:
     """The table of a selection; any other path is returned unchanged.
 
     Raises:
-        DataError: the selection cannot be read, or names a URL and was not made by this user.
+        DataError: see `read_selection`.
     """
-    if not is_selection(path):
-        return path
-    table = read_selection(path).table
-    if any(map(is_url, parts_of(table))) and not stays_inside(Cache.of_anyone().folder, path):
-        raise DataError(f"{path}: it names {public(str(table))}, which is not on this machine; copy it here")
-    return table
+    return read_selection(path).table if is_selection(path) else path
 
 
 def shown_path(path: Path) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain, compress, repeat
 from pathlib import Path
+from struct import unpack_from
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from palm.core.io import describe_error, parse_json, unique_keys, wrap_read_erro
 from palm.reader.squad import squad_rows
 from palm.reader.tables.columns import ClassId, Columns, OnHeader, Refuse, TableRow, cut
 from palm.reader.tables.files import (
+    WHOLE,
     TableFormat,
     chosen_of,
     files_of,
@@ -330,8 +332,6 @@ def _groups(table: Any, columns: Sequence[str] | None, file: Path) -> Iterator[t
 
 
 def _batches(stream: Any, columns: Sequence[str] | None) -> Iterator[tuple[int, Any]]:
-    if hasattr(stream, "num_record_batches"):
-        stream = map(stream.get_batch, range(stream.num_record_batches))
     for number, batch in enumerate(stream, start=1):
         yield number, batch if columns is None else batch.select(columns)
 
@@ -406,9 +406,12 @@ def _opened(file: Path, is_parquet: bool, texts_once: bool = True) -> Iterator[A
     try:
         with opened(file) as stream, wrap_read_errors(file, f" as {kind}", DataError):
             if not is_parquet:
-                is_file = stream.read(6) == b"ARROW1"  # as pandas and polars write; `datasets` streams
-                stream.seek(0)
-                yield ipc.open_file(stream) if is_file else ipc.open_stream(stream)
+                # As pandas and polars write; `datasets` streams. A file is a stream between its first bytes
+                # and a list of places, which is not needed.
+                start = 8 if stream.read(6) == b"ARROW1" else 0
+                _check_unpacked(file, start)
+                stream.seek(start)
+                yield ipc.open_stream(stream)
                 return
             schema = parquet.read_metadata(stream).schema
             columns = [schema.column(k) for k in range(len(schema)) if texts_once]
@@ -416,6 +419,48 @@ def _opened(file: Path, is_parquet: bool, texts_once: bool = True) -> Iterator[A
             yield parquet.ParquetFile(stream, read_dictionary=texts, pre_buffer=False, buffer_size=1 << 16)
     except MemoryError:  # of a length that a damaged file states, or of a batch that is too large
         raise DataError(f"{file}: cannot read as {kind}: it asks for more memory than there is") from None
+
+
+def _check_unpacked(file: Path, start: int) -> None:
+    """Refuse an Arrow file with a batch that is compressed inside, and too large for memory when unpacked."""
+    from pyarrow import ipc, memory_map
+
+    limit = WHOLE * max_cell()
+    with memory_map(str(file)) as stream:  # what is not looked at is not read
+        stream.seek(start)
+        for number, message in enumerate(ipc.MessageReader.open_stream(stream)):
+            if _unpacked_bytes(message) > limit:
+                raise too_large(f"{file}: message {number}", "the unpacked batch", limit)
+
+
+def _unpacked_bytes(message: Any) -> int:
+    """The bytes of an Arrow message that is compressed inside once it is unpacked; 0 for any other.
+
+    Source: Arrow's `Message.fbs`, a FlatBuffer, and the format of compressed buffers.
+    """
+    content = memoryview(message.metadata)
+
+    def field(table: int, number: int) -> int:
+        """The place of a table's field; 0 if it is absent."""
+        fields = table - unpack_from("<i", content, table)[0]
+        place = 4 + 2 * number
+        is_known = place < unpack_from("<H", content, fields)[0]
+        start = unpack_from("<H", content, fields + place)[0] if is_known else 0
+        return table + start if start else 0
+
+    def referred(place: int) -> int:
+        return place + int(unpack_from("<I", content, place)[0])
+
+    batch = referred(field(referred(0), 2))
+    if message.type == "dictionary":
+        batch = referred(field(batch, 1))
+    if message.type == "schema" or not field(batch, 3):
+        return 0
+    buffers = referred(field(batch, 2))
+    count = unpack_from("<I", content, buffers)[0]
+    places = np.frombuffer(content, "<i8", 2 * count, buffers + 4).reshape(-1, 2)
+    sizes = [unpack_from("<q", message.body, start)[0] for start, length in places.tolist() if length]
+    return sum(size for size in sizes if size > 0)
 
 
 def _labelled(schema: Any) -> dict[str, Any]:
