@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from palm.backbone import BERT
-from palm.compat.base import described
-from palm.config.run import ComponentConfig
+from palm.compat.base import run_config
 from palm.config.settings import RunSettings
 from palm.core.device import Precision
 from palm.core.layers import WeightCache
 from palm.core.saved import Tensors
+from palm.lr_sched import WarmupScheduler
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW, ParameterGroups
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
@@ -162,8 +162,8 @@ class Palm:
             tasks_per_step=run.tasks_per_step,
         )
         expect(every, steps.over_epochs(9))
-        config = described(run, parts, ComponentConfig("constant"))
-        self.training = start(config, parts, every, lambda _: 1.0, device)
+        schedule = WarmupScheduler(0)
+        self.training = start(run_config(run, parts, schedule), parts, every, schedule, device)
 
     def train(self, count: int) -> float:
         """Seconds of a step: of `count` after one that is not counted, with one wait at their end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -12,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from palm.backbone import BACKBONES, Backbone
-from palm.compat.optimizer import base_optimizer
 from palm.compat.reader.loading import loading
 from palm.config import yaml_text
 from palm.config.run import ComponentConfig, RunConfig, config_of
 from palm.config.settings import RunSettings
 from palm.core.component import (
     choice_problems,
-    count_problems,
-    described_class,
+    number_problems,
     path_problems,
     raise_any,
     type_problems,
@@ -28,12 +25,11 @@ from palm.core.component import (
 from palm.core.device import checked, device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.io import numbered, write_text
-from palm.core.logging import logger, show_on_console
+from palm.core.logging import collected_warnings, logger, show_on_console
 from palm.core.process import StopRequest, is_notebook, stop_request
 from palm.core.saved import Tensors, load_into
-from palm.lr_sched import Schedule, WarmupScheduler
-from palm.mixing import MIXINGS, Mixing, MixRatio
-from palm.mixing.balance import BALANCES, Balance
+from palm.lr_sched import WarmupScheduler
+from palm.mixing import MIXINGS, MixRatio
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import Head
 from palm.parallel.group import barrier, is_main_process, join
@@ -42,13 +38,14 @@ from palm.reader import Reader
 from palm.train.build import start
 from palm.train.callbacks import Callback, Event, Logged, Saved, callback_problems
 from palm.train.checkpoint import described_schedule, load_checkpoint, save_checkpoint, trained_weights
+from palm.train.display import progress_callbacks
 from palm.train.folder import only_run_in
 from palm.train.loop import Components, Training
 from palm.train.model_paths import RECIPE
 from palm.train.result import TrainingResult
-from palm.train.run import CallbackSettings, run_training
+from palm.train.run import run_training
 from palm.train.saving import PeriodicSaver, save_model
-from palm.train.task import StepPlan, TaskState
+from palm.train.task import TaskState
 
 if TYPE_CHECKING:
     from palm.compat.trainer import Trainer
@@ -89,6 +86,11 @@ def seed_of(readers: Iterable[Reader]) -> int:
     return next((seed for seed in seeds if seed is not None), 1)
 
 
+def own_steps(task: TaskState) -> int:
+    """Return the number of a task's steps in the `num_epochs` of its reader; in one if that is None."""
+    return (loading(task.reader).num_epochs or 1) * task.steps_per_epoch
+
+
 class TrainerBase(ABC):
     """Base class of trainers: their tasks, and the run once it is assembled.
 
@@ -110,14 +112,10 @@ class TrainerBase(ABC):
         # Before anything is built, because every process needs its own GPU.
         join(device_of(use_gpu=True))
         self._name = name
-        self._precision = checked(precision)
+        self._precision: Any = checked(precision)
         self._optimizer: Optimizer | None = None
-        self._given_optimizer: Optimizer | None = None
-        self._mixing: Mixing = MixRatio()
-        self._balance: Balance | None = None
-        self._groups = ParameterGroups()
         self._schedule: Callable[[int], float] = WarmupScheduler(0)
-        self._settings: dict[str, Any] = {"precision": self._precision}
+        self._averages: dict[str, Any] = {}
         self._run: Training | None = None
         self._checkpoint: Path | None = None
         self._draws: Iterator[tuple[int, Tensors]] | None = None
@@ -167,7 +165,6 @@ class TrainerBase(ABC):
         weight_decay: float | None = None,
         use_ema: bool = False,
         ema_decay: float | None = None,
-        groups: ParameterGroups | None = None,
     ) -> None:
         """Choose how parameters are updated.
 
@@ -176,8 +173,6 @@ class TrainerBase(ABC):
             weight_decay: decoupled weight decay; None for the optimizer's own.
             use_ema: use moving averages of the weights to predict, and in models saved for prediction.
             ema_decay: decay of these averages, below 1.
-            groups: learning rates of parts of the model, and frozen parts; None for one rate and no frozen
-                parts.
 
         Raises:
             PalmError: `build_forward` was not called.
@@ -186,21 +181,16 @@ class TrainerBase(ABC):
         self._forwards("build_backward")
         if use_ema and not (ema_decay is not None and 0 <= ema_decay < 1):
             raise ConfigError(f"use_ema needs an ema_decay from 0 to below 1, not {ema_decay!r}")
-        # Optimizers of 2.x get the schedule in their constructor, but only the run can follow it.
-        self._settings |= {"use_ema": use_ema, "ema_decay": (ema_decay or 0.0) if use_ema else 0.0}
-        self._schedule = getattr(optimizer, "lr_scheduler", None) or WarmupScheduler(0)
-        self._groups = ParameterGroups() if groups is None else groups
-        self._given_optimizer = optimizer
-        settings = dict(optimizer.settings)
-        if isinstance(optimizer, base_optimizer.Optimizer):  # has no weight decay of its own
-            optimizer.weight_decay = weight_decay or 0.0
-            weight_decay = None
         if weight_decay is not None:
-            if "weight_decay" not in settings:
+            if not hasattr(optimizer, "weight_decay"):
                 raise ConfigError(f"{type(optimizer).__name__} has no weight_decay; remove it")
-            # Rebuilt, because an optimizer checks and records its settings in its constructor.
-            settings["weight_decay"] = weight_decay
-            optimizer = described_class(type(optimizer))(**settings)  # type: ignore[assignment]
+            raise_any(number_problems("0 or more", lambda decay: decay >= 0, weight_decay=weight_decay))
+            optimizer.weight_decay = weight_decay
+            if "weight_decay" in optimizer.settings:
+                optimizer.settings["weight_decay"] = weight_decay
+        self._averages = {"use_ema": use_ema, "ema_decay": (ema_decay or 0.0) if use_ema else 0.0}
+        # Optimizers of 2.x get the schedule in their constructor, but only the run can follow it.
+        self._schedule = getattr(optimizer, "lr_scheduler", None) or WarmupScheduler(0)
         self._optimizer = optimizer
         self._reset_run()
 
@@ -212,24 +202,6 @@ class TrainerBase(ABC):
     def averaged(self) -> AbstractContextManager[Any]:
         """Return a context manager that uses the averaged weights, if the run keeps averages."""
         return nullcontext() if self._run is None else self._run.averaged()
-
-    def _plan(self, caller: str) -> StepPlan:
-        """Return the plan of the run's steps."""
-        return StepPlan(
-            tasks=[task.progress(0) for task in self._tasks(caller)],
-            mixing=self._mixing,
-            tasks_per_step=self._settings.get("tasks_per_step", 1),
-            max_steps=self._settings.get("max_steps"),
-        )
-
-    def _limit_steps(self, max_steps: int | None) -> None:
-        """Set the maximum number of steps; None for no limit.
-
-        Raises:
-            ConfigError: it is below 1.
-        """
-        raise_any([] if max_steps is None else count_problems(max_steps=max_steps))
-        self._settings["max_steps"] = max_steps
 
     def _reset_run(self) -> None:
         """Forget the run; the next use assembles a new one."""
@@ -247,29 +219,23 @@ class TrainerBase(ABC):
             backbone=next(iter(forwards.values())).backbone,
             optimizer=optimizer,
             tasks=[task.task for task in tasks],
-            groups=self._groups,
-            mixing=self._mixing,
-            balance=self._balance,
+            groups=ParameterGroups(),
+            mixing=MixRatio(),
         )
         settings = RunSettings(
             task_instance=[task.name for task in tasks],
             random_seed=seed_of(task.reader for task in tasks),
-            **self._settings,
+            precision=self._precision,
+            **self._averages,
         )
-        rule = self._schedule
-        schedule = ComponentConfig(
-            **described_schedule(rule) if isinstance(rule, Schedule) else {"name": described_schedule(rule)}
-        )
-        run = start(
-            described(settings, parts, schedule), parts, tasks, self._schedule, device_of(use_gpu=True)
-        )
+        config = run_config(settings, parts, self._schedule)
+        run = start(config, parts, tasks, self._schedule, device_of(use_gpu=True))
         if self._checkpoint is not None:
             load_checkpoint(run, self._checkpoint)
             self._checkpoint = None
         # Set last, so that after an error the next call assembles it again.
         self._run = run
-        if self._given_optimizer is not None:
-            self._given_optimizer.running = run.optimizer
+        optimizer.running = run.optimizer
         return run
 
     # Before training
@@ -371,31 +337,29 @@ class TrainerBase(ABC):
         raise_any(
             [*type_problems(int, "a whole number", print_steps=print_steps), *callback_problems(callbacks)]
         )
-        resumed_from = self._checkpoint  # assembling the run forgets it
         run = self._training("train")
         if run.step and run.is_over:
             logger.warning(
                 "%s: training has finished; to train from scratch, call build_forward and fit_reader",
                 self.name,
             )
-        given = CallbackSettings(
-            every=print_steps,
-            heading=self._heading,
-            with_epochs=False,
-            folder=self._save_path,
-            configuration=run.config.to_dict(),
-            callbacks=[*callbacks, self._log_finish],
-            checkpoints=self._saver,
-            resume_advice=self._resume_advice,
-            resumed_from=resumed_from,
-        )
-        folder = given.folder if is_main_process() else None
-        with nullcontext() if folder is None else only_run_in(folder):
+        shown = progress_callbacks("auto", self._heading, False) if is_main_process() else []
+        saving = [] if self._saver is None else [self._saver]
+        folder = self._save_path if is_main_process() else None
+        with nullcontext() if folder is None else only_run_in(folder), collected_warnings() as warned:
             if folder is not None:
-                write_text(folder / RECIPE, yaml_text(given.configuration))
+                write_text(folder / RECIPE, yaml_text(run.config.to_dict()))
             # A script without a saver ends at once, because it saves nothing anyway.
-            with stop_request() if is_notebook() or self._saver else nullcontext(StopRequest()) as request:
-                return run_training(run, replace(given, stop_request=request))
+            handled = stop_request() if is_notebook() or self._saver else nullcontext(StopRequest())
+            with handled as run.stop_request:
+                return run_training(
+                    run,
+                    self._save_path,
+                    [*shown, *callbacks, self._log_finish, *saving],
+                    every=print_steps,
+                    warned=warned,
+                    resume_advice=self._resume_advice,
+                )
 
     def _resume_advice(self) -> str:
         saved = {} if self._save_path is None else numbered(self._save_path, f"{FOLDERS['ckpt']}.step")
@@ -442,7 +406,6 @@ class TrainerBase(ABC):
     # Step by step
 
     def _train_on(self, task: TaskState, batch: Tensors) -> Tensors:
-        self._check_single([task], "train_one_step")
         step = self._training("train_one_step").step_on([(task, [batch])])
         self._log_finish(step)
         if self._saver is not None:
@@ -451,34 +414,16 @@ class TrainerBase(ABC):
 
     def _batches(self, tasks: list[TaskState]) -> Iterator[tuple[int, Tensors]]:
         """Yield the number of the drawn task and its batch for every step, in the same order as `train`."""
-        self._check_single(tasks, "get_one_batch")
         if self._checkpoint is not None:
             self._training("get_one_batch")  # restores the position of the checkpoint
         seed = seed_of(task.reader for task in tasks)
-        plan = self._plan("get_one_batch")
         # Counted separately from trained batches: a batch may be trained on much later, or never.
-        yielded = Counter({task.name: task.step for task in tasks})
+        yielded = [task.step for task in tasks]
         for position in count(self.cur_train_step):
-            progress = [task.progress(yielded[task.name]) for task in tasks]
-            (name,) = plan.drawn(seed, position, progress)
-            number = [task.name for task in tasks].index(name)
-            (batch,) = tasks[number].batches(yielded[name])
-            yield number, batch
-            yielded[name] += 1
-
-    def _check_single(self, tasks: Iterable[TaskState], caller: str) -> None:
-        for task in tasks:
-            if task.task.gradient_accumulation_steps > 1:
-                raise PalmError(
-                    f"trainer {task.name!r}: {caller} supports only one batch per step, and this task has "
-                    f"{task.task.gradient_accumulation_steps}; call train(), or set "
-                    "gradient_accumulation_steps to 1"
-                )
-            if self._settings.get("tasks_per_step", 1) != 1 or task.task.share_rows_with is not None:
-                raise PalmError(
-                    f"trainer {self.name!r}: {caller} supports only one task per step, and a step of this "
-                    "trainer may have several; call train(), or remove tasks_per_step and share_rows_with"
-                )
+            progress = [task.progress(step) for task, step in zip(tasks, yielded, strict=True)]
+            number = MixRatio().draw(seed, position, progress)
+            yield number, tasks[number].stream.batch(yielded[number])
+            yielded[number] += 1
 
     def _next_draw(self) -> tuple[int, Tensors]:
         if self._draws is None:
@@ -487,23 +432,25 @@ class TrainerBase(ABC):
         return next(self._draws)
 
 
-def described(settings: RunSettings, parts: Components, schedule: ComponentConfig) -> RunConfig:
+def run_config(settings: RunSettings, parts: Components, schedule: Callable[[int], float]) -> RunConfig:
     """Return the configuration of a run from its components."""
     backbone = config_of(BACKBONES, parts.backbone)
     optimizer = config_of(OPTIMIZERS, parts.optimizer)
+    rule = described_schedule(schedule)
+    schedule_config = ComponentConfig(**rule) if isinstance(rule, dict) else ComponentConfig(rule)
     names: dict[str, Any] = {
         "backbone": backbone.name,
         "optimizer": optimizer.name,
-        "lr_scheduler": schedule.name,
+        "lr_scheduler": schedule_config.name,
     }
     run = RunConfig(
         settings=replace(settings, **names),
         backbone=backbone,
         optimizer=optimizer,
         groups=ComponentConfig("groups", parts.groups.settings),
-        schedule=schedule,
+        schedule=schedule_config,
         mixing=config_of(MIXINGS, parts.mixing),
-        balance=None if parts.balance is None else config_of(BALANCES, parts.balance),
+        balance=None,
         tasks=tuple(task.config for task in parts.tasks),
     )
     # So that `to_dict` has all of them.

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from palm.backbone import Backbone
-from palm.compat.base import Forward, TrainerBase, seed_of
+from palm.compat.base import Forward, TrainerBase, own_steps, seed_of
 from palm.compat.conventions import checked_phase
 from palm.compat.predicting import logged_work, results_of
-from palm.compat.reader.loading import LoadingReader, loading
+from palm.compat.reader.loading import LoadingReader
 from palm.compat.trainer import Trainer
-from palm.config.settings import TasksPerStep
 from palm.core.component import raise_any, type_problems, unknown
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.logging import logger
 from palm.core.saved import Tensors, TensorSpec
-from palm.mixing import Mixing, MixRatio
-from palm.mixing.balance import Balance
+from palm.mixing import MixRatio
 from palm.parallel.group import broadcast
 from palm.predict.joint import JointModel
 from palm.reader import Record
 from palm.train.callbacks import Event, Logged
 from palm.train.loop import Step, Training
-from palm.train.task import TaskState, expect, share_rows
+from palm.train.task import StepPlan, TaskState, expect
 
 TASK_ID = "__task_id"
 """Key in a batch: the number of its trainer, int64[1]."""
@@ -39,9 +38,6 @@ class MultiHeadTrainer(TrainerBase):
 
     Args:
         trainers: one per task; at every step one of them is drawn.
-        mixing: the mixing strategy, of `palm.mixing`; None to draw tasks in proportion to their `mix_ratio`.
-        tasks_per_step: number of distinct tasks drawn per step, or 'all'.
-        balance: the weighting of the tasks of a step, of `palm.mixing.balance`; None to add their losses.
         precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
 
     Raises:
@@ -53,10 +49,7 @@ class MultiHeadTrainer(TrainerBase):
     def __init__(
         self,
         trainers: Sequence[Trainer],
-        mixing: Mixing | None = None,
         *,
-        tasks_per_step: TasksPerStep = 1,
-        balance: Balance | None = None,
         precision: str = "auto",
     ) -> None:
         raise_any(type_problems((list, tuple), "a list of palm.Trainer", trainers=trainers))
@@ -66,9 +59,6 @@ class MultiHeadTrainer(TrainerBase):
             for problem in type_problems(Trainer, "a palm.Trainer", trainers=each)
         )
         super().__init__(" + ".join(trainer.name for trainer in trainers), precision)
-        self._mixing = mixing or MixRatio()
-        self._balance = balance
-        self._settings["tasks_per_step"] = tasks_per_step
         self.trainers = {trainer.name: trainer for trainer in trainers}
         if not trainers or len({name.casefold() for name in self.trainers}) < len(trainers):
             raise ConfigError(
@@ -111,50 +101,39 @@ class MultiHeadTrainer(TrainerBase):
         _one_backbone(forwards)
         return {name: dict(forward.head.outputs_attr) for name, forward in forwards.items()}
 
-    def fit_readers(self, readers: Readers, phase: str = "train", *, max_steps: int | None = None) -> None:
+    def fit_readers(self, readers: Readers, phase: str = "train") -> None:
         """Set the data of every task; each target is trained for the `num_epochs` of its own reader.
 
         Args:
             readers: in the order of the trainers, or by their names.
             phase: 'train' or 'predict'.
-            max_steps: maximum number of global steps; None for no limit.
         """
-        checked_phase(phase)
-        if phase == "predict":
+        if checked_phase(phase) == "predict":
             self.merge_inference_readers(readers)
             return
-        tasks = self._fitted(readers, max_steps)
-        epochs = {task.name: loading(task.reader).num_epochs for task in tasks}
-        expect(tasks, self._plan("fit_readers").over_own_epochs(epochs))
+        tasks = self._fitted(readers)
+        progress = [replace(task.progress(0), expected_steps=own_steps(task)) for task in tasks]
+        expect(tasks, StepPlan(tasks=progress, mixing=MixRatio()))
 
     def fit_readers_with_mixratio(
-        self,
-        readers: Readers,
-        sampling_reference: str,
-        num_epochs: float | None = None,
-        phase: str = "train",
-        *,
-        max_steps: int | None = None,
+        self, readers: Readers, sampling_reference: str, num_epochs: float, phase: str = "train"
     ) -> None:
         """Set the data of every task and its share of the steps.
 
-        The expected steps of a task are `int(num_epochs * its mix_ratio * steps per epoch of the reference)`,
-        unless the mixing strategy sets them otherwise.
+        The expected steps of a task are `int(num_epochs * its mix_ratio * steps per epoch of the reference)`.
 
         Args:
             readers: in the order of the trainers, or by their names; loaded with `num_epochs=None`.
             sampling_reference: the name of the trainer whose data `num_epochs` refers to.
-            num_epochs: passes over that data; None for as many as `max_steps` allows.
+            num_epochs: passes over that data.
             phase: 'train' or 'predict'.
-            max_steps: maximum number of global steps; None for no limit.
 
         Raises:
             PalmError: an earlier call is missing; with the call.
             ConfigError: a reader has its own `num_epochs`, or a trainer is unknown.
             TrainingError: a target would get no steps.
         """
-        checked_phase(phase)
-        if phase == "predict":
+        if checked_phase(phase) == "predict":
             self.merge_inference_readers(readers)
             return
         self._trainer(sampling_reference)
@@ -163,10 +142,9 @@ class MultiHeadTrainer(TrainerBase):
                 raise ConfigError(
                     f"the reader of {name!r} was loaded with num_epochs {reader.num_epochs}; give None"
                 )
-        if num_epochs is None and max_steps is None:
-            raise ConfigError("fit_readers_with_mixratio needs num_epochs or max_steps")
-        tasks = self._fitted(readers, max_steps)
-        expect(tasks, self._plan("fit_readers").over_epochs(num_epochs, sampling_reference))
+        tasks = self._fitted(readers)
+        plan = StepPlan(tasks=[task.progress(0) for task in tasks], mixing=MixRatio())
+        expect(tasks, plan.over_epochs(num_epochs, sampling_reference))
 
     # Training
 
@@ -205,11 +183,11 @@ class MultiHeadTrainer(TrainerBase):
 
     @property
     def overall_train_steps(self) -> int:
-        """The planned global steps; with one task per step, the sum of the expected steps of all tasks.
+        """The sum of the expected steps of all tasks.
 
         Training continues until every target has had its steps.
         """
-        return self._plan("overall_train_steps").total_steps
+        return sum(task.expected_steps for task in self._tasks("overall_train_steps"))
 
     # Prediction
 
@@ -241,7 +219,7 @@ class MultiHeadTrainer(TrainerBase):
         return self._trainer(task_name).predict_one_batch(batch)
 
     def predict(self, output_dir: str | Path | None = None, print_steps: int = 1000) -> dict[str, Any]:
-        """Predict the files of all tasks, batch by batch in turn; equal texts are encoded only once.
+        """Predict the files of all tasks.
 
         Args:
             output_dir: each task's files are written to `<output_dir>/<task>`; None to write no files.
@@ -265,25 +243,6 @@ class MultiHeadTrainer(TrainerBase):
                 name: results_of(model.reader, found[name], folders[name]) for name, model in models.items()
             }
         )
-
-    def evaluate(
-        self,
-        dev_files: Mapping[str, str | Path],
-        metrics: Mapping[str, Sequence[str]] | None = None,
-    ) -> dict[str, dict[str, float]]:
-        """Evaluate predictions on files with labels; training is not affected.
-
-        Args:
-            dev_files: task -> a data file as for training; not all tasks are needed.
-            metrics: task -> names of metrics; by default those of its head.
-
-        Returns:
-            Task -> the result of `Trainer.evaluate`.
-        """
-        chosen = metrics or {}
-        return {
-            name: self._trainer(name).evaluate(path, chosen.get(name)) for name, path in dev_files.items()
-        }
 
     # The trainers
 
@@ -341,15 +300,13 @@ class MultiHeadTrainer(TrainerBase):
             raise ConfigError(f"{len(readers)} readers for {len(self.trainers)} trainers ({trainers})")
         return {name: named[name] for name in self.trainers}
 
-    def _fitted(self, readers: Readers, max_steps: int | None) -> list[TaskState]:
-        self._limit_steps(max_steps)
+    def _fitted(self, readers: Readers) -> list[TaskState]:
         named = self._by_name(readers)
         self._forwards("fit_readers")
         seed = seed_of(named.values())
         tasks = [self.trainers[name].fit(reader, seed) for name, reader in named.items()]
         if not any(task.is_target for task in tasks):
             raise ConfigError("all tasks are auxiliary; a run needs at least one target")
-        share_rows(tasks)
         self._reset_run()
         return tasks
 

@@ -10,20 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from palm.backbone import Backbone
 from palm.compat.reader.loading import loading
-from palm.core.device import resolved
 from palm.core.layers import generator
 from palm.core.logging import logger
 from palm.core.saved import Tensors
-from palm.paradigm import Head
 from palm.predict.inference import InferenceModel
 from palm.reader import Predictions, Reader, Record
 from palm.reader.cache import encoded_chunks
-from palm.train.loop import placed
-from palm.train.model import outputs_of
 from palm.train.task_model import Work, encoded
 
 CHUNK_BATCHES = 32
@@ -73,14 +67,6 @@ def logged_work(model: InferenceModel, every: int, heading: str = "") -> Work:
                 logger.info("%sbatch %d/%d, speed: %.2f steps/s", heading, batches, total, speed)
                 since = now
         yield made
-
-
-@torch.inference_mode()
-def predicted(backbone: Backbone, head: Head, batch: Tensors, precision: str) -> Tensors:
-    """Return the head's outputs for a batch, on the CPU."""
-    device = next(backbone.parameters()).device
-    outputs = outputs_of(backbone, head, placed(batch, device, backbone), resolved(precision, device))
-    return {name: value.cpu() for name, value in outputs.items()}
 
 
 def results_of(

@@ -9,15 +9,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from palm.backbone import Backbone
-from palm.compat.base import Forward, TrainerBase, require, seed_of
+from palm.compat.base import Forward, TrainerBase, own_steps, require, seed_of
 from palm.compat.conventions import checked_phase
 from palm.compat.head.results import Results, own_results
-from palm.compat.predicting import logged_work, predicted, prediction_batches, results_of
+from palm.compat.predicting import logged_work, prediction_batches, results_of
 from palm.compat.reader import base_reader
 from palm.compat.reader.loading import LoadingReader, loading
 from palm.core.component import number_problems, path_problems, raise_any, type_problems
-from palm.core.device import device_of
+from palm.core.device import device_of, resolved
 from palm.core.errors import ConfigError, PalmError, WiringError
 from palm.core.io import is_sealed, verify
 from palm.core.logging import logger
@@ -30,22 +32,13 @@ from palm.predict.loading import load_weights
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Predictions, Reader
 from palm.reader.cache import training_rows
-from palm.train.loop import Training
-from palm.train.model import share_parameters
+from palm.train.loop import Training, placed
+from palm.train.model import outputs_of, share_parameters
 from palm.train.model_paths import WEIGHTS, name_problem
 from palm.train.task import Task, TaskState, wiring_problems
 
 FIT_TO_PREDICT = "fit_reader(reader, phase='predict')"
 """The call that sets the file to predict, for messages."""
-
-SETTINGS = {
-    "gradient_accumulation_steps",
-    "head_learning_rate",
-    "learning_rate_factor",
-    "loss_weight",
-    "share_rows_with",
-}
-"""Settings of `palm.Task` that a trainer takes beyond those of 2.x."""
 
 
 class Trainer(TrainerBase):
@@ -56,10 +49,9 @@ class Trainer(TrainerBase):
         mix_ratio: how often the task is drawn, relative to the others.
         reuse_head_with: the name of the trainer whose head this one shares.
         precision: compute in 'fp32' or 'bf16'; 'auto' is bf16 on devices with fast bfloat16.
-        settings: further settings of its `palm.Task`, see `SETTINGS`.
 
     Raises:
-        ConfigError: a setting is unknown or out of range.
+        ConfigError: an argument is out of range.
     """
 
     fitting_call = "fit_reader(reader)"
@@ -71,19 +63,13 @@ class Trainer(TrainerBase):
         reuse_head_with: str | None = None,
         *,
         precision: str = "auto",
-        **settings: Any,
     ) -> None:
         least = "a number, 0 or more"
         problems = number_problems(least, lambda value: 0 <= value < math.inf, mix_ratio=mix_ratio)
         problems += [problem for problem in [name_problem(name)] if problem]
-        problems += [
-            f"{setting} is not a setting of a Trainer; give it to a palm.Task, and train that with "
-            "palm.Controller(settings, tasks=[task])"
-            for setting in settings.keys() - SETTINGS
-        ]
         raise_any(problems)
         super().__init__(name, precision)
-        self._task_settings = {"mix_ratio": mix_ratio, "is_target": True, **settings}
+        self._task_settings: dict[str, Any] = {"mix_ratio": mix_ratio, "is_target": True}
         self._is_loaded = False
         self.reuse_head_with = reuse_head_with
         self.forward: Forward | None = None
@@ -115,15 +101,12 @@ class Trainer(TrainerBase):
         self.predict_forward = Forward(pred_backbone, pred_head)
         return dict(pred_head.outputs_attr)
 
-    def fit_reader(
-        self, reader: LoadingReader, phase: str = "train", *, max_steps: int | None = None
-    ) -> Iterator[Tensors]:
+    def fit_reader(self, reader: LoadingReader, phase: str = "train") -> Iterator[Tensors]:
         """Set the data of the task.
 
         Args:
             reader: after `load_data` and `register_with`.
             phase: 'train' or 'predict'.
-            max_steps: maximum number of training steps; None for no limit.
 
         Returns:
             The batches: for training, `num_epochs` of `load_data` passes (endless if None); for prediction,
@@ -138,13 +121,10 @@ class Trainer(TrainerBase):
         raise_any(type_problems(LoadingReader, "a reader of palm.compat.reader", reader=reader))
         if phase == "predict":
             return self._fit_for_prediction(reader)
-        self._limit_steps(max_steps)
         task = self.fit(reader, seed_of([reader]))
-        plan = self._plan("fit_reader").over_own_epochs({task.name: reader.num_epochs})
-        task.expected_steps = plan.total_steps
+        task.expected_steps = own_steps(task)
         batches = (batch for _, batch in self._batches([task]))
-        is_endless = reader.num_epochs is None and max_steps is None
-        return batches if is_endless else islice(batches, task.expected_steps)
+        return batches if reader.num_epochs is None else islice(batches, task.expected_steps)
 
     def fit(self, reader: LoadingReader, seed: int) -> TaskState:
         """Create the task with its training data, for a run with this seed."""
@@ -171,7 +151,7 @@ class Trainer(TrainerBase):
         if reader.get_registered_backbone() is None:
             raise PalmError(f"trainer {self.name!r}: call register_with(backbone) on its reader first")
         batch_size = loaded.batch_size
-        if for_train and batch_size is not None:
+        if for_train:
             # A reader's batch_size is the total of all devices, as in PaddlePALM 2.x.
             if batch_size % world_size():
                 raise ConfigError(
@@ -188,7 +168,6 @@ class Trainer(TrainerBase):
             reader,
             forward.head,
             batch_size=batch_size,
-            max_tokens_per_batch=loaded.max_tokens_per_batch,
             train_file=loaded.path,
             shuffle=loaded.shuffle,
             **self._task_settings,
@@ -309,8 +288,12 @@ class Trainer(TrainerBase):
             PalmError: `build_predict_forward` was not called.
         """
         forward = self.tied("predict_one_batch")
-        with self.averaged():
-            return predicted(forward.backbone, forward.head, batch, self._precision)
+        device = device_of(use_gpu=True)
+        precision = resolved(self._precision, device)
+        with self.averaged(), torch.inference_mode():
+            placed_batch = placed(batch, device, forward.backbone)
+            outputs = outputs_of(forward.backbone, forward.head, placed_batch, precision)
+            return {name: value.cpu() for name, value in outputs.items()}
 
     def evaluate(self, dev_file: str | Path, metrics: Sequence[str] | None = None) -> dict[str, float]:
         """Evaluate predictions on a file with labels; training is not affected.

@@ -457,4 +457,4 @@ class Controller:
         self._has_begun = True
         tasks, plan = open_data(self.chosen, parts, devices)
         schedule = schedule_for(self.chosen, plan.total_steps)
-        return start(self.chosen, parts, tasks, schedule, self._device())
+        return start(self.run, parts, tasks, schedule, self._device())

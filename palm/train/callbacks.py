@@ -103,16 +103,12 @@ class Started(Event):
     """The run is about to start or resume.
 
     Args:
-        training: the run; `training.step` is the step it starts from.
+        training: the run; `training.step` is the step it starts from, `training.config` its configuration.
         folder: the folder it writes to; None if it writes nothing.
-        configuration: its resolved settings; empty if there are none.
-        resumed_from: the checkpoint that it resumes from; None for a new run.
     """
 
     training: Training
     folder: Path | None = None
-    configuration: Mapping[str, Any] = field(default_factory=dict)
-    resumed_from: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -267,6 +263,13 @@ class Completed(Event):
 
 
 @dataclass(frozen=True)
+class Stopping(Event):
+    """A signal ends the run after this global step; a checkpoint is saved now."""
+
+    step: int
+
+
+@dataclass(frozen=True)
 class Ended(Recorded, recorded_as="end"):
     """No more events follow.
 
@@ -400,8 +403,9 @@ class HistoryWriter:
                 write_events(path, self.events)
                 self._file = path.open("ab")
         # Add the checkpoint's event if the run was killed between saving it and writing the line.
-        if event.resumed_from is not None and self._is_inside(event.resumed_from):
-            saved = Saved(event.training.step, "checkpoint", self._relative(event.resumed_from))
+        checkpoint = event.training.resumed_from
+        if checkpoint is not None and self._is_inside(checkpoint):
+            saved = Saved(event.training.step, "checkpoint", self._relative(checkpoint))
             if saved not in self.events:
                 self._write(saved)
 

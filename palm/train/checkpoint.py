@@ -325,6 +325,7 @@ def load_checkpoint(training: Training, folder: Path) -> None:
         if training.ema is not None:
             training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
         training.load_state_dict(state)
+    training.resumed_from = folder
 
 
 def _state_of(training: Training, folder: Path) -> dict[str, Any]:

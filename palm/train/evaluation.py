@@ -97,12 +97,12 @@ class Evaluator:
             logger.info("%s: %d dev examples", task.name, self.dev[task.name].num_examples)
 
     @classmethod
-    def of(
-        cls, training: Training, every: int, every_epoch: bool, best_by: Sequence[str] | None = None
-    ) -> Evaluator | None:
-        """Return the evaluator of a run; None if no task has dev data."""
-        has_data = any(task.task.dev_file is not None for task in training.tasks)
-        return cls(training, every, every_epoch, best_by) if has_data else None
+    def of(cls, training: Training) -> Evaluator | None:
+        """Return the evaluator that the settings of a run describe; None if no task has dev data."""
+        if all(task.task.dev_file is None for task in training.tasks):
+            return None
+        settings = training.config.settings
+        return cls(training, settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
 
     def __call__(self, event: Event) -> Evaluated | None:
         """Evaluate if an evaluation is due after this event."""

@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 from palm.core.component import unknown
-from palm.core.errors import ConfigError
 from palm.core.io import wrap_write_errors
 from palm.train.callbacks import Ended, Evaluated, Event, Logged, Saved, Started
 from palm.train.loop import Step
@@ -147,7 +146,7 @@ class TensorBoard(Logger):
         # A resumed run removes the points after its checkpoint.
         purged = {"purge_step": self.step + 1} if self.step else {}
         self.writer = SummaryWriter(str(self.folder), **purged)
-        text = settings_text(event.configuration).replace("\n", "\n    ")
+        text = settings_text(event.training.config.to_dict()).replace("\n", "\n    ")
         self.writer.add_text("configuration", f"    {text}", self.step)
 
     def log(self, points: Mapping[str, float]) -> None:
@@ -169,7 +168,7 @@ class Trackio(Logger):
         project = os.environ.get("TRACKIO_PROJECT", "palm")
         resume = "allow" if self.step else "never"
         self.package.init(
-            project=project, name=self.run_name, config=dict(event.configuration), resume=resume
+            project=project, name=self.run_name, config=dict(event.training.config.to_dict()), resume=resume
         )
         if self.step:
             lines = self.package.SQLiteStorage.get_logs(project, self.run_name)
@@ -196,7 +195,7 @@ class Wandb(Trackio):
         run = self.package.init(
             project=os.environ.get("WANDB_PROJECT", "palm"),
             name=self.run_name,
-            config=dict(event.configuration),
+            config=dict(event.training.config.to_dict()),
             id=self.earlier_id(),  # wandb itself rejects steps that it has
             resume="allow",
         )
@@ -229,10 +228,10 @@ class MLflow(Logger):
         # Points that a killed run logged after its checkpoint are kept, and not logged again.
         histories = [self.client.get_metric_history(self.run, name) for name in run.data.metrics]
         self.known = max((int(point.step) for points in histories for point in points), default=-1)
-        for name, value in parameters_of(event.configuration).items():
+        for name, value in parameters_of(event.training.config.to_dict()).items():
             if name not in run.data.params:
                 self.client.log_param(self.run, name, value)
-        self.client.log_text(self.run, settings_text(event.configuration), "resolved_config.yaml")
+        self.client.log_text(self.run, settings_text(event.training.config.to_dict()), "resolved_config.yaml")
 
     def log(self, points: Mapping[str, float]) -> None:
         for name, value in points.items():
@@ -264,14 +263,6 @@ def logger_problems(names: Sequence[str]) -> list[str]:
     return found
 
 
-def loggers_of(names: Sequence[str], folder: Path | None) -> list[Logger]:
-    """Return loggers that store data in a folder, unless their own environment variables name another.
-
-    Raises:
-        ConfigError: a logger is unknown, a package is missing, or there is no folder.
-    """
-    if problems := logger_problems(names):
-        raise ConfigError([f"loggers: {line}" for line in problems])
-    if names and folder is None:
-        raise ConfigError("loggers need a folder; call set_saver(save_path, save_steps) first")
-    return [LOGGERS[name][0](name, folder) for name in names if folder is not None]
+def loggers_of(names: Sequence[str], folder: Path) -> list[Logger]:
+    """Return loggers that store data in a folder, unless their own environment variables name another."""
+    return [LOGGERS[name][0](name, folder) for name in names]

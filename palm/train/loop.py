@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -237,6 +238,7 @@ class Training:
         total_steps: global steps until every target has had its expected steps, as planned at the start; with
             one task per step, the sum of all expected steps.
         warnings: what palm has warned of so far.
+        resumed_from: the checkpoint that was loaded; None if there was none.
         stop_request: holds a signal that asks this process to stop; None if signals are not handled.
     """
 
@@ -277,6 +279,7 @@ class Training:
         self.rows = 0
         self.tokens = 0
         self._counts = (0, 0)  # rows and tokens of the current step, on all ranks
+        self.resumed_from: Path | None = None
         self.stop_request: StopRequest | None = None
         self.warnings: list[str] = []
         self._seed = config.settings.random_seed

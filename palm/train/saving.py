@@ -11,7 +11,7 @@ from typing import Any
 from palm.core.io import keep_foreign, linked_copy, numbered, remove_directory
 from palm.core.logging import logger
 from palm.parallel.group import is_main_process
-from palm.train.callbacks import Completed, Evaluated, Event, Saved
+from palm.train.callbacks import Completed, Evaluated, Event, Saved, Stopping
 from palm.train.checkpoint import evaluator_of, save_checkpoint, training_facts
 from palm.train.evaluation import model_of
 from palm.train.folder import run_of
@@ -37,25 +37,14 @@ class ModelSaver:
     Args:
         training: the run; its weights are saved, averaged ones if it keeps averages.
         folder: the folder of the run.
-        run: the resolved configuration, stored with each model.
-        last: also save targets when they finish; otherwise only best models.
         every: also save to `infer_model.step<N>` every so many steps of the task; 0 or less: never.
         keep: number of these intermediate models that are kept; 0 or less: all.
     """
 
-    def __init__(
-        self,
-        training: Training,
-        folder: Path,
-        run: Mapping[str, Any],
-        last: bool = True,
-        every: int = -1,
-        keep: int = -1,
-    ) -> None:
+    def __init__(self, training: Training, folder: Path, every: int = -1, keep: int = -1) -> None:
         self.training = training
         self.folder = folder
-        self.run = run
-        self.last = last
+        self.run = training.config.to_dict()
         self.every = every
         self.keep = keep
         self.targets = [task for task in training.tasks if task.is_target]
@@ -64,7 +53,7 @@ class ModelSaver:
     def __call__(self, event: Event) -> list[Saved]:
         if isinstance(event, Evaluated):
             return self._best(event)
-        if not isinstance(event, Step) or not self.last:
+        if not isinstance(event, Step):
             return []
         return [saved for task in self.targets for saved in self._of_step(task, event)]
 
@@ -110,7 +99,7 @@ class ModelSaver:
 
 
 class PeriodicSaver:
-    """A callback that saves every so many global steps and on request, at most once per step.
+    """A callback that saves every so many global steps and when a signal ends the run, once per step.
 
     Args:
         write: saves the state after a global step.
@@ -133,7 +122,7 @@ class PeriodicSaver:
         self._saved: int | None = None
 
     def __call__(self, event: Event) -> list[Saved]:
-        if isinstance(event, Completed) and self.at_end:
+        if isinstance(event, Stopping) or (isinstance(event, Completed) and self.at_end):
             return self.save(event.step)
         if not isinstance(event, Step) or self.every <= 0:
             return []
@@ -148,20 +137,19 @@ class PeriodicSaver:
         return self.write(step)
 
 
-def checkpoint_saver(
-    training: Training, save_path: Path, every: int | None, keep: int = -1, run_id: str | None = None
-) -> PeriodicSaver:
+def checkpoint_saver(training: Training, save_path: Path, run_id: str) -> PeriodicSaver:
     """Return a saver that writes checkpoints to `<save_path>/step_<N>`.
+
+    Without `save_every_n_steps` it saves at the end of an epoch of the main task, at most `MOST_CHECKPOINTS`
+    times, and keeps the newest of those that it wrote: earlier ones may have been asked for.
 
     Args:
         training: the run.
         save_path: the folder of the run.
-        every: save every so many global steps; 0 or less: never; None: at the end of an epoch of the main
-            task, at most `MOST_CHECKPOINTS` times.
-        keep: number of checkpoints that are kept; 0 or less: all, but the newest if `every` is None, which
-            counts only those that this saver wrote: earlier ones may have been asked for.
         run_id: the id of the run, stored in the checkpoints.
     """
+    every = training.config.settings.save_every_n_steps
+    keep = training.config.settings.keep_last_n
     main = None
     if every is None:
         main = next(task for task in training.tasks if task.is_target)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -488,24 +488,6 @@ class StepPlan:
             primary_tasks = [replace(t, step=done[t.name]) if t.name in names else t for t in primary_tasks]
             step += 1
 
-    def expecting(self, expected: Expected, length: float | None) -> StepPlan:
-        """Return the plan of a run of this length, or of the longest one that `max_steps` allows.
-
-        Args:
-            expected: length of the run -> expected steps of the primary tasks.
-            length: length of the run, such as its epochs; None: as long as `max_steps` allows.
-        """
-        if self.max_steps is None:
-            assert length is not None, "neither a length nor max_steps"
-            steps = list(expected(length))
-        else:
-            steps = self._longest(expected, length, self.max_steps)
-        by_primary = {task.name: count for task, count in zip(self.primary_tasks, steps, strict=True)}
-        tasks = [
-            replace(task, expected_steps=by_primary[task.share_rows_with or task.name]) for task in self.tasks
-        ]
-        return replace(self, tasks=tasks)
-
     def over_epochs(self, num_epochs: float | None, reference: str | None = None) -> StepPlan:
         """Return the plan of a run whose length is counted in epochs of one task.
 
@@ -520,17 +502,23 @@ class StepPlan:
         counted = next(task for task in self.tasks if task.name == (reference or self.main.name))
         # A task that shares rows has as many steps per epoch as the task whose rows it shares.
         place = [task.name for task in tasks].index(counted.share_rows_with or counted.name)
-        return self.expecting(lambda epochs: self.mixing.expected_steps(tasks, place, epochs), num_epochs)
 
-    def over_own_epochs(self, num_epochs: Mapping[str, int | None]) -> StepPlan:
-        """Return the plan of a run in which every task has its own number of epochs.
+        def expected(epochs: float) -> Sequence[int]:
+            return self.mixing.expected_steps(tasks, place, epochs)
 
-        Args:
-            num_epochs: task -> passes over its data; None: one, or as many as `max_steps` allows.
-        """
-        whole = [(num_epochs[task.name] or 1) * task.steps_per_epoch for task in self.primary_tasks]
-        is_endless = self.max_steps is not None and None in num_epochs.values()
-        return self.expecting(lambda part: [int(part * n) for n in whole], None if is_endless else 1.0)
+        if self.max_steps is None:
+            assert num_epochs is not None, "neither num_epochs nor max_steps"
+            steps = list(expected(num_epochs))
+        else:
+            steps = self._longest(expected, num_epochs, self.max_steps)
+        by_primary = {task.name: count for task, count in zip(self.primary_tasks, steps, strict=True)}
+        return replace(
+            self,
+            tasks=[
+                replace(task, expected_steps=by_primary[task.share_rows_with or task.name])
+                for task in self.tasks
+            ],
+        )
 
     def _longest(self, expected: Expected, length: float | None, max_steps: int) -> list[int]:
         unlimited = replace(self, max_steps=None)

@@ -51,13 +51,6 @@ def assert_same(ones: Any, others: Any) -> None:
         assert one["probs"] == pytest.approx(other["probs"], abs=1e-6)
 
 
-def encoder_passes(backbone: Any) -> list[int]:
-    """Grows by the number of rows at every pass of the encoder."""
-    passes: list[int] = []
-    backbone.embeddings.register_forward_hook(lambda _, args, __: passes.append(len(args[0]["token_ids"])))
-    return passes
-
-
 def test_the_articles_program_trains_both_tasks(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "palm"):
         trainer = article.program(folder, num_epochs=6)
@@ -154,19 +147,6 @@ def test_only_the_drawn_head_moves(folder: Path) -> None:
         assert torch.equal(before[rests], after[rests])
 
 
-def test_a_text_that_two_heads_read_is_encoded_once(folder: Path) -> None:
-    trainer = article.program(folder)
-    batches = with_prediction(trainer, folder, rows=40)
-    passes = encoder_passes(trainer.trainers["slot"].predict_forward.backbone)
-    for slot_batch, intent_batch in zip(batches("slot"), batches("intent"), strict=True):
-        assert [int(batch["__task_id"]) for batch in (slot_batch, intent_batch)] == [0, 1]
-        assert set(trainer.predict_one_batch("slot", slot_batch)) == {"logits", "word_mask"}
-        assert set(trainer.predict_one_batch("intent", intent_batch)) == {"logits", "probs"}
-    passes.clear()
-    trainer.predict()
-    assert passes == [14, 14, 12]  # about as many tokens in each
-
-
 @needs_shared
 def test_steps_are_counted_as_in_the_original(tmp_path: Path) -> None:
     recorded = json.loads(SAMPLING.read_text(encoding="utf-8"))
@@ -220,32 +200,6 @@ def test_an_auxiliary_task_ends_nothing(tmp_path: Path) -> None:
     trainer.trainers["a"].set_as_aux()
     with pytest.raises(palm.ConfigError, match=r"auxiliary.*target"):
         trainer.fit_readers_with_mixratio(readers, "a", 4)
-
-
-def test_tasks_take_turns_as_a_mixing_strategy_says(tmp_path: Path) -> None:
-    alone, readers = plain_tasks(tmp_path, SETUP | {"num_examples": {"a": 24, "b": 48}})
-    trainer = palm.MultiHeadTrainer(list(alone.trainers.values()), palm.mixing.RoundRobin())
-    trainer.build_forward()
-    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
-    trainer.fit_readers_with_mixratio(readers, "a", 2)
-    assert [int(trainer.get_one_batch()["__task_id"]) for _ in range(5)] == [0, 1, 0, 1, 0]
-    trainer.train()
-    assert [one.cur_train_step for one in trainer.trainers.values()] == [6, 6]
-
-    by_size = palm.MultiHeadTrainer(list(alone.trainers.values()), palm.mixing.Proportional())
-    by_size.build_forward()
-    by_size.fit_readers_with_mixratio(readers, "a", 2)
-    assert [one.task.expected_steps for one in by_size.trainers.values()] == [6, 12]
-
-
-def test_a_task_has_a_loss_weight_and_a_factor_of_the_rate(folder: Path) -> None:
-    slot = palm.Trainer("slot", loss_weight=0.5, learning_rate_factor=2.0)
-    reader, _ = article.readers(folder)
-    ernie = palm.backbone.ERNIE.from_config(article.CONFIG)
-    reader.register_with(ernie)
-    slot.build_forward(ernie, palm.head.SequenceLabel(len(article.LABELS), article.HIDDEN))
-    task = slot.fit(reader, seed=1).task
-    assert (task.loss_weight, task.learning_rate_factor) == (0.5, 2.0)
 
 
 def test_fit_readers_gives_every_task_its_own_epochs(tmp_path: Path) -> None:
@@ -319,22 +273,3 @@ def test_a_loop_of_ones_own_makes_the_steps_of_train(folder: Path) -> None:
 def test_trainers_have_names_that_no_file_system_takes_for_the_same(names: tuple[str, ...]) -> None:
     with pytest.raises(palm.ConfigError):
         palm.MultiHeadTrainer([palm.Trainer(name) for name in names])
-
-
-def test_max_steps_ends_a_training_under_the_names_of_2x_too(tmp_path: Path) -> None:
-    trainer, readers = plain_tasks(tmp_path, SETUP)
-    trainer.build_forward()
-    trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
-    trainer.fit_readers_with_mixratio(readers, "a", max_steps=5)
-    assert trainer.overall_train_steps == 5
-    assert trainer.train().steps == {"a": 3, "b": 2}
-    trainer.fit_readers_with_mixratio(readers, "a", 1, max_steps=50)
-    assert trainer.overall_train_steps == 6
-    with pytest.raises(palm.ConfigError) as caught:
-        trainer.fit_readers_with_mixratio(readers, "a", 1, max_steps=0)
-    assert "max_steps: 0" in str(caught.value)
-    with pytest.raises(palm.ConfigError):
-        trainer.fit_readers_with_mixratio(readers, "a")
-    alone = trainer.trainers["a"]
-    readers["a"].load_data(tmp_path / "a.tsv", 8, num_epochs=4)
-    assert len(list(alone.fit_reader(readers["a"], max_steps=7))) == 7

@@ -350,8 +350,6 @@ def test_wrong_values_are_reported(folder: Path) -> None:
     trainer = trainer_of(folder)
     with pytest.raises(palm.ConfigError, match=r"use_ema\b.* ema_decay\b.*None"):
         trainer.build_backward(palm.optimizer.Adam(None, 1e-3), use_ema=True)
-    with pytest.raises(palm.ConfigError, match=r"lora\b.* palm\.Task\b"):
-        palm.Trainer("cls", lora={"rank": 2})
     with pytest.raises(palm.ConfigError, match=r"save_type\b.*'ckpt', 'predict'.*'params'"):
         trainer.set_saver(folder, 5, save_type="params")
     for kind in ("params", "ckpt,predict"):  # both would be written to the same folder

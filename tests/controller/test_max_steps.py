@@ -48,14 +48,6 @@ def test_a_strategy_that_needs_a_longer_run_says_so_of_the_one_that_fits() -> No
         StepPlan(tasks=[A, C], mixing=Annealed(), max_steps=12).over_epochs(5)
 
 
-def test_epochs_of_each_task_are_cut_in_proportion() -> None:
-    plan = StepPlan(tasks=[A, C], mixing=MixRatio(), max_steps=12).over_own_epochs({"a": 4, "c": 1})
-    assert plan.expected_steps == {"a": 8, "c": 4}
-    assert StepPlan(tasks=[A], mixing=MixRatio(), max_steps=25).over_own_epochs(
-        {"a": None}
-    ).expected_steps == {"a": 25}
-
-
 @pytest.mark.parametrize("draws", ["planned", "independent"])
 def test_the_schedule_ends_and_targets_are_saved_at_max_steps(draws: str, tmp_path: Path) -> None:
     tiny.write_files(tmp_path)

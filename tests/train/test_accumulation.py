@@ -113,18 +113,3 @@ def test_too_few_rows_for_a_step_and_numbers_below_one_are_errors(folder: Path) 
         run(folder, "cls", 4, gradient_accumulation_steps=11)
     with pytest.raises(palm.ConfigError, match="gradient_accumulation_steps: 0"):
         run(folder, "cls", 4, gradient_accumulation_steps=0)
-
-
-def test_a_trainer_accumulates_in_train_and_refuses_single_steps(folder: Path) -> None:
-    reader, _ = article.readers(folder, batch_size=4)
-    ernie = palm.backbone.ERNIE.from_config(article.CONFIG)
-    reader.register_with(ernie)
-    reader.load_data(folder / "slot.tsv", 4, num_epochs=2)
-    trainer = palm.Trainer("slot", gradient_accumulation_steps=2)
-    loss = trainer.build_forward(ernie, palm.head.SequenceLabel(len(article.LABELS), article.HIDDEN))
-    trainer.build_backward(palm.optimizer.Adam(loss, 1e-3))
-    trainer.fit_reader(reader)
-    with pytest.raises(palm.PalmError, match=r"get_one_batch.* 2"):
-        trainer.get_one_batch()
-    trainer.train(print_steps=-1)
-    assert trainer.cur_train_step == 2 * (40 // 8)

@@ -214,7 +214,8 @@ def test_wandb_is_online_with_a_login_and_resumes_under_its_id(
     monkeypatch.setitem(sys.modules, "wandb", package)
     for step in (0, 12):
         logger = Wandb("wandb", tmp_path)
-        logger(Started(SimpleNamespace(step=step)))  # type: ignore[arg-type]
+        training = SimpleNamespace(step=step, config=SimpleNamespace(to_dict=dict))
+        logger(Started(training))  # type: ignore[arg-type]
         logger(Ended(step, "finished"))
     assert begun == [(None, "allow"), ("run7", "allow")]
     assert os.environ.get("WANDB_MODE") == mode

@@ -133,25 +133,12 @@ def test_a_resumed_run_of_shared_rows_repeats_an_uninterrupted_one(folder: Path)
     assert before + losses(second, 7) == expected
 
 
-def test_both_doors_share_rows(folder: Path) -> None:
+def test_a_step_trains_all_tasks_of_its_rows(folder: Path) -> None:
     made = config(folder, pred_file=str(folder / "slot.tsv"))
     made["tasks"]["intent"]["dev_file"] = made["tasks"]["intent"]["train_file"]
     result = Controller(made, argv=[]).train()
     assert result.steps == {"slot": 20, "intent": 20}
     assert max(line.step for line in result.history) == 20
-
-    slot_reader, intent_reader = article.readers(folder)
-    ernie = palm.backbone.ERNIE.from_config(article.CONFIG)
-    trainers = [palm.Trainer("slot"), palm.Trainer("intent", share_rows_with="slot")]
-    heads = [palm.head.SequenceLabel(len(article.LABELS), 32), palm.head.Classify(2, 32)]
-    for reader, trainer, head in zip((slot_reader, intent_reader), trainers, heads, strict=True):
-        reader.register_with(ernie)
-        trainer.build_forward(ernie, head)
-    both = palm.MultiHeadTrainer(trainers)
-    both.build_backward(palm.optimizer.Adam(both.build_forward(), 1e-3))
-    both.fit_readers_with_mixratio([slot_reader, intent_reader], "slot", 2)
-    assert both.overall_train_steps == 10
-    assert both.train(print_steps=-1).steps == {"slot": 10, "intent": 10}
 
 
 def test_what_cannot_share_rows_is_reported(folder: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import palm.compat as palm
 from helpers import tiny
 from helpers.reader_files import rng_of_row, write_text
 from helpers.streams import Numbers, stream
@@ -154,16 +153,3 @@ def test_neither_rows_nor_tokens_is_a_line_of_the_report(folder: Path) -> None:
         Controller(config, argv=[])
     with pytest.raises(ConfigError, match="max_tokens_per_batch: 0"):
         Controller({**config, "max_tokens_per_batch": 0}, argv=[])
-
-
-def test_trainers_batch_by_tokens_too(folder: Path) -> None:
-    reader = palm.reader.ClassifyReader(folder / "vocab.txt", 24, n_classes=4)
-    reader.load_data(folder / "cls.tsv", batch_size=8, max_tokens_per_batch=40)
-    backbone = palm.backbone.BERT(**tiny.BACKBONE)
-    reader.register_with(backbone)
-    trainer = palm.Trainer("cls")
-    trainer.build_forward(backbone, palm.head.Classify(4, tiny.BACKBONE["hidden_size"]))
-    trainer.fit_reader(reader)
-    used = [int(trainer.get_one_batch()["input_mask"].sum()) for _ in range(12)]
-    assert max(used) <= 40
-    assert min(used) > 40 - 24

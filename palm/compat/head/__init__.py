@@ -1,4 +1,4 @@
-"""Heads under the names and with the arguments of PaddlePALM 2.x; further ones are those of `palm.paradigm`.
+"""Heads under the names and with the arguments of PaddlePALM 2.x.
 
 Keyword arguments beyond those of 2.x are settings of the head in `palm.paradigm` that a class stands for.
 """
@@ -11,37 +11,9 @@ from palm import paradigm
 from palm.compat.conventions import checked_phase
 from palm.compat.head import base_head
 from palm.compat.head.results import Results
-from palm.paradigm import (
-    Count,
-    Embedding,
-    Head,
-    MultiLabel,
-    MultipleChoice,
-    Ordinal,
-    Ranking,
-    Regression,
-    Relation,
-    Span,
-)
+from palm.paradigm import Head
 
-__all__ = [
-    "MRC",
-    "Classify",
-    "Count",
-    "Embedding",
-    "Head",
-    "MaskLM",
-    "Match",
-    "MultiLabel",
-    "MultipleChoice",
-    "Ordinal",
-    "Ranking",
-    "Regression",
-    "Relation",
-    "SequenceLabel",
-    "Span",
-    "base_head",
-]
+__all__ = ["MRC", "Classify", "Head", "MaskLM", "Match", "SequenceLabel", "base_head"]
 
 
 class Classify(Results, paradigm.Classify):

@@ -1,4 +1,4 @@
-"""Optimizers under the names of PaddlePALM 2.x; each takes the schedule, which `build_backward` reads."""
+"""The optimizer of PaddlePALM 2.x, which takes the schedule, and the base class of custom ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from palm import optimizer
 from palm.compat.optimizer import base_optimizer
-from palm.optimizer import ParameterGroups
 
-__all__ = ["Adam", "AdamW", "AdamWDL", "Lamb", "ParameterGroups", "base_optimizer"]
+__all__ = ["Adam", "base_optimizer"]
 
 Factor = Callable[[int], float]
 """Step, counted from 0 -> factor of the learning rate."""
@@ -33,41 +32,3 @@ class Adam(optimizer.AdamW):
         del loss_var
         super().__init__(lr, **{"grad_clip": None, **settings})
         self.lr_scheduler = lr_schedualer
-
-
-class AdamW(optimizer.AdamW):
-    """`palm.optimizer.AdamW` with a schedule.
-
-    Args:
-        learning_rate: base learning rate, multiplied by the schedule.
-        lr_scheduler: the schedule; None for a constant rate.
-        settings: other settings of `palm.optimizer.AdamW`.
-    """
-
-    stands_for = optimizer.AdamW
-
-    def __init__(self, learning_rate: float, *, lr_scheduler: Factor | None = None, **settings: Any) -> None:
-        super().__init__(learning_rate, **settings)
-        self.lr_scheduler = lr_scheduler
-
-
-class AdamWDL(optimizer.AdamWDL):
-    """`palm.optimizer.AdamWDL` with a schedule; the arguments are those of `AdamW`."""
-
-    stands_for = optimizer.AdamWDL
-
-    def __init__(
-        self, learning_rate: float = 1e-3, *, lr_scheduler: Factor | None = None, **settings: Any
-    ) -> None:
-        super().__init__(learning_rate, **settings)
-        self.lr_scheduler = lr_scheduler
-
-
-class Lamb(optimizer.Lamb):
-    """`palm.optimizer.Lamb` with a schedule; the arguments are those of `AdamW`."""
-
-    stands_for = optimizer.Lamb
-
-    def __init__(self, learning_rate: float, *, lr_scheduler: Factor | None = None, **settings: Any) -> None:
-        super().__init__(learning_rate, **settings)
-        self.lr_scheduler = lr_scheduler

@@ -1,4 +1,4 @@
-"""Readers under the names and with the arguments of PaddlePALM 2.x; further ones are those of `palm.reader`.
+"""Readers under the names and with the arguments of PaddlePALM 2.x.
 
 Keyword arguments beyond those of 2.x are settings of the reader in `palm.reader` that a class stands for.
 """
@@ -16,17 +16,11 @@ from palm.reader.predictions import Record
 
 __all__ = [
     "ClassifyReader",
-    "EmbeddingReader",
     "LoadingReader",
     "MRCReader",
     "MaskLMReader",
     "MatchReader",
-    "MultiLabelReader",
-    "MultipleChoiceReader",
-    "RankingReader",
-    "RelationReader",
     "SequenceLabelReader",
-    "SpanReader",
     "base_reader",
 ]
 
@@ -155,39 +149,3 @@ class MaskLMReader(TextReader, reader.MaskLMReader):
         predicted = (word["predicted"] for record in records for word in record["words"])
         for index, word in enumerate(predicted):
             yield {"index": index, "word_id": self.tokenizer.ids[word]}
-
-
-class EmbeddingReader(LoadingReader, reader.EmbeddingReader):
-    """`palm.reader.EmbeddingReader` with `load_data`."""
-
-    stands_for = reader.EmbeddingReader
-
-
-class MultiLabelReader(LoadingReader, reader.MultiLabelReader):
-    """`palm.reader.MultiLabelReader` with `load_data`."""
-
-    stands_for = reader.MultiLabelReader
-
-
-class MultipleChoiceReader(LoadingReader, reader.MultipleChoiceReader):
-    """`palm.reader.MultipleChoiceReader` with `load_data`."""
-
-    stands_for = reader.MultipleChoiceReader
-
-
-class RankingReader(LoadingReader, reader.RankingReader):
-    """`palm.reader.RankingReader` with `load_data`."""
-
-    stands_for = reader.RankingReader
-
-
-class RelationReader(LoadingReader, reader.RelationReader):
-    """`palm.reader.RelationReader` with `load_data`."""
-
-    stands_for = reader.RelationReader
-
-
-class SpanReader(LoadingReader, reader.SpanReader):
-    """`palm.reader.SpanReader` with `load_data`."""
-
-    stands_for = reader.SpanReader

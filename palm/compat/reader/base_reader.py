@@ -166,7 +166,6 @@ def _recording(load_data: Any) -> Any:
         data = LoadedData(
             path=Path(bound.arguments["input_file"]),
             batch_size=bound.arguments["batch_size"],
-            max_tokens_per_batch=None,
             num_epochs=bound.arguments.get("num_epochs"),
             shuffle=bool(bound.arguments.get("shuffle_train", True)),
         )

@@ -31,19 +31,17 @@ class LoadedData:
     Args:
         path: the data file.
         batch_size: rows per batch.
-        max_tokens_per_batch: replaces `batch_size` in training; see `Task`.
         num_epochs: passes over the file in training; None if the trainer decides.
         shuffle: whether to shuffle the training rows in every epoch.
     """
 
     path: Path
     batch_size: int
-    max_tokens_per_batch: int | None
     num_epochs: int | None
     shuffle: bool
 
     def __post_init__(self) -> None:
-        counts = {name: getattr(self, name) for name in ("batch_size", "max_tokens_per_batch", "num_epochs")}
+        counts = {name: getattr(self, name) for name in ("batch_size", "num_epochs")}
         problems = count_problems(**{name: count for name, count in counts.items() if count is not None})
         raise_any(f"load_data: {problem}" for problem in problems)
         if not is_data(self.path):
@@ -101,7 +99,6 @@ class LoadingReader(Phased, Reader):
         num_epochs: int | None = None,
         file_format: str = "tsv",  # noqa: ARG002 - every reader has one format
         shuffle_train: bool = True,
-        max_tokens_per_batch: int | None = None,
     ) -> None:
         """Open a data file; a training file is encoded immediately, or mapped from the user's cache.
 
@@ -111,8 +108,6 @@ class LoadingReader(Phased, Reader):
             num_epochs: passes over the file in training; None with several tasks, where the trainer decides.
             file_format: accepted for 2.x, not used.
             shuffle_train: whether to shuffle the rows in every epoch of training.
-            max_tokens_per_batch: replaces `batch_size` in training: a batch has as many rows as fit into this
-                number of tokens.
 
         Raises:
             ConfigError: a number out of its range.
@@ -121,7 +116,7 @@ class LoadingReader(Phased, Reader):
         raise_any(path_problems(input_file=input_file))
         if not isinstance(shuffle_train, bool):
             raise ConfigError(f"shuffle_train should be true or false, not {shuffle_train!r}")
-        data = LoadedData(Path(input_file), batch_size, max_tokens_per_batch, num_epochs, shuffle_train)
+        data = LoadedData(Path(input_file), batch_size, num_epochs, shuffle_train)
         is_training = self.phase == "train"
         self.loaded_rows = training_rows(self, data.path, DataCache.of_user()) if is_training else None
         self.loaded_data = data
