@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from palm.mixing.strategies import (
     MIXINGS,
-    Annealed,
     DevScore,
     Mixing,
     MixRatio,
@@ -16,7 +15,6 @@ from palm.mixing.strategies import (
 
 __all__ = [
     "MIXINGS",
-    "Annealed",
     "DevScore",
     "MixRatio",
     "Mixing",

@@ -1,4 +1,4 @@
-"""The mixing strategies: fixed ratios, by size, annealed, round robin, and by dev scores."""
+"""The mixing strategies: fixed ratios, by size, round robin, and by dev scores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palm.core.component import (
     raise_any,
     share_problems,
 )
-from palm.core.errors import ConfigError, about
+from palm.core.errors import about
 from palm.core.layers import generator
 
 
@@ -149,12 +149,9 @@ class Mixing(Component, ABC):
     Attributes:
         follows_scores: True if shares change with dev scores. The remaining steps are then planned again
             after every evaluation; otherwise there is one plan for the whole run.
-        follows_plan: True if shares depend on `TaskProgress.expected_steps`. A run can then not be continued
-            with another `num_epochs`.
     """
 
     follows_scores: ClassVar[bool] = False
-    follows_plan: ClassVar[bool] = False
 
     mixing_draws: str = "planned"
 
@@ -165,10 +162,6 @@ class Mixing(Component, ABC):
     @abstractmethod
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """Return each task's present rate of draws, relative to the others, for equal `mix_ratio`s."""
-
-    def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:  # noqa: ARG002
-        """Return the average shares of the run, by which `expected_steps` (with the same arguments) plans."""
-        return self.shares(tasks)
 
     def weights(self, tasks: Sequence[TaskProgress]) -> list[float]:
         """Return the weight of each task in the next draw: its `mix_ratio` times its share."""
@@ -205,7 +198,7 @@ class Mixing(Component, ABC):
         if self.follows_scores:  # its plan is in the checkpoints
             return None
         is_drawn_from = self.mixing_draws == "planned" and len(tasks) > 1
-        return [task.expected_steps for task in tasks] if self.follows_plan or is_drawn_from else None
+        return [task.expected_steps for task in tasks] if is_drawn_from else None
 
     def draw_several(self, seed: int, step: int, tasks: Sequence[TaskProgress], count: int) -> list[int]:
         """Draw the distinct tasks of global step `step`; return their indices, ascending.
@@ -250,7 +243,7 @@ class Mixing(Component, ABC):
         Raises:
             ConfigError: the strategy does not suit this run.
         """
-        shares = self.planned_shares(tasks, reference, num_epochs)
+        shares = self.shares(tasks)
         per_epoch = tasks[reference].steps_per_epoch
         return [
             plan_steps(num_epochs, task.mix_ratio, per_epoch, share / shares[reference])
@@ -293,7 +286,7 @@ class EpochMixing(Mixing):
         if count > 1:  # draws are from the whole plan
             return plan
         is_whole = main.expected_steps % main.steps_per_epoch == 0 and self._is_by_shares(tasks)
-        return ["whole epochs"] * len(tasks) if plan and is_whole and not self.follows_plan else plan
+        return ["whole epochs"] * len(tasks) if plan and is_whole else plan
 
     def _is_by_shares(self, tasks: Sequence[TaskProgress]) -> bool:
         """Check whether the plan follows the shares (within one step) and not each task's own epochs."""
@@ -375,79 +368,6 @@ class Temperature(EpochMixing):
         return [_per_step(task, min(task.rows, self.cap) ** self.exponent) for task in tasks]
 
 
-@MIXINGS.register("annealed")
-class Annealed(EpochMixing):
-    """By size at first, nearly equal at the end: rows are drawn in proportion to `rows ** alpha`.
-
-    In epoch e of E of the main task, the first target, `alpha = 1 - decay * (e - 1) / (E - 1)`.
-
-    Args:
-        mixing_decay: for annealed, the total decrease of alpha; above 0, at most 1.
-        mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
-            steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
-
-    Raises:
-        ConfigError: the decay is out of range.
-
-    Source: Stickland and Murray, 2019, arXiv:1902.02671, section 3.2, equation 3, with chances per row.
-    """
-
-    follows_plan = True
-
-    def __init__(self, mixing_decay: float = 0.8, *, mixing_draws: Draws = "planned") -> None:
-        super().__init__(mixing_draws=mixing_draws)
-        raise_any(share_problems(mixing_decay=mixing_decay))
-        self.decay = mixing_decay
-
-    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """Return the shares in the main task's current epoch."""
-        main = tasks[first_target(tasks)]
-        last = math.ceil(main.expected_steps / main.steps_per_epoch)
-        return self._shares_in(tasks, min(1 + main.step // main.steps_per_epoch, last), last)
-
-    def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:
-        """Return the average over all epochs, relative to the main task."""
-        main = tasks[first_target(tasks)]
-        epochs = plan_steps(num_epochs, main.mix_ratio, main.steps_per_epoch) / main.steps_per_epoch
-        if epochs <= 1:
-            raise ConfigError(
-                about(
-                    "mixing", ": annealed changes with every epoch of the main task; set num_epochs above 1"
-                )
-            )
-        if tasks[reference] is not main:
-            raise ConfigError(
-                about("mixing", f": annealed counts epochs of {main.name!r}; set sampling_reference to it")
-            )
-        return self._average(tasks, reference, epochs, math.ceil(epochs))
-
-    def quotas(self, tasks: Sequence[TaskProgress], epochs: float) -> list[int]:
-        """Plan the steps of each task by the average shares of these epochs."""
-        number = first_target(tasks)
-        main = tasks[number]
-        shares = self._average(tasks, number, epochs, math.ceil(main.expected_steps / main.steps_per_epoch))
-        return [
-            plan_steps(epochs / main.mix_ratio, task.mix_ratio, main.steps_per_epoch, share)
-            for task, share in zip(tasks, shares, strict=True)
-        ]
-
-    def _average(
-        self, tasks: Sequence[TaskProgress], reference: int, epochs: float, last: int
-    ) -> list[float]:
-        """Return the average shares in the first `epochs` of `last` epochs, relative to the reference."""
-        sums = [0.0] * len(tasks)
-        for epoch in range(1, math.ceil(epochs) + 1):
-            # The last epoch may be incomplete, and is weighted by its length.
-            length = min(1.0, epochs - (epoch - 1))
-            shares = self._shares_in(tasks, epoch, last)
-            sums = [s + length * share / shares[reference] for s, share in zip(sums, shares, strict=True)]
-        return [total / sums[reference] for total in sums]
-
-    def _shares_in(self, tasks: Sequence[TaskProgress], epoch: int, last: int) -> list[float]:
-        alpha = 1 - self.decay * (epoch - 1) / (last - 1)
-        return [_per_step(task, task.rows**alpha) for task in tasks]
-
-
 @MIXINGS.register("round_robin")
 class RoundRobin(MixRatio):
     """Tasks take turns in the order of the configuration, without randomness.
@@ -521,15 +441,15 @@ class DevScore(Mixing):
         """Return the remaining steps, which the latest plan has distributed by the weights."""
         return left
 
-    def planned_shares(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[float]:
-        """Check the names of references; return 1 for each task, since there are no scores yet."""
+    def expected_steps(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[int]:
+        """Check the names of references, and plan with equal shares, since there are no scores yet."""
         known = [task.name for task in tasks]
-        if unknown := [name for name in self.references if name not in known]:
-            raise ConfigError(
-                about("mixing_references", f": no task is called {name!r}{did_you_mean(name, known)}")
-                for name in unknown
-            )
-        return super().planned_shares(tasks, reference, num_epochs)
+        raise_any(
+            about("mixing_references", f": no task is called {name!r}{did_you_mean(name, known)}")
+            for name in self.references
+            if name not in known
+        )
+        return super().expected_steps(tasks, reference, num_epochs)
 
 
 def _per_step(task: TaskProgress, rate: float) -> float:

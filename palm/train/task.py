@@ -21,7 +21,7 @@ from palm.config.files import data_path
 from palm.config.run import TaskConfig, config_of
 from palm.config.settings import NO_BATCH_SIZE, TaskSettings, TasksPerStep
 from palm.core.component import did_you_mean, raise_any, type_problems
-from palm.core.errors import ConfigError, DataError, Problem, TrainingError
+from palm.core.errors import DataError, Problem, TrainingError
 from palm.core.logging import logger
 from palm.core.saved import Tensors, mismatches
 from palm.metrics import metric_problems
@@ -524,10 +524,7 @@ class StepPlan:
         unlimited = replace(self, max_steps=None)
 
         def total(at: float) -> int:
-            try:
-                return unlimited._total(expected(at))
-            except ConfigError:  # too short for the strategy; the error is raised only for the final length
-                return 0
+            return unlimited._total(expected(at))
 
         # Strategies round and have bounds, so the length is found by bisection; 60 halvings exhaust a double.
         high = 1.0 if length is None else length

@@ -27,7 +27,6 @@ PLANNED: dict[str, list[Any]] = {
     "mix_ratio": [[1.0, 0.5, 0.25]],
     "mixing": [{"mixing": name} for name in MIXINGS if name not in ("mix_ratio", "dev_score")],
     "mixing_cap": [{"mixing": "temperature", "mixing_cap": 20}],
-    "mixing_decay": [{"mixing": "annealed", "mixing_decay": 0.5}],
     "mixing_draws": [
         "independent",
         {"mixing_draws": "independent", "max_steps": 13},

@@ -11,7 +11,7 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, StorageError
-from palm.mixing import Annealed, MixRatio, TaskProgress
+from palm.mixing import MixRatio, TaskProgress
 from palm.train.callbacks import Logged, Saved
 from palm.train.task import StepPlan
 
@@ -40,12 +40,6 @@ def test_the_plan_fills_max_steps_and_keeps_the_proportions_of_tasks(
 def test_a_shorter_run_is_not_changed_by_max_steps() -> None:
     plan = StepPlan(tasks=[A, B], mixing=MixRatio(), max_steps=31).over_epochs(2)
     assert (plan.total_steps, plan.expected_steps) == (30, {"a": 20, "b": 10})
-
-
-def test_a_strategy_that_needs_a_longer_run_says_so_of_the_one_that_fits() -> None:
-    assert StepPlan(tasks=[A, C], mixing=Annealed(), max_steps=100).over_epochs(None).total_steps == 100
-    with pytest.raises(ConfigError):
-        StepPlan(tasks=[A, C], mixing=Annealed(), max_steps=12).over_epochs(5)
 
 
 @pytest.mark.parametrize("draws", ["planned", "independent"])

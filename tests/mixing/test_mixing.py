@@ -21,7 +21,6 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError
 from palm.mixing import (
-    Annealed,
     DevScore,
     Mixing,
     MixRatio,
@@ -102,23 +101,6 @@ def test_a_temperature_makes_tasks_more_equal_and_a_cap_ends_the_largest() -> No
     assert Temperature(1e9).weights([SMALL, LARGE]) == pytest.approx([0.1, 0.1])
 
 
-def test_annealing_falls_from_sizes_to_their_fifth_root() -> None:
-    tasks = [replace(SMALL, expected_steps=50), LARGE]
-    seen = []
-    for epoch in range(5):
-        small, large = Annealed().weights([replace(tasks[0], step=10 * epoch), tasks[1]])
-        seen.append(large / small)
-    # alpha = 1, 0.8, 0.6, 0.4, 0.2 over five epochs; the sizes are as 1 to 100.
-    assert seen == pytest.approx([100, 100**0.8, 100**0.6, 100**0.4, 100**0.2])
-    late = Annealed().weights([replace(tasks[0], step=73), tasks[1]])
-    assert late[1] / late[0] == pytest.approx(100**0.2)
-    planned = 10 * sum(100**alpha for alpha in (1, 0.8, 0.6, 0.4, 0.2))
-    assert Annealed().expected_steps([SMALL, LARGE], 0, 5) == [50, int(planned)]
-    # Two and a half epochs: the third is half as long, and alpha ends in it.
-    planned = 10 * (100 + 100**0.6 + 0.5 * 100**0.2)
-    assert Annealed().expected_steps([SMALL, LARGE], 0, 2.5) == [25, int(planned)]
-
-
 def test_round_robin_takes_tasks_in_turn_and_keeps_to_their_ratios() -> None:
     def order(ratios: list[float], count: int) -> list[int]:
         tasks, drawn = [replace(SMALL, mix_ratio=ratio) for ratio in ratios], []
@@ -149,7 +131,6 @@ def test_dev_scores_draw_by_the_gap() -> None:
     [
         (Proportional(mixing_draws="independent"), [10, 1000]),
         (Temperature(2.0, mixing_draws="independent"), [10, 100]),
-        (Annealed(mixing_draws="independent"), [10, 1000]),
     ],
 )
 def test_draws_have_the_frequencies_of_the_shares(mixing: Mixing, shares: list[float]) -> None:
@@ -164,10 +145,7 @@ def test_draws_have_the_frequencies_of_the_shares(mixing: Mixing, shares: list[f
     [
         (lambda: Temperature(0.5), "mixing_temperature: 0.5"),
         (lambda: Temperature(2.0, 0), "mixing_cap: 0"),
-        (lambda: Annealed(1.5), "mixing_decay: 1.5"),
         (lambda: DevScore({}, 0), "mixing_floor: 0"),
-        (lambda: Annealed().expected_steps([SMALL, LARGE], 0, 1), "set num_epochs above 1"),
-        (lambda: Annealed().expected_steps([SMALL, LARGE], 1, 5), "'small'; set sampling_reference"),
         (lambda: DevScore({"smal": 1}).expected_steps([SMALL], 0, 1), "did you mean 'small'"),
     ],
 )
@@ -181,7 +159,6 @@ def test_what_a_strategy_cannot_do_is_reported(make: Any, message: str) -> None:
     [
         {"mixing": "proportional"},
         {"mixing": "temperature", "mixing_temperature": 4},
-        {"mixing": "annealed"},
         {"mixing": "round_robin"},
         {"mixing": f"{__name__}.OnlyFirst", "target_tag": [1, 0]},
     ],
@@ -346,7 +323,6 @@ STRATEGIES = [
     MixRatio(),
     Proportional(),
     Temperature(3.0),
-    Annealed(),
     RoundRobin(),
     DevScore(),
     SmallFirst(),
@@ -369,10 +345,7 @@ def test_every_task_gets_exactly_its_planned_steps_and_the_run_no_more(
         TaskProgress(name=str(k), mix_ratio=ratio, rows=8 * sizes[k], steps_per_epoch=sizes[k], is_target=t)
         for k, (ratio, t) in enumerate(zip(ratios, [*targets[: len(ratios) - 1], True], strict=False))
     ]
-    try:
-        tasks = planned(mixing, tasks, epochs)
-    except ConfigError:  # annealed, with less than an epoch of the main task
-        return
+    tasks = planned(mixing, tasks, epochs)
     assume(all(task.expected_steps for task in tasks if task.is_target))  # otherwise no run begins
     order = drawn(mixing, tasks, seed)
     assert [order.count(k) for k in range(len(tasks))] == [task.expected_steps for task in tasks]
@@ -399,18 +372,6 @@ def test_all_tasks_keep_step_with_the_main_one_and_longer_runs_begin_alike() -> 
         steps = 10 * epoch + 5 * epoch + int(2.5 * epoch)
         assert [long[:steps].count(k) for k in range(3)] == [10 * epoch, 5 * epoch, int(2.5 * epoch)]
     assert long[:17] != long[17:34]
-
-
-def test_annealed_draws_by_size_at_first_and_nearly_equally_at_last() -> None:
-    tasks = planned(Annealed(), [SMALL, replace(LARGE, rows=1000, steps_per_epoch=100)], 5)
-    order, ends, epoch = drawn(Annealed(), tasks), [], 0
-    for step, k in enumerate(order):
-        epoch += k == 0
-        if k == 0 and epoch % 10 == 0:
-            ends.append(order[:step].count(1))
-    # 10 steps of the small task an epoch, and 10 · 10^alpha of the large one: alpha = 1, 0.8 … 0.2
-    assert ends[-1] == pytest.approx(sum(10 * 10**alpha for alpha in (1, 0.8, 0.6, 0.4, 0.2)), abs=10)
-    assert ends[0] > 3 * (ends[-1] - ends[-2])
 
 
 def test_readers_with_epochs_of_their_own_mix_from_the_first_step_to_the_last() -> None:
