@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,21 @@ from palm.config.run import RunConfig, with_tasks
 from palm.config.settings import OF_WHOLE_RUN, marked
 from palm.controller.resolve import edited
 from palm.core.component import did_you_mean, raise_any
-from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.errors import ConfigError, PalmError
 from palm.core.io import is_sealed, linked_copy
 from palm.core.logging import logger
 from palm.parallel.group import (
     barrier,
     broadcast,
     is_main_process,
-    launch_id,
-    lost_a_process,
     report_missing_ranks,
 )
 from palm.train.build import build, open_data
 from palm.train.callbacks import Callback, Completed, Event, Started
-from palm.train.checkpoint import differences, save_checkpoint
-from palm.train.folder import RunFolder, RunStart, read_run_record, result_in
+from palm.train.checkpoint import save_checkpoint
+from palm.train.folder import RunFolder
 from palm.train.loop import Training
-from palm.train.model_paths import BEST, LAST, RECORD, STAGE_WEIGHTS, STAGES
+from palm.train.model_paths import BEST, LAST, STAGE_WEIGHTS, STAGES
 from palm.train.result import TrainingResult, combined
 from palm.train.run import write_configuration
 from palm.train.task import StepPlan
@@ -51,31 +49,11 @@ class Stage:
         label: its number and name; also the name of its folder.
         run: its configuration, with a folder of its own.
         given: its settings as given, with absolute paths.
-        source: the label of the stage whose weights it starts from; None if its settings give the weights.
     """
 
     label: str
     run: RunConfig
     given: Mapping[str, Any]
-    source: str | None = None
-
-    @property
-    def weights(self) -> Path:
-        """The folder of its final weights."""
-        return self.run.folder / STAGE_WEIGHTS
-
-    @property
-    def is_done(self) -> bool:
-        """True if it is finished and its weights are saved."""
-        record = read_run_record(self.run.folder)
-        return record is not None and record["finished"] is not None and is_sealed(self.weights)
-
-    def described(self) -> dict[str, Any]:
-        """Return everything that its weights depend on, except the data."""
-        own = self.run.described()
-        if self.source is not None:
-            own["start_from"] = self.source  # the path does not matter
-        return own
 
 
 def stages_of(run: RunConfig, has_given_tasks: bool = False) -> list[Stage]:
@@ -183,31 +161,26 @@ def _stage(
     of_stage = with_tasks(run, tasks)
     if not of_stage.targets:
         changes.setdefault("target_tag", [1] * len(tasks))  # epochs are counted for a target
-    source, start = _starting_weights(entry.get("start_from"), run, before, folder)
+    start = _starting_weights(entry.get("start_from"), run, before, folder)
+    given = dict(entry)
+    if "start_from" in start and not start["start_from"].is_relative_to(folder):
+        given["start_from"] = str(start["start_from"])  # elsewhere, relative paths would have another base
     if "reset" in entry:
         start["reset"] = entry["reset"]
-    # Elsewhere, relative paths would have another base.
-    given = (
-        {**entry, "start_from": str(start["start_from"])}
-        if source is None and "start_from" in start
-        else dict(entry)
-    )
-    return Stage(label, edited(of_stage, {**changes, **start}), given, source)
+    return Stage(label, edited(of_stage, {**changes, **start}), given)
 
 
-def _starting_weights(
-    given: Any, run: RunConfig, before: Sequence[Stage], folder: Path
-) -> tuple[str | None, dict[str, Any]]:
-    """Return the stage whose weights a stage starts from, or None, and the settings for it.
+def _starting_weights(given: Any, run: RunConfig, before: Sequence[Stage], folder: Path) -> dict[str, Any]:
+    """Return the settings for the weights that a stage starts from, by default those of the previous one.
 
     Raises:
         ConfigError: there is neither such a stage nor such a folder.
     """
     if given == PRETRAINED or (given is None and not before):
-        return None, {}
+        return {}
     label = before[-1].label if given is None else _label(given, before)
     if label is not None:
-        return label, {"start_from": folder / label / STAGE_WEIGHTS, "reset": None}
+        return {"start_from": folder / label / STAGE_WEIGHTS, "reset": None}
     path = run.base / Path(str(given)).expanduser()
     if not path.is_dir():
         names = [PRETRAINED, *(stage.label.partition("-")[2] for stage in before)]
@@ -215,7 +188,7 @@ def _starting_weights(
             f"start_from: no earlier stage and no folder is called {str(given)!r}"
             f"{did_you_mean(str(given), names)}"
         )
-    return None, {"start_from": path.absolute(), "reset": None}
+    return {"start_from": path.absolute(), "reset": None}
 
 
 def steps_of(
@@ -253,7 +226,7 @@ def _saving(stage: Stage) -> Callback:
         if isinstance(event, Started):
             trainings.append(event.training)
         if isinstance(event, Completed):
-            save_checkpoint(trainings[-1], stage.weights, resumable=False)
+            save_checkpoint(trainings[-1], stage.run.folder / STAGE_WEIGHTS, resumable=False)
 
     return save
 
@@ -261,29 +234,27 @@ def _saving(stage: Stage) -> Callback:
 def train_stages(
     run: RunConfig, folder: RunFolder, stages: Sequence[Stage], train: Train, callbacks: Sequence[Callback]
 ) -> TrainingResult:
-    """Train all stages that are not done, one after the other, each in its own folder.
+    """Train the stages one after the other, each in a folder of its own by the rules of every run's folder.
 
     Args:
         run: the whole run.
         folder: the folder of the whole run.
         stages: resolved and checked.
-        train: trains a stage.
+        train: trains a stage, or returns its result if it is finished.
         callbacks: called with every event of every stage.
+
+    Raises:
+        StorageError: the folder holds another run, or a stage that has begun with other settings.
     """
-    restarted = lost_a_process()
     results: dict[str, TrainingResult] = {}
     with folder.locked() if is_main_process() else nullcontext():
-        broadcast(lambda: _open(folder, stages, restarted))
+        broadcast(folder.make_room)
         if is_main_process():
             write_configuration(run, folder.path)
         for number, stage in enumerate(stages, start=1):
-            is_done = broadcast(lambda stage=stage: stage.is_done)  # type: ignore[misc]
-            logger.info("stage %d of %d, %s%s", number, len(stages), stage.label, ": done before" * is_done)
-            if is_done:
-                result = broadcast(lambda stage=stage: result_in(stage.run.folder))  # type: ignore[misc]
-            else:
-                result = train(stage.run.with_settings(resume="auto"), [*callbacks, _saving(stage)])
-            results[stage.label] = result
+            logger.info("stage %d of %d: %s", number, len(stages), stage.label)
+            own = stage.run.with_settings(resume=folder.resume)
+            result = results[stage.label] = train(own, [*callbacks, _saving(stage)])
             if result.is_interrupted:
                 break
             if is_main_process():
@@ -292,39 +263,7 @@ def train_stages(
                 _publish(stage, folder.path, [task for task in stage.run.targets if task not in later])
             with report_missing_ranks(f"after stage {stage.label}"):
                 barrier()
-        if len(results) == len(stages) and is_main_process():
-            folder.finish()
         return combined(results)
-
-
-def _open(folder: RunFolder, stages: Sequence[Stage], restarted: bool) -> None:
-    """Continue with existing stages, or make room for new ones.
-
-    Raises:
-        StorageError: the folder holds an earlier run, or stages that have begun with other settings.
-    """
-    record = read_run_record(folder.path)
-    saved = {} if record is None else record["identity"].get("stages", {})
-    now = {stage.label: stage.described() for stage in stages}
-    begun = [label for label in saved if (folder.path / STAGES / label / RECORD).is_file()]
-    lines = [
-        f"stage {label}: {line}"
-        for label in begun
-        for line in (
-            differences(saved[label], now[label]) if label in now else ["is no longer in the configuration"]
-        )
-    ]
-    is_own = restarted and record is not None and record["launch"] == launch_id()
-    is_finished = saved == now and all(stage.is_done for stage in stages)
-    identity = {"stages": now}
-    if record is not None and saved and (is_own or folder.resume == "auto" or is_finished):
-        if not lines and not (is_finished and folder.overwrite and folder.resume is None):
-            folder.record(RunStart(record["id"]), identity, 0, launch_id())
-            return
-        if not folder.overwrite:
-            raise StorageError(folder.refusal(lines))
-    # Each stage resumes from its own checkpoints; the folder of the whole run has none.
-    folder.begin(replace(folder, resume=None).open(), identity, 0, launch_id())
 
 
 def _publish(stage: Stage, folder: Path, targets: Sequence[str]) -> None:

@@ -476,8 +476,7 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     tasks = dict(saved.get("tasks", {}))
     for name in tasks.keys() & now.get("tasks", {}).keys():
-        if "devices" in tasks[name]:  # not in those of stages
-            tasks[name] = _on_devices_of(now["tasks"][name], tasks[name])
+        tasks[name] = _on_devices_of(now["tasks"][name], tasks[name])
     found = sorted(changes({**saved, "tasks": tasks}, now))
     paths = {change.path for change in found}
     lines = []

@@ -180,19 +180,9 @@ class RunFolder:
         is_same = not self._differences(read_run_record(self.path), identity)
         is_kept = start.continues and (start.checkpoint is not None or is_same)
         if not is_kept and saved_in(self.path):
-            self._check_movable()
-            previous = set_aside(self.path, is_only_a_run)
-            logger.info("%s: the earlier run was moved to %s", self.path, previous.name)
-            # The lock has moved along; the new folder needs its own.
-            self._locks.enter_context(only_run_in(self.path))
+            self._set_aside()
         elif not is_kept:
             (self.path / names.BAD_ROWS).unlink(missing_ok=True)
-        self.record(start, identity, total_steps, launch)
-
-    def record(
-        self, start: RunStart, identity: dict[str, Any], total_steps: int, launch: str | None = None
-    ) -> None:
-        """Write the record of the run; arguments as for `begin`."""
         record = names.RunRecord(
             id=start.run_id or _new_id(),
             since=_now(),
@@ -202,6 +192,24 @@ class RunFolder:
             finished=None,
         )
         write_json(self.path / names.RECORD, record)
+
+    def make_room(self) -> None:
+        """Make room for the folders of stages, which follow the same rules one by one.
+
+        Raises:
+            StorageError: the folder holds a run without stages, or cannot be moved.
+        """
+        if self.overwrite and self.resume is None and saved_in(self.path):
+            self._set_aside()
+        elif read_run_record(self.path) is not None:
+            raise StorageError(self.refusal())
+
+    def _set_aside(self) -> None:
+        self._check_movable()
+        previous = set_aside(self.path, is_only_a_run)
+        logger.info("%s: the earlier run was moved to %s", self.path, previous.name)
+        # The lock has moved along; the new folder needs its own.
+        self._locks.enter_context(only_run_in(self.path))
 
     def finish(self) -> None:
         """Record that the run is finished."""
@@ -236,10 +244,7 @@ class RunFolder:
         if record is None:
             return [f"{names.RECORD}, which would identify the run, is missing"]
         with wrap_read_errors(self.path / names.RECORD):
-            saved = dict(record["identity"])
-            if "stages" in saved or "stages" in identity:
-                return [] if saved == identity else ["stages: not the same"]
-            return differences(saved, identity)
+            return differences(record["identity"], identity)
 
     def _check_movable(self) -> None:
         """Check that nothing that this process needs is in the folder of the earlier run."""
