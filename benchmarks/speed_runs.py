@@ -108,7 +108,6 @@ class ReadyTask(TaskState):
         self.task = task
         self.stream = Ready(case)  # type: ignore[assignment]
         self.expected_steps = self.step = 0
-        self.scores: list[float] = []
         self.stopped_at: int | None = None
 
 

@@ -272,5 +272,3 @@ def _plan_problems(plan: RunPlan, settings: RunSettings) -> Iterator[Problem]:
             yield Problem("note", "padding", task.task, finding, remedy)
     if settings.early_stopping_patience > 0:
         yield Problem("note", "early_stopping", "", "the run may stop before its last step (early stopping)")
-    if not plan.is_exact:
-        yield Problem("note", "draws", "", "draws depend on dev scores: steps are expected values")

@@ -40,7 +40,7 @@ class TaskSteps:
         rows: training rows.
         steps_per_epoch: steps of one pass over its rows.
         planned: its planned steps.
-        drawn: its steps at the end of the run; None if draws depend on dev scores.
+        drawn: its steps at the end of the run.
         epochs: the resulting passes over its own rows.
         rows_per_step: rows in a step, on average.
         tokens_per_step: tokens in a step, on average, without padding.
@@ -53,7 +53,7 @@ class TaskSteps:
     rows: int
     steps_per_epoch: int
     planned: int
-    drawn: int | None
+    drawn: int
     epochs: float
     rows_per_step: float
     tokens_per_step: float
@@ -67,7 +67,7 @@ class RunPlan:
 
     Args:
         tasks: the part of each task.
-        steps: global steps of the run; expected ones if draws depend on dev scores.
+        steps: global steps of the run.
         main: the main task, the first target, of which epochs are counted.
         rates: (global step from 1, learning rate), about 60 points.
         packs: True if the encoder computes only real tokens, so that padding costs nothing.
@@ -79,24 +79,16 @@ class RunPlan:
     rates: Sequence[tuple[int, float]]
     packs: bool
 
-    @property
-    def is_exact(self) -> bool:
-        """True if the run makes exactly these steps, unless it is stopped."""
-        return all(task.drawn is not None for task in self.tasks)
-
 
 def plan_of(training: Training) -> RunPlan:
     """Return the plan of a run before its first step."""
-    steps = training.total_steps
-    drawn: Mapping[str, int] | None = None
-    if not training.parts.mixing.follows_scores:
-        draws = list(training.plan.draws(training.config.settings.random_seed))
-        steps = len(draws)
-        drawn = Counter(chain.from_iterable(draws))
+    draws = list(training.plan.draws(training.config.settings.random_seed))
+    steps = len(draws)
+    drawn = Counter(chain.from_iterable(draws))
     rate = max(training.base_rates)
     points = sorted({*np.linspace(0, max(steps - 1, 0), RATE_POINTS).astype(int).tolist()})
     return RunPlan(
-        tasks=[_task_steps(task, drawn) for task in training.tasks],
+        tasks=[_task_steps(task, drawn[task.name]) for task in training.tasks],
         steps=steps,
         main=training.plan.main.name,
         rates=[(step + 1, rate * training.schedule(step)) for step in points],
@@ -104,9 +96,8 @@ def plan_of(training: Training) -> RunPlan:
     )
 
 
-def _task_steps(task: TaskState, drawn: Mapping[str, int] | None) -> TaskSteps:
+def _task_steps(task: TaskState, steps: int) -> TaskSteps:
     """Return a task's part of the run; its first batches tell their sizes."""
-    steps = task.expected_steps if drawn is None else drawn[task.name]
     stream = task.stream
     per_step = task.task.gradient_accumulation_steps
     count = max(1, min(steps, MOST_BATCHES // per_step))
@@ -122,7 +113,7 @@ def _task_steps(task: TaskState, drawn: Mapping[str, int] | None) -> TaskSteps:
         rows=len(stream.rows),
         steps_per_epoch=task.steps_per_epoch,
         planned=task.expected_steps,
-        drawn=None if drawn is None else steps,
+        drawn=steps,
         epochs=round(steps / task.steps_per_epoch, 2),
         rows_per_step=round(float(rows.mean()), 1),
         tokens_per_step=round(float(tokens.mean()), 1),

@@ -103,7 +103,7 @@ def _plan(plan: RunPlan) -> list[str]:
                         "target" if each.is_target else "auxiliary",
                         str(each.steps_per_epoch),
                         str(each.planned),
-                        f"~{each.planned}" if each.drawn is None else str(each.drawn),
+                        str(each.drawn),
                         f"{each.epochs:g}",
                         f"{each.rows_per_step:g}",
                         f"{each.tokens_per_step:.0f}",
@@ -113,7 +113,7 @@ def _plan(plan: RunPlan) -> list[str]:
                 ),
             ]
         ),
-        f"{'' if plan.is_exact else 'about '}{plan.steps} steps, {epochs:g} epochs of {plan.main}",
+        f"{plan.steps} steps, {epochs:g} epochs of {plan.main}",
         f"learning rate from {rates[0]:.3g} via {max(rates):.3g} to {rates[-1]:.3g}",
         f"padding is {'not computed: the encoder packs' if plan.packs else 'computed by the encoder'}",
     ]

@@ -51,7 +51,7 @@ class RunSettings:
     Args:
         task_instance: the tasks to train or predict; each has a file `<task>.yaml` in the task folder.
         mixing: the strategy that samples the task of each step: mix_ratio, proportional, temperature,
-            round_robin, dev_score, or the dotted path of a class.
+            round_robin, or the dotted path of a class.
         tasks_per_step: number of distinct tasks that are trained together in a step, or all.
         balance: how the tasks of one step are weighted: uncertainty, dwa, famo, pcgrad, cagrad, mgda or
             upgrad, or the dotted path of a class; by default, their losses are summed.

@@ -410,10 +410,6 @@ class _Resolver:
                     f"{place} needs evaluations before the end of the run; "
                     "set eval_every_n_steps, or eval_every_epoch: True"
                 )
-        name = settings.get("mixing")
-        is_known = name is not None and name in REGISTRIES["mixing"]
-        if is_known and REGISTRIES["mixing"][str(name)].follows_scores and not evaluated:
-            config.problem(f"{config.placed('mixing')}: {name} uses dev scores; give a task a dev_file")
 
 
 def _owners() -> dict[str, dict[str, list[str]]]:

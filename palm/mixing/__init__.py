@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from palm.mixing.strategies import (
     MIXINGS,
-    DevScore,
     Mixing,
     MixRatio,
     Proportional,
@@ -15,7 +14,6 @@ from palm.mixing.strategies import (
 
 __all__ = [
     "MIXINGS",
-    "DevScore",
     "MixRatio",
     "Mixing",
     "Proportional",

@@ -1,12 +1,12 @@
-"""The mixing strategies: fixed ratios, by size, round robin, and by dev scores."""
+"""The mixing strategies: fixed ratios, by size, and round robin."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -14,12 +14,9 @@ from palm.core.component import (
     Component,
     Registry,
     choice_problems,
-    did_you_mean,
     number_problems,
     raise_any,
-    share_problems,
 )
-from palm.core.errors import about
 from palm.core.layers import generator
 
 
@@ -121,7 +118,6 @@ class TaskProgress:
         is_target: True if it gets an exact number of steps.
         step: number of its steps so far.
         expected_steps: number of planned steps; 0 if that is not known yet.
-        scores: its dev scores so far, from 0 to 1; higher is better.
         share_rows_with: the task with the same rows, in whose steps it is trained; it is not drawn itself.
     """
 
@@ -132,7 +128,6 @@ class TaskProgress:
     is_target: bool = True
     step: int = 0
     expected_steps: int = 0
-    scores: tuple[float, ...] = ()
     share_rows_with: str | None = None
 
 
@@ -145,13 +140,7 @@ class Mixing(Component, ABC):
     Args:
         mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
             steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
-
-    Attributes:
-        follows_scores: True if shares change with dev scores. The remaining steps are then planned again
-            after every evaluation; otherwise there is one plan for the whole run.
     """
-
-    follows_scores: ClassVar[bool] = False
 
     mixing_draws: str = "planned"
 
@@ -195,8 +184,6 @@ class Mixing(Component, ABC):
             tasks: the tasks with their planned steps.
             count: number of tasks in a global step.
         """
-        if self.follows_scores:  # its plan is in the checkpoints
-            return None
         is_drawn_from = self.mixing_draws == "planned" and len(tasks) > 1
         return [task.expected_steps for task in tasks] if is_drawn_from else None
 
@@ -389,67 +376,6 @@ class RoundRobin(MixRatio):
             for task, steps in zip(tasks, left, strict=True)
         ]
         return turns.index(min(turns))
-
-
-@MIXINGS.register("dev_score")
-class DevScore(Mixing):
-    """Tasks far below a reference score are drawn more often, in proportion to the gap.
-
-    A task without a dev score is drawn as often as the average of the others. After every evaluation the
-    remaining steps are planned again; a target is saved when it has the steps of the latest plan.
-
-    Args:
-        mixing_references: for dev_score, task -> the score that its dev score is compared with, for instance
-            that of a model trained only on this task; 1 by default.
-        mixing_floor: for dev_score, the share of a task without a gap, relative to the average task.
-        mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
-            steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
-
-    Raises:
-        ConfigError: the floor is out of range.
-
-    Source: Gottumukkala et al., 2020, arXiv:2011.00120, "dynamic sampling", with a floor.
-    """
-
-    follows_scores = True
-
-    def __init__(
-        self,
-        mixing_references: Mapping[str, float] | None = None,
-        mixing_floor: float = 0.1,
-        *,
-        mixing_draws: Draws = "planned",
-    ) -> None:
-        super().__init__(mixing_draws=mixing_draws)
-        raise_any(share_problems(mixing_floor=mixing_floor))
-        self.references = dict(mixing_references or {})
-        self.floor = mixing_floor
-
-    def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
-        """Return `floor + (1 - floor) * gap / average gap` for each task; 1 each without scores."""
-        gaps = {
-            task.name: max(self.references.get(task.name, 1.0) - task.scores[-1], 0.0)
-            for task in tasks
-            if task.scores
-        }
-        if not any(gaps.values()):
-            return [1.0] * len(tasks)
-        average = sum(gaps.values()) / len(gaps)
-        return [self.floor + (1 - self.floor) * gaps.get(task.name, average) / average for task in tasks]
-
-    def chances(self, weights: Sequence[float], left: Sequence[int]) -> Sequence[float]:  # noqa: ARG002
-        """Return the remaining steps, which the latest plan has distributed by the weights."""
-        return left
-
-    def expected_steps(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[int]:
-        """Check the names of references, and plan with equal shares, since there are no scores yet."""
-        known = [task.name for task in tasks]
-        raise_any(
-            about("mixing_references", f": no task is called {name!r}{did_you_mean(name, known)}")
-            for name in self.references
-            if name not in known
-        )
-        return super().expected_steps(tasks, reference, num_epochs)
 
 
 def _per_step(task: TaskProgress, rate: float) -> float:

@@ -187,10 +187,6 @@ def compared(training: Training) -> dict[str, Any]:
     }
     if own_seeds:
         found["seeds"] = own_seeds
-    if parts.mixing.follows_scores:  # draws depend on evaluations
-        found |= {name: getattr(settings, name) for name in ("eval_every_n_steps", "eval_every_epoch")}
-        evaluated = (task for task in parts.tasks if task.dev_file is not None)
-        found["metrics"] = {task.name: list(task.metric_names) for task in evaluated}
     return found
 
 
@@ -448,8 +444,6 @@ def _is_component(value: Any) -> bool:
 
 def _already_past_end(training: Training, state: dict[str, Any]) -> list[str]:
     """List targets whose new end the checkpoint has already passed, since they would never be saved."""
-    if training.parts.mixing.follows_scores:  # its plan comes from the checkpoint
-        return []
     return [
         f"{task.name} had {state['task_steps'][task.name]} steps in the checkpoint, but this run plans "
         f"{task.expected_steps} (derived from {DERIVED['expected_steps']})"

@@ -133,18 +133,15 @@ class Evaluator:
         best = [name for name, found in self.best.items() if found.waited == 0 and found.score > -math.inf]
         evaluation = replace(evaluation, best=best, mean=mean)
         for task in self.tasks:
-            score = normalized_score(task.task, scores[task.name])
-            if math.isnan(score):
+            if self.best[task.name].score == -math.inf:
                 self._warn_of_nan(task)
-            self.training.record_score(task, 0.0 if math.isnan(score) else score)
         return evaluation
 
     def _warn_of_nan(self, task: TaskState) -> None:
-        if self.best[task.name].score == -math.inf:
-            task.reader.warn_once(
-                f"{task.name}: {task.task.metric_names[0]} is NaN on the dev data, as if all labels or all "
-                "predictions were equal; as long as it is, it chooses no best model and stops nothing early"
-            )
+        task.reader.warn_once(
+            f"{task.name}: {task.task.metric_names[0]} is NaN on the dev data, as if all labels or all "
+            "predictions were equal; as long as it is, it chooses no best model and stops nothing early"
+        )
 
     def _record(self, evaluation: Evaluated) -> float | None:
         """Compare with the best so far; return the mean normalized score of `best_by`."""

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -445,36 +444,6 @@ class Training:
     def _is_asked_to_stop(self) -> bool:
         return self.stop_request is not None and self.stop_request.number is not None
 
-    def record_score(self, task: TaskState, score: float) -> None:
-        """Add a dev score, for mixing strategies that follow scores.
-
-        Args:
-            task: the evaluated task.
-            score: from 0 to 1; higher is better.
-        """
-        task.scores.append(score)
-        if self.parts.mixing.follows_scores:
-            self._plan_rest()
-
-    def _plan_rest(self) -> None:
-        """Plan the remaining steps by the present scores; finished tasks keep their number of steps.
-
-        Each unfinished task gets one step and a share of the rest by its weight, rounded so that the run
-        still ends where the schedule ends.
-        """
-        unfinished = np.array([task.step < task.expected_steps for task in self.primary_tasks])
-        weights = unfinished * self.parts.mixing.weights([task.progress() for task in self.primary_tasks])
-        left = max(self.total_steps - self.step, 1)
-        # One step per task is reserved, so even a task with a small weight is planned.
-        rest = max(left * self.plan.count - int(unfinished.sum()), 0)
-        # The cumulative sums are rounded, not the parts, so the parts add up to the rest exactly.
-        bounds = np.round(rest * np.cumsum(weights) / (weights.sum() or 1)).astype(int)
-        names = [task.name for task in self.primary_tasks]
-        more = dict(zip(names, np.diff(bounds, prepend=0).tolist(), strict=True))
-        for task in self.tasks:
-            if task.step < task.expected_steps:
-                task.expected_steps = task.step + min(1 + more[task.task.share_rows_with or task.name], left)
-
     def averaged(self) -> AbstractContextManager[Any]:
         """Use the averaged weights within the context, if the run keeps averages."""
         self.settle()
@@ -489,7 +458,6 @@ class Training:
             "tokens": self.tokens,
             "task_steps": {task.name: task.step for task in self.tasks},
             "expected_steps": {task.name: task.expected_steps for task in self.tasks},
-            "scores": {task.name: task.scores for task in self.tasks},
             "stopped_at": {task.name: task.stopped_at for task in self.tasks},
             **({} if self.parts.balance is None else {"balance": self.parts.balance.state_dict()}),
             "attached": {name: thing.state_dict() for name, thing in self._attached.items()},
@@ -498,11 +466,8 @@ class Training:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the progress that `state_dict` returned."""
         for task in self.tasks:
-            task.scores = list(state["scores"][task.name])
             task.stopped_at = state["stopped_at"][task.name]
             task.step = state["task_steps"][task.name]
-            if self.parts.mixing.follows_scores:
-                task.expected_steps = state["expected_steps"][task.name]
         self.step = state["step"]
         if self.parts.balance is not None:
             self.parts.balance.load_state_dict(state["balance"])

@@ -193,7 +193,6 @@ class TaskState:
         stream: batches of its training data.
         expected_steps: number of planned steps.
         step: number of steps so far.
-        scores: its dev scores so far, from 0 to 1; higher is better.
         bad_dev_rows: rows of its dev data that were skipped or repaired, as in `Rows.bad`.
         stopped_at: the global step at which it was finished early; None if it was not.
 
@@ -205,7 +204,6 @@ class TaskState:
         self.task = task
         self.expected_steps = 0
         self.step = 0
-        self.scores: list[float] = []
         self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
         self.stopped_at: int | None = None
         self._facts = None if task.train_file is None else file_facts(task.train_file)
@@ -286,7 +284,6 @@ class TaskState:
             is_target=self.is_target,
             step=self.step if step is None else step,
             expected_steps=self.expected_steps,
-            scores=tuple(self.scores),
             share_rows_with=self.task.share_rows_with,
         )
 

@@ -263,16 +263,6 @@ def test_the_steps_of_the_demos_are_planned_exactly(
     assert {task.task: task.drawn for task in found.plan.tasks} == result.steps
 
 
-def test_draws_that_follow_scores_are_reported_as_expected_ones(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", mixing="dev_score")
-    config["tasks"]["cls"]["dev_file"] = config["tasks"]["cls"]["train_file"]
-    found = check(config, measure=False)
-    assert found.plan is not None
-    assert [(task.planned, task.drawn) for task in found.plan.tasks] == [(20, None), (20, None)]
-    assert "draws" in [problem.code for problem in found.problems]
-
-
 def test_on_several_devices_there_are_fewer_steps(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     found = check(tiny.config(tmp_path, "cls", num_devices=2), measure=False)

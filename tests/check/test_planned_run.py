@@ -25,7 +25,7 @@ PLANNED: dict[str, list[Any]] = {
     "max_steps": [13, 1000],
     "max_tokens_per_batch": [60],
     "mix_ratio": [[1.0, 0.5, 0.25]],
-    "mixing": [{"mixing": name} for name in MIXINGS if name not in ("mix_ratio", "dev_score")],
+    "mixing": [{"mixing": name} for name in MIXINGS if name != "mix_ratio"],
     "mixing_cap": [{"mixing": "temperature", "mixing_cap": 20}],
     "mixing_draws": [
         "independent",
@@ -50,8 +50,8 @@ PLANNED: dict[str, list[Any]] = {
 }
 """Setting -> values under which the run has another plan; a mapping where that takes several settings."""
 
-ELSEWHERE = {"stages", "num_devices", "early_stopping_patience", "mixing_references", "mixing_floor"}
-"""The same with tests of their own: below, or where a plan follows dev scores."""
+ELSEWHERE = {"stages", "num_devices", "early_stopping_patience"}
+"""The same with tests of their own below."""
 
 NOT_PLANNED = {
     *("task_instance", "balance", "task_reuse_tag", "backbone"),

@@ -105,20 +105,3 @@ def test_a_look_at_the_dev_data_does_not_disturb_a_trainer(folder: Path) -> None
     assert palm.load_model(folder / "saved").evaluate(folder / "cls.tsv") == trainer.evaluate(
         folder / "cls.tsv"
     )
-
-
-def test_several_tasks_are_scored_by_name(folder: Path) -> None:
-    backbone = palm.backbone.BERT.from_config(tiny.BACKBONE)
-    (one, reader), (two, other) = (trainer_of(folder, name, backbone) for name in ("one", "two"))
-    both = palm.MultiHeadTrainer([one, two])
-    both.build_forward()
-    both.build_backward(palm.optimizer.Adam(None, 1e-3))
-    both.fit_readers([reader, other])
-    both.train(print_steps=-1)
-    files = {"one": folder / "cls.tsv", "two": folder / "cls.tsv"}
-    scores = both.evaluate(files, {"two": ["mcc"]})
-    assert {name: list(numbers) for name, numbers in scores.items()} == {
-        "one": ["accuracy", "macro_f1"],
-        "two": ["mcc"],
-    }
-    assert scores["one"] == one.evaluate(folder / "cls.tsv")

@@ -194,7 +194,6 @@ def test_n_classes_of_a_regression_is_reported(folder: Path, caplog: pytest.LogC
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mixing": "dev_score"}, "mixing: dev_score "),
         ({"early_stopping_patience": 2}, "early_stopping_patience needs"),
         (
             {"early_stopping_patience": 2, "eval_every_epoch": False, "cls.dev_file": "cls.tsv"},

@@ -21,7 +21,6 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError
 from palm.mixing import (
-    DevScore,
     Mixing,
     MixRatio,
     Proportional,
@@ -114,18 +113,6 @@ def test_round_robin_takes_tasks_in_turn_and_keeps_to_their_ratios() -> None:
     assert Counter(order([1, 0.3, 0], 130)) == {0: 100, 1: 30}
 
 
-def test_dev_scores_draw_by_the_gap() -> None:
-    near, far, unknown = (replace(SMALL, name=name) for name in ("near", "far", "unknown"))
-    assert DevScore().weights([near, far]) == [1.0, 1.0]
-    near, far = replace(near, scores=(0.1, 0.9)), replace(far, scores=(0.7,))
-    # Gaps 0.1 and 0.3, on average 0.2; a tenth is shared out equally.
-    assert DevScore().weights([near, far, unknown]) == pytest.approx([0.1 + 0.45, 0.1 + 1.35, 1.0])
-    reached = DevScore({"near": 0.85, "far": 0.8}).weights([near, far])
-    assert reached == pytest.approx([0.1, 0.1 + 0.9 * 2])
-    assert DevScore({"near": 0.5, "far": 0.5}).weights([near, far]) == [1.0, 1.0]
-    assert DevScore().expected_steps([near, replace(far, mix_ratio=0.5)], 0, 3) != [0, 0]
-
-
 @pytest.mark.parametrize(
     ("mixing", "shares"),
     [
@@ -145,8 +132,6 @@ def test_draws_have_the_frequencies_of_the_shares(mixing: Mixing, shares: list[f
     [
         (lambda: Temperature(0.5), "mixing_temperature: 0.5"),
         (lambda: Temperature(2.0, 0), "mixing_cap: 0"),
-        (lambda: DevScore({}, 0), "mixing_floor: 0"),
-        (lambda: DevScore({"smal": 1}).expected_steps([SMALL], 0, 1), "did you mean 'small'"),
     ],
 )
 def test_what_a_strategy_cannot_do_is_reported(make: Any, message: str) -> None:
@@ -185,64 +170,6 @@ def test_every_target_gets_its_planned_steps_and_a_resumed_run_repeats(
     save_checkpoint(first, folder / "step_9")
     load_checkpoint(second, folder / "step_9")
     assert before + [step.loss.item() for step in second.steps()] == losses
-
-
-def scored(training: Training, stop: int | None = None) -> list[float]:
-    """The losses of a run in which cls is always good and match never."""
-    losses = []
-    for step in training.steps():
-        losses.append(step.loss.item())
-        if step.number % 6 == 0:
-            training.record_score(training.tasks[0], 0.9)
-            training.record_score(training.tasks[1], 0.6)
-        if step.number == stop:
-            break
-    return losses
-
-
-def test_scores_move_steps_to_the_task_that_lags_and_survive_a_checkpoint(folder: Path) -> None:
-    def run() -> Training:
-        settings = tiny.config(folder, "cls", "match", mixing="dev_score", num_epochs=5)
-        settings["tasks"]["cls"]["dev_file"] = settings["tasks"]["cls"]["train_file"]
-        return Controller(settings, argv=[]).training()
-
-    whole = run()
-    assert [task.expected_steps for task in whole.tasks] == [50, 50]
-    losses = scored(whole)
-    cls, match = whole.tasks
-    # Gaps 0.1 and 0.4: shares 0.1 + 0.9 * 0.4 and 0.1 + 0.9 * 1.6, of 100 steps that were planned.
-    assert match.step > 2 * cls.step
-    assert abs(whole.step - 100) <= 10
-    assert (cls.step, match.step) >= (cls.expected_steps, match.expected_steps)
-
-    first, second = run(), run()
-    before = scored(first, stop=27)
-    save_checkpoint(first, folder / "step_27")
-    load_checkpoint(second, folder / "step_27")
-    assert before + scored(second) == losses
-
-
-def test_evaluation_drives_the_draws_and_a_resumed_run_ends_with_the_same_weights(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def train(**settings: Any) -> bytes:
-        config = tiny.config(folder, "cls", "match", mixing="dev_score", num_epochs=6, **settings)
-        for task in ("cls", "match"):
-            config["tasks"][task]["dev_file"] = str(folder / f"{task}.tsv")
-        with caplog.at_level(logging.INFO, "palm"):
-            Controller(config | {"eval_every_n_steps": 10}, argv=[]).train()
-        return (folder / "out" / "match" / "infer_model" / "model.safetensors").read_bytes()
-
-    whole = train(save_every_n_steps=25)
-    counts = [line for line in caplog.messages if "planned (" in line]
-    assert not any(re.search(r"\b60\b.*\b60\b", line) for line in counts)
-    assert train(resume=str(folder / "out" / "step_25"), save_every_n_steps=25) == whole
-    assert [line for line in caplog.messages if "planned (" in line] == counts * 2
-
-
-def test_draws_that_follow_scores_need_dev_data(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"mixing: dev_score.*dev_file"):
-        controller(folder, "cls", mixing="dev_score").train()
 
 
 def test_a_checkpoint_of_another_mixing_is_refused(folder: Path) -> None:
@@ -324,7 +251,6 @@ STRATEGIES = [
     Proportional(),
     Temperature(3.0),
     RoundRobin(),
-    DevScore(),
     SmallFirst(),
 ]
 

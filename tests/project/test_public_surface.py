@@ -43,7 +43,7 @@ PACKAGES = {
         *("TriangularScheduler", "WarmupScheduler", "NoamScheduler", "LinearScheduler", "CosineScheduler"),
         *("PolynomialScheduler", "SlantedTriangularScheduler"),
     ],
-    "mixing": ["MixRatio", "Proportional", "Temperature", "RoundRobin", "DevScore"],
+    "mixing": ["MixRatio", "Proportional", "Temperature", "RoundRobin"],
     "downloader": ["ls", "download"],
     "export": ["to_hugging_face", "to_onnx"],
     "distribute": ["gpu_dev_count", "cpu_dev_count", "yield_pieces", "data_feeder", "decode_fake"],
@@ -68,7 +68,7 @@ REGISTERED = {
     "optimizer": (OPTIMIZERS, ["adam", "adamw", "adamwdl", "lamb"]),
     "mixing": (
         MIXINGS,
-        ["dev_score", "mix_ratio", "proportional", "round_robin", "temperature"],
+        ["mix_ratio", "proportional", "round_robin", "temperature"],
     ),
     "balance": (
         BALANCES,
