@@ -51,6 +51,13 @@ def assert_same(ones: Any, others: Any) -> None:
         assert one["probs"] == pytest.approx(other["probs"], abs=1e-6)
 
 
+def encoder_passes(backbone: Any) -> list[int]:
+    """Grows by the number of rows at every pass of the encoder."""
+    passes: list[int] = []
+    backbone.embeddings.register_forward_hook(lambda _, args, __: passes.append(len(args[0]["token_ids"])))
+    return passes
+
+
 def test_the_articles_program_trains_both_tasks(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "palm"):
         trainer = article.program(folder, num_epochs=6)
@@ -145,6 +152,19 @@ def test_only_the_drawn_head_moves(folder: Path) -> None:
         after = {name: t.forward.head.out.weight for name, t in trainer.trainers.items() if t.forward}
         rests = ["intent", "slot"][task]
         assert torch.equal(before[rests], after[rests])
+
+
+def test_a_text_that_two_heads_read_is_encoded_once(folder: Path) -> None:
+    trainer = article.program(folder)
+    batches = with_prediction(trainer, folder, rows=40)
+    passes = encoder_passes(trainer.trainers["slot"].predict_forward.backbone)
+    for slot_batch, intent_batch in zip(batches("slot"), batches("intent"), strict=True):
+        assert [int(batch["__task_id"]) for batch in (slot_batch, intent_batch)] == [0, 1]
+        assert set(trainer.predict_one_batch("slot", slot_batch)) == {"logits", "word_mask"}
+        assert set(trainer.predict_one_batch("intent", intent_batch)) == {"logits", "probs"}
+    passes.clear()
+    trainer.predict()
+    assert passes == [14, 14, 12]  # about as many tokens in each
 
 
 @needs_shared

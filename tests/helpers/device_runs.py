@@ -257,7 +257,7 @@ def staged_and_exported(folder: Path, device: str, saved: Path) -> dict[str, Any
 
 
 def components(folder: Path, device: str) -> dict[str, Any]:
-    """A `MultiHeadTrainer` of two heads: losses, predictions, and their waits."""
+    """A `MultiHeadTrainer` of two heads that read the same rows: losses, predictions, and their waits."""
     settings = {**tiny.BACKBONE, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     hidden = settings["hidden_size"]
 
@@ -287,6 +287,8 @@ def components(folder: Path, device: str) -> dict[str, Any]:
             trainer.build_predict_forward(other, palm.head.Classify(4, hidden, 0.0, phase="predict"))
         both.build_predict_forward()
         both.merge_inference_readers(predicting)
+        passes: list[None] = []
+        other.register_forward_hook(lambda *_: passes.append(None))
         WAITS.clear()
         found = both.predict()
         probs = {task: [each["probs"] for each in records] for task, records in found.items()}
@@ -295,6 +297,7 @@ def components(folder: Path, device: str) -> dict[str, Any]:
             "losses": losses,
             "probs": probs,
             "waits": waits,
+            "passes": len(passes),
             "batches": 2 * math.ceil(len(found["one"]) / 8),
         }
 
