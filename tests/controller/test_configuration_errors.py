@@ -15,6 +15,7 @@ import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.optimizer import AdamW
 
 
 @pytest.fixture
@@ -187,9 +188,9 @@ def test_weights_of_another_size_are_reported_without_torchs_words(folder: Path)
     ("call", "words"),
     [
         (lambda _: palm.optimizer.Adam(None, "1e-3"), "'1e-3'"),
-        (lambda _: palm.optimizer.AdamW("fast"), "'fast'"),
+        (lambda _: AdamW("fast"), "'fast'"),
         (
-            lambda _: palm.optimizer.AdamW(1e-3, weight_decay=None),
+            lambda _: AdamW(1e-3, weight_decay=None),
             "weight_decay",
         ),
         (lambda _: Controller(None, argv=[]), "None"),

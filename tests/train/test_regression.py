@@ -14,7 +14,7 @@ import torch
 import palm.compat as palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
-from palm.core.errors import ConfigError, DataError, WiringError
+from palm.core.errors import ConfigError, DataError
 from palm.paradigm import Regression
 from palm.reader import ClassifyReader, MatchReader
 
@@ -140,25 +140,6 @@ def test_labels_of_the_wrong_kind_are_found_before_any_data_is_read(tmp_path: Pa
     config["tasks"]["cls"] |= {"paradigm": "cls", "n_classes": 2}
     with pytest.raises(ConfigError, match=r"needs 'label_ids'.*only label_values; set label_type: class"):
         palm.Controller(config | {"cls.label_type": "real"}, argv=[])
-
-
-def test_a_trainer_trains_a_regression(tmp_path: Path) -> None:
-    config = regression_config(tiny.write_files(tmp_path), "cls")
-    bert = palm.backbone.BERT.from_config(tiny.BACKBONE)
-    reader = palm.reader.ClassifyReader(config["vocab_path"], 24, seed=1, label_type="real")
-    reader.load_data(tmp_path / "real.tsv", 8, num_epochs=10)
-    reader.register_with(bert)
-    trainer = palm.Trainer("price")
-    loss = trainer.build_forward(bert, palm.head.Regression(32))
-    trainer.build_backward(palm.optimizer.Adam(loss, 1e-3))
-    losses = [trainer.train_one_step(batch)["price.loss"].item() for batch in trainer.fit_reader(reader)]
-    assert sum(losses[-6:]) < 0.6 * sum(losses[:6])
-
-    other = palm.reader.ClassifyReader(config["vocab_path"], 24)
-    other.load_data(tmp_path / "cls.tsv", 8, num_epochs=1)
-    other.register_with(bert)
-    with pytest.raises(WiringError, match="set label_type: real"):
-        trainer.fit_reader(other)
 
 
 def test_a_correlation_with_constant_labels_chooses_no_model_and_stops_nothing(

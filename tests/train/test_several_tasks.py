@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import palm
-from helpers import article, tiny
+from helpers import tiny
 from palm.controller.controller import Controller
 from palm.mixing import MixRatio, TaskProgress
 from palm.mixing.strategies import draw_tasks, inclusion_probabilities, planned_updates
@@ -235,7 +235,3 @@ def test_what_cannot_be_put_together_is_reported(folder: Path) -> None:
             run(folder, "cls", "match", tasks_per_step=2, **removed)
         assert list(removed)[-1] in str(caught.value)
         assert str(list(removed.values())[-1]) in str(caught.value) or "dwa_steps" in removed
-    trainer = article.program(article.write_files(folder / "article"))
-    trainer._settings["tasks_per_step"] = "all"
-    with pytest.raises(palm.PalmError, match="get_one_batch"):
-        trainer.get_one_batch()
