@@ -119,17 +119,6 @@ def resolved(given: Any) -> RunConfig:
     return resolve(read_config(given, argv=[]))
 
 
-def test_the_document_of_all_tasks_is_the_configuration(tmp_path: Path) -> None:
-    given = made(
-        tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0], do_lower_case=True
-    )
-    given |= {"doc_stride": 9, "mrc.batch_size": 3, "mixing": "temperature", "mixing_temperature": 3}
-    whole = resolved(given)
-    same = resolved(with_tasks(whole, ["cls", "mrc", "mlm"]).to_dict())
-    assert same.described() == whole.described()
-    assert same.tasks == whole.tasks
-
-
 def test_a_document_of_some_tasks_has_nothing_of_the_others(tmp_path: Path) -> None:
     given = made(tmp_path, "cls", "mrc", "mlm", mix_ratio=[1, 1, 0.5], target_tag=[1, 1, 0])
     given |= {"doc_stride": 9, "mrc.batch_size": 3, "best_by": ["mrc"], "mixing": "temperature"}
@@ -266,12 +255,6 @@ def test_a_way_is_judged_against_the_better_of_a_target_alone() -> None:
 
     assert judged(0.5, 0.7) == [("alone-a", False), ("alone-a-20-updates", True)]
     assert judged(0.7, 0.5) == [("alone-a", True), ("alone-a-20-updates", False)]
-
-
-def test_a_helper_that_harms_is_called_harmful() -> None:
-    found = table(0.8, 0.9)
-    assert found.auxiliaries == {"b": {"a": "harmful"}}
-    assert [(answer.direction, answer.is_certain) for answer in found.answers] == [(-1, True)]
 
 
 def test_a_further_variant_is_compared_with_each_target_alone() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,14 +75,6 @@ def test_only_files_that_palm_reads_are_fetched(server: FileServer) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["config.json", "model.safetensors", "vocab.txt"]
 
 
-def test_what_is_in_the_cache_is_not_fetched_again(server: FileServer) -> None:
-    folder = pretrained_directory(MODEL)
-    before = len(server.requests), len(server.heads)
-    assert pretrained_directory(MODEL) == folder
-    assert [path for path, _ in server.requests[before[0] :]] == [f"/api/models/{MODEL}/revision/main"]
-    assert len(server.heads) == before[1]
-
-
 def test_offline_the_cache_is_enough_and_nobody_is_asked(
     server: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,14 +85,6 @@ def test_offline_the_cache_is_enough_and_nobody_is_asked(
     assert (len(server.requests), len(server.heads)) == before
 
 
-def test_without_a_network_the_cache_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with file_server() as server:
-        hub.ask(server, tmp_path, monkeypatch)
-        hub.offer_model(server, MODEL, hub.files_of(encoder()))
-        folder = pretrained_directory(MODEL)
-    assert pretrained_directory(MODEL) == folder
-
-
 def test_a_revision_is_fetched_and_a_commit_stays_what_it_was(server: FileServer) -> None:
     newer = "89abcdef0123456789abcdef0123456789abcdef"
     hub.offer_model(server, MODEL, hub.files_of(encoder(4)), newer, ("next",))
@@ -112,31 +92,6 @@ def test_a_revision_is_fetched_and_a_commit_stays_what_it_was(server: FileServer
     hub.offer_model(server, MODEL, hub.files_of(encoder(4)), newer)  # now main is it, too
     assert equal(palm.load_backbone(MODEL), encoder(4))
     assert equal(palm.load_backbone(EXACT), encoder(3))
-
-
-def test_an_interrupted_download_continues_where_it_broke_off(
-    server: FileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    weights = hub.files_of(encoder())["model.safetensors"]
-    path = f"/cdn/{hashlib.sha256(weights).hexdigest()}"
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 500)  # of so many bytes is what is kept of a file
-    server.breaks_of[path] = [1000]
-    assert (pretrained_directory(MODEL) / "model.safetensors").read_bytes() == weights
-    assert [wanted for asked, wanted in server.requests if asked == path] == [None, "bytes=1000-"]
-
-
-def test_after_a_failure_whole_files_are_kept(server: FileServer) -> None:
-    weights = hub.files_of(encoder())["model.safetensors"]
-    path = f"/cdn/{hashlib.sha256(weights).hexdigest()}"
-    server.errors[path] = 503
-    del server.files[path]
-    with pytest.raises(StorageError, match=r"503 Service Unavailable"):
-        pretrained_directory(MODEL)
-    del server.errors[path]
-    server.files[path] = weights
-    before = len(server.requests)
-    pretrained_directory(MODEL)
-    assert [asked for asked, _ in server.requests[before:]] == [f"/api/models/{MODEL}/revision/main", path]
 
 
 def test_a_repository_with_only_a_torch_file_will_do(server: FileServer) -> None:
@@ -270,19 +225,6 @@ def test_a_run_starts_from_it_and_its_resolved_configuration_holds_no_path_of_th
 
 
 @pytest.mark.usefixtures("server")
-def test_pretrain_on_the_command_line_names_it(tmp_path: Path) -> None:
-    config = tiny.config(tiny.write_files(tmp_path), "cls", use_gpu=False)
-    controller = Controller(config, argv=["--pretrain", MODEL])
-    assert controller.run.settings.pretrain_path == EXACT
-    assert controller.run.backbone.settings["hidden_size"] == 8
-    vocabulary = controller.run.tasks[0].reader.settings["vocab_path"]
-    assert vocabulary == pretrained_directory(MODEL) / "vocab.txt"
-    resolved = controller.run.to_dict()
-    assert constants.HF_HUB_CACHE not in str(resolved)
-    assert Controller(resolved, argv=[]).run.tasks[0].reader.settings["vocab_path"] == vocabulary
-
-
-@pytest.mark.usefixtures("server")
 def test_a_configuration_that_names_its_encoder_keeps_the_name(tmp_path: Path) -> None:
     config = tiny.config(tiny.write_files(tmp_path), "cls", pretrain_path=f"{MODEL}@main", use_gpu=False)
     controller = Controller({**config, "backbone_config_path": None, **SIZES}, argv=[])
@@ -305,32 +247,4 @@ def test_a_wrong_name_in_a_configuration_is_reported_with_its_line(
         Controller(file, argv=[])
 
 
-@pytest.mark.usefixtures("server")
-def test_it_can_be_converted(tmp_path: Path) -> None:
-    palm.convert(MODEL, tmp_path / "ours")
-    assert equal(palm.load_backbone(tmp_path / "ours"), encoder())
-
-
 # The variables of Hugging Face's library
-
-
-def test_mirror_cache_and_offline_mode_are_what_the_environment_says(
-    server: FileServer, tmp_path: Path
-) -> None:
-    program = "import sys, palm; print(palm.pretrained.pretrained_directory(sys.argv[1]))"
-
-    def run(**variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {
-            **os.environ,
-            "HF_HUB_CACHE": str(tmp_path / "cache"),
-            "OMP_NUM_THREADS": "1",
-            **variables,
-        }
-        command = [sys.executable, "-c", program, MODEL]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-
-    folder = tmp_path / "cache" / "models--someone--tiny-bert" / "snapshots" / hub.COMMIT
-    assert run(HF_ENDPOINT=server.url).stdout == f"{folder}\n"
-    before = len(server.requests)
-    assert run(HF_ENDPOINT=server.url, HF_HUB_OFFLINE="1").stdout == f"{folder}\n"
-    assert len(server.requests) == before

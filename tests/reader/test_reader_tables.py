@@ -137,13 +137,6 @@ def test_columns_that_nobody_asked_for_are_passed_over(vocab: Path, tmp_path: Pa
     assert (example.text_a, example.text_b, example.label) == ("the boat", None, 2)
 
 
-@pytest.mark.parametrize("lines", [["text_a", "the boat"], ["label\ttext_a", "nonsense\tthe boat"]])
-def test_prediction_needs_no_label_and_reads_none(vocab: Path, tmp_path: Path, lines: list[str]) -> None:
-    [example] = ClassifyReader(vocab, 8, n_classes=2).read(table(tmp_path, *lines), with_targets=False)
-
-    assert example.label is None
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -222,12 +215,6 @@ def test_a_label_map_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         ClassifyReader(vocab, 8, n_classes=2, label_map=mapping)
-
-
-def test_a_label_map_that_is_not_json_is_reported_with_its_place(vocab: Path, tmp_path: Path) -> None:
-    path = write_text(tmp_path, "labels.json", '{"no": 0,\n "yes" 1}')
-    with pytest.raises(DataError, match=r"labels.json:2:8: .*':'"):
-        ClassifyReader(vocab, 8, label_map=path)
 
 
 # ---- prediction ----

@@ -19,9 +19,7 @@ from helpers.subword_files import (
     write_wordpiece_json,
 )
 from palm.core.errors import ConfigError, DataError, StorageError
-from palm.core.layers import generator
-from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, SequenceLabelReader
-from palm.reader.cache import key_of
+from palm.reader import ClassifyReader, MatchReader
 from palm.reader.tokenizer import Tokenizer, load_tokenizer
 
 TEXTS = [
@@ -181,67 +179,6 @@ def test_a_row_that_is_too_long_is_cut_to_fit_with_all_its_separators(vocabulari
     rows = reader.encode(list(reader.parse([long])), with_targets=False)
     assert rows.lengths.tolist() == [12]
     assert reader.tokenizer.tokens(rows["token_ids"][0]).count("</s>") == 3
-
-
-def test_masks_never_hide_special_tokens(vocabularies: dict[str, Path]) -> None:
-    reader = MaskLMReader(vocabularies["byte level"], 64)
-    pair = {"text_a": "Anna owns a boat", "text_b": "the door is old"}
-    rows = reader.encode(list(reader.parse(["Anna owns", pair])), with_targets=False)
-    special = {reader.tokenizer.cls_id, reader.tokenizer.sep_id}
-    hidden = set()
-    for epoch in range(60):
-        batch = reader.collate(rows, [0, 1], lambda k, epoch=epoch: generator(1, "mask", epoch, k))
-        assert not special & set(batch["mask_label"].tolist())
-        hidden |= set(batch["mask_label"].tolist())
-    assert hidden == {number for row in (0, 1) for number in rows["token_ids"][row].tolist()} - special
-
-
-@every_kind
-def test_an_answer_is_found_and_given_back_character_by_character(
-    tmp_path: Path, vocabularies: dict[str, Path], kind: str
-) -> None:
-    context = "Anna owns the  old boat; 北京 naïve café is far."
-    answers = ["old boat", "北京", "café", "Anna"]
-    questions = [
-        {
-            "id": answer,
-            "question": "what?",
-            "answers": [{"text": answer, "answer_start": context.index(answer)}],
-        }
-        for answer in answers
-    ]
-    data = {"data": [{"paragraphs": [{"context": context, "qas": questions}]}]}
-    path = write_text(tmp_path, "train.json", json.dumps(data))
-    reader = MRCReader(vocabularies[kind], 80, 8, 16)
-    examples = list(reader.read(path, with_targets=True))
-    rows = reader.encode(examples, with_targets=True)
-    decoded = [
-        {"spans": [(int(rows["start_positions"][row]), int(rows["end_positions"][row]), 1.0, 1.0)]}
-        for row in range(len(rows))
-    ]
-    assert rows["example"].values.tolist() == [0, 1, 2, 3]
-    texts = [record["text"] for record in reader.records(examples, rows, decoded, 0)]
-    assert texts == ["old boat", "北京", "café", "Anna"]
-
-
-def test_rows_in_the_cache_belong_to_the_merges_too(tmp_path: Path) -> None:
-    data = write_text(tmp_path, "train.tsv", "label\ttext_a\n0\tAnna owns a boat\n")
-    vocab = write_byte_level(tmp_path)
-    before = key_of(ClassifyReader(vocab, 20), data)
-    assert before == key_of(ClassifyReader(vocab, 20), data)
-    merges = vocab.with_name("merges.txt").read_text(encoding="utf-8").splitlines()
-    write_text(tmp_path, "merges.txt", "\n".join(merges[:-1]) + "\n")
-    assert before != key_of(ClassifyReader(vocab, 20), data)
-
-
-def test_a_word_is_labelled_at_its_first_piece(tmp_path: Path) -> None:
-    reader = SequenceLabelReader(write_byte_level(tmp_path), 40, {"O": 0, "B": 1})
-    rows = reader.encode(list(reader.parse(["Anna owns Zürich boat"])), with_targets=False)
-    tokens = reader.tokenizer.tokens(rows["token_ids"][0])
-    firsts = [tokens[column] for column in rows["word_starts"][0]]
-    assert len(firsts) == 4
-    assert all(token.startswith("Ġ") for token in firsts)
-    assert sum(token.startswith("Ġ") for token in tokens) == 4
 
 
 def test_a_vocabulary_that_fails_on_a_text_is_an_error_of_palm(tmp_path: Path) -> None:

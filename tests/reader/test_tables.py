@@ -398,15 +398,6 @@ def test_a_cell_may_have_megabytes(tmp_path: Path, kind: str) -> None:
     assert cells(write(tmp_path / f"a.{kind}", [row, row]), "label", "text_a") == [row, row]
 
 
-@pytest.mark.parametrize("kind", [".csv.gz", ".jsonl.bz2", ".tsv.xz", ".parquet", ".arrow"])
-def test_a_damaged_file_is_an_error_with_its_name(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / f"a{kind}", ROWS * 50)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match=r"a\."):
-        cells(path, "label", "text_a")
-
-
 # ---- any table ----
 
 ANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -464,26 +455,6 @@ def test_a_table_that_changes_while_it_is_read_is_an_error(tmp_path: Path, suffi
 # ---- what a file says about its own values ----
 
 
-def test_ids_that_a_file_names_are_taken_by_their_names(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    feature = {"names": ["pos", "neg"], "_type": "ClassLabel"}
-    about = {"info": {"features": {"label": feature, "text_a": {"_type": "Value"}}}}
-    table = pyarrow.table({"text_a": ["good", "bad"], "label": [0, 1]})
-    named = table.replace_schema_metadata({"huggingface": json.dumps(about)})
-    parquet.write_table(named, tmp_path / "train.parquet")
-    vocab = write_vocabulary(tmp_path)
-    by_name = ClassifyReader(vocab, 16, label_map={"neg": 0, "pos": 1})
-    assert [each.label for each in by_name.read(tmp_path / "train.parquet", True)] == [1, 0]
-    by_id = ClassifyReader(vocab, 16, n_classes=2)
-    assert [each.label for each in by_id.read(tmp_path / "train.parquet", True)] == [0, 1]
-    other = ClassifyReader(vocab, 16, label_map={"a": 0, "b": 1})
-    with pytest.raises(DataError) as caught:
-        list(other.read(tmp_path / "train.parquet", True))
-    assert "pos" in str(caught.value)
-
-
 def test_offsets_outside_of_a_damaged_file_are_an_error(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import ipc
@@ -501,16 +472,6 @@ def test_offsets_outside_of_a_damaged_file_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         list(ClassifyReader(write_vocabulary(tmp_path), 16).read(file, True))
     assert "train.arrow" in str(caught.value)
-
-
-def test_half_a_surrogate_pair_is_a_bad_row_of_its_line(tmp_path: Path) -> None:
-    rows = ['{"label": 0, "text_a": "a"}', '{"label": 1, "text_a": "b \\ud83d"}']
-    path = write_text(tmp_path, "train.jsonl", "\n".join(rows) + "\n")
-    vocab = write_vocabulary(tmp_path)
-    with pytest.raises(DataError) as caught:
-        list(ClassifyReader(vocab, 16).read(path, True))
-    assert "train.jsonl:2: " in str(caught.value)
-    assert len(list(ClassifyReader(vocab, 16, on_bad_row="skip").read(path, True))) == 1
 
 
 def test_a_real_label_of_minus_a_hundred_is_a_label(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
 import struct
 import tarfile
 import tracemalloc
@@ -85,16 +84,6 @@ def test_json_that_is_too_much_or_nothing_is_named(tmp_path: Path, text: bytes, 
             read_backbone_json(file)
 
 
-def test_a_label_map_in_latin_1_is_reported_with_its_byte(tmp_path: Path) -> None:
-    file = tmp_path / "labels.json"
-    file.write_bytes('{"gut": 0,\n "süß": 1}'.encode("latin-1"))
-    with pytest.raises(
-        DataError,
-        match=r"labels\.json: .*byte 14, .*line 2, .*0xfc",
-    ):
-        Labels(None, file)
-
-
 def test_a_label_with_an_id_that_no_tensor_holds_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'a' .* 2147483647"):
         Labels(None, {"a": 10**30})
@@ -128,12 +117,6 @@ def test_yaml_that_is_too_much_is_refused(tmp_path: Path, text: str, message: st
     (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         read_yaml(tmp_path / "c.yaml", [])
-
-
-def test_aliases_and_merges_of_people_are_read(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\nc: *a\n", encoding="utf-8")
-    content = read_yaml(tmp_path / "c.yaml", [])
-    assert content == {"a": {"x": "1", "y": "2"}, "b": {"x": "1", "y": "3"}, "c": {"x": "1", "y": "2"}}
 
 
 def test_a_number_of_5000_digits_in_a_configuration_is_a_value_that_does_not_fit(tmp_path: Path) -> None:
@@ -221,11 +204,6 @@ def test_a_packed_model_that_is_cut_short_is_named(tmp_path: Path) -> None:
         refused(tmp_path / "__palmmodel__", "cannot read ")
     (tmp_path / "__palmmodel__").write_bytes(gzip.compress(b"x" * 4096))
     refused(tmp_path / "__palmmodel__", "cannot read ")
-
-
-def test_headers_of_fluid_are_enough(tmp_path: Path) -> None:
-    write_variables(tmp_path / "params", {"word_embedding": torch.randn(4, 2)})
-    assert read_weights(tmp_path / "params", headers=True)["word_embedding"].shape == (4, 2)
 
 
 # ---- safetensors and shards ----
@@ -360,13 +338,6 @@ def test_what_is_not_a_plain_file_does_not_hang(tmp_path: Path, name: str) -> No
         palm.load_model(folder)
     with pytest.raises(PalmError):
         palm.load_backbone(folder)
-
-
-def test_the_original_error_is_kept_for_developers(tmp_path: Path) -> None:
-    (tmp_path / "model_state.pdparams").write_bytes(pickle.dumps([1]))
-    with pytest.raises(StorageError) as found:
-        read_weights(tmp_path)
-    assert isinstance(found.value.__cause__, pickle.UnpicklingError)
 
 
 def test_a_machine_without_memory_is_not_damage() -> None:
