@@ -1,0 +1,98 @@
+"""Headless Chromium, driven by chromedriver's HTTP interface (W3C WebDriver)."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+PROGRAMS = ("chromium", "chromedriver")
+MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
+"""Programs that a test of a page needs and the machine lacks."""
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--hide-scrollbars"),
+]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+    return port
+
+
+class Browser:
+    """A session of a browser.
+
+    Args:
+        http: a client whose base address is that of the session.
+    """
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def call(self, path: str, **body: Any) -> Any:
+        answer = self._http.post(path, json=body)
+        assert answer.is_success, answer.text
+        return answer.json()["value"]
+
+    def open(self, url: str, width: int, scheme: str) -> None:
+        """Open a page on a screen of this width, in the scheme `light` or `dark`."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._devtools("Emulation.setDeviceMetricsOverride", **size)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._devtools("Emulation.setEmulatedMedia", features=[feature])
+        self.call("/url", url=url)
+
+    def type(self, selector: str, text: str) -> None:
+        """Type into an element, as a person does."""
+        (element,) = self.call("/element", using="css selector", value=selector).values()
+        self.call(f"/element/{element}/value", text=text)
+
+    def script(self, code: str) -> Any:
+        """The value of a JavaScript expression."""
+        return self.call("/execute/sync", script=f"return {code}", args=[])
+
+    def wait_for(self, code: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        end = time.monotonic() + 30
+        while not self.script(code):
+            assert time.monotonic() < end, f"{code}: {self.script('document.body.innerText')}"
+            time.sleep(0.05)
+
+    def picture(self, path: Path) -> None:
+        """Write a picture of the whole page."""
+        made = self._devtools("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(made["data"]))
+
+    def _devtools(self, command: str, **parameters: Any) -> Any:
+        return self.call("/goog/cdp/execute", cmd=command, params=parameters)
+
+
+@contextmanager
+def browser(folder: Path) -> Iterator[Browser]:
+    """Start a browser that keeps its files in a folder."""
+    port = free_port()
+    driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=subprocess.DEVNULL)
+    arguments = [*FLAGS, f"--user-data-dir={folder}"]
+    options = {"browserName": "chrome", "goog:chromeOptions": {"args": arguments}}
+    transport = httpx.HTTPTransport(retries=8)  # until the driver listens
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=transport, timeout=60) as http:
+        try:
+            made = http.post("/session", json={"capabilities": {"alwaysMatch": options}}).json()["value"]
+            session = f"/session/{made['sessionId']}"
+            http.base_url = http.base_url.join(session)
+            yield Browser(http)
+            http.delete("")
+        finally:
+            driver.terminate()
+            driver.wait()
