@@ -11,11 +11,12 @@ import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from hmac import compare_digest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
@@ -343,18 +344,23 @@ def serve(settings: Settings, host: str, port: int, workers: int) -> None:
     import uvicorn
 
     _check_address(host, port)
-    os.environ[SETTINGS] = json.dumps(vars(settings))
-    uvicorn.run(
-        "palm.serve.app:app_of_environment",
-        factory=True,
-        host=host,
-        port=port,
-        workers=workers,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=int(Bounds(**settings.bounds).seconds) + 5,
-    )
+    with ExitStack() as files:
+        if workers > 1:
+            ModelSource(settings.folders, **settings.options)  # an error is one message, not one per process
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = files.enter_context(TemporaryDirectory())
+            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+        os.environ[SETTINGS] = json.dumps(vars(settings))
+        uvicorn.run(
+            "palm.serve.app:app_of_environment",
+            factory=True,
+            host=host,
+            port=port,
+            workers=workers,
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=int(Bounds(**settings.bounds).seconds) + 5,
+        )
 
 
 def _check_address(host: str, port: int) -> None:

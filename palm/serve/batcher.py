@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 from typing import Any, Generic, TypeVar
 
 from palm.core.logging import logger
@@ -43,13 +45,15 @@ def next_batch(queue: Sequence[Request[R]], max_tokens: int) -> tuple[list[Reque
         max_tokens: the most tokens in a batch of several requests.
     """
     waiting = [request for request in queue if not request.answer.cancelled()]
-    size = tokens = 0
-    for request in waiting:
-        tokens += request.num_tokens
-        if size and (tokens > max_tokens or request.model is not waiting[0].model):
-            break
-        size += 1
+    same_model = takewhile(lambda request: request.model is waiting[0].model, waiting)
+    size = num_fitting((request.num_tokens for request in same_model), max_tokens)
     return waiting[:size], waiting[size:]
+
+
+def num_fitting(tokens: Iterable[int], most: int) -> int:
+    """Return the number of first items that have at most `most` tokens together; 1 if the first has more."""
+    totals = list(accumulate(tokens))
+    return max(bisect_right(totals, most), min(1, len(totals)))
 
 
 class Batcher(Generic[R]):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from palm.predict.joint import EncodedText
 from palm.serve.batcher import Request
 
 
@@ -18,7 +19,6 @@ class Metrics:
         requests: answered requests by path and status.
         seconds: time from the first byte of a request to the last of its answer.
         waiting: accepted requests without an answer.
-        texts: predicted texts by task.
         loads: models that replaced another one.
     """
 
@@ -32,7 +32,8 @@ class Metrics:
             registry=own,
             multiprocess_mode="livesum",
         )
-        self.texts = Counter("palm_texts", "Predicted texts.", ["task"], registry=own)
+        self._texts = Counter("palm_texts", "Predicted texts.", ["task"], registry=own)
+        self._cut = Counter("palm_truncated_texts", "Texts that were cut.", ["task"], registry=own)
         self.loads = Counter("palm_model_loads", "Models that replaced another one.", registry=own)
         self._batch_requests = Histogram(
             "palm_batch_requests", "Requests of a batch.", buckets=[2**k for k in range(9)], registry=own
@@ -47,6 +48,14 @@ class Metrics:
         self._batch_requests.observe(len(batch))
         self._batch_tokens.observe(sum(request.num_tokens for request in batch))
         self._batch_seconds.observe(seconds)
+
+    def count_texts(self, texts: Sequence[EncodedText]) -> None:
+        """Count the predicted texts of a request."""
+        for text in texts:
+            for task in text.chunks:
+                self._texts.labels(task).inc()
+            for task in text.cut:
+                self._cut.labels(task).inc()
 
     def text(self) -> bytes:
         """Return all values in Prometheus's text format."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,48 +12,10 @@ from palm.core.io import MANIFEST, read_bytes
 from palm.core.logging import logger
 from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel
+from palm.predict.joint import JointModel
 from palm.predict.loading import load_model
-from palm.reader import Record
 from palm.train.model_card import example_input, label_names
 from palm.train.model_paths import chosen_model
-from palm.train.task_model import Chunk
-
-
-@dataclass(frozen=True)
-class EncodedTexts:
-    chunks: Mapping[str, Chunk]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(int(chunk.rows.lengths.sum()) for chunk in self.chunks.values())
-
-    def cut(self, task: str) -> Sequence[int]:  # noqa: ARG002
-        return ()
-
-
-class SeparateModels:
-    def __init__(self, models: Mapping[str, InferenceModel]) -> None:
-        self.tasks = models
-
-    def encode(self, texts: Sequence[Any], tasks: Sequence[str]) -> EncodedTexts:
-        chunks = {}
-        for task in tasks:
-            reader = self.tasks[task].reader
-            examples = list(reader.parse(texts))
-            chunks[task] = Chunk(0, examples, reader.encode_usable(examples, with_targets=False))
-        return EncodedTexts(chunks)
-
-    def predict_rows(self, batch: Sequence[EncodedTexts]) -> list[list[dict[str, Record]]]:
-        results = []
-        for texts in batch:
-            records = {
-                task: [each.record for each in self.tasks[task].predictions([chunk])]
-                for task, chunk in texts.chunks.items()
-            }
-            results.append(
-                [dict(zip(records, each, strict=True)) for each in zip(*records.values(), strict=True)]
-            )
-        return results
 
 
 class ModelSource:
@@ -100,19 +61,19 @@ class ModelSource:
     def _manifests(self) -> list[bytes]:
         return [read_bytes(chosen_model(folder) / MANIFEST) for folder in self._folders]
 
-    def _load(self) -> SeparateModels:
-        models: dict[str, InferenceModel] = {}
+    def _load(self) -> JointModel:
+        tasks: dict[str, InferenceModel] = {}
         for folder in self._folders:
-            model = load_model(folder, **self._options)
-            if model.task in models:
-                raise StorageError(
-                    f"{folder}: another directory has a task {model.task!r}, too; serve it alone"
-                )
-            models[model.task] = model
-        loaded = SeparateModels(models)
-        for task in models:  # the first batch builds what later ones reuse
-            loaded.predict_rows([loaded.encode(examples(models[task]), [task])])
-        return loaded
+            loaded = load_model(folder, **self._options)
+            own = loaded.tasks if isinstance(loaded, JointModel) else {loaded.task: loaded}
+            if both := tasks.keys() & own.keys():
+                names = ", ".join(map(repr, sorted(both)))
+                raise StorageError(f"{folder}: another directory has {names}, too; serve it by itself")
+            tasks |= own
+        model = JointModel(tasks)
+        for task, each in tasks.items():  # the first batch makes what later ones reuse
+            model.predict_rows(model.encode(examples(each), [task]))
+        return model
 
 
 def examples(model: InferenceModel) -> list[Any]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from fastapi import HTTPException
 
-from palm.core.component import did_you_mean
-from palm.core.errors import DataError
+from palm.core.errors import ConfigError, DataError
+from palm.predict.joint import EncodedText
 from palm.reader import Record
-from palm.serve.batcher import Batcher, Request
+from palm.reader.tables.columns import cut
+from palm.serve.batcher import Batcher, Request, num_fitting
 from palm.serve.metrics import Metrics
 from palm.serve.models import ModelSource
 
@@ -64,7 +66,9 @@ class Service:
         self.num_waiting = 0
         self._metrics = metrics
         self._encoder = ThreadPoolExecutor(1, "palm-encode")
-        self._batcher = Batcher(_compute, bounds.batch_tokens, metrics.count_batch)
+        self._batcher: Batcher[list[EncodedText]] = Batcher(
+            self._compute, bounds.batch_tokens, metrics.count_batch
+        )
 
     @property
     def is_alive(self) -> bool:
@@ -97,13 +101,11 @@ class Service:
             HTTPException: a bound is exceeded, or a text or task cannot be used.
             ClientGoneError: the client hung up.
         """
-        model = self.source.model
-        names = _chosen(model.tasks, tasks)
         self._check(texts)
         self.num_waiting += 1
         self._metrics.waiting.inc()
         hangs_up = asyncio.ensure_future(gone())
-        answer = asyncio.ensure_future(self._answer(model, texts, names))
+        answer = asyncio.ensure_future(self._answer(texts, tasks))
         try:
             await asyncio.wait(
                 (answer, hangs_up), timeout=self.bounds.seconds, return_when=asyncio.FIRST_COMPLETED
@@ -120,22 +122,33 @@ class Service:
             self._metrics.waiting.dec()
 
     async def _answer(
-        self, model: Any, texts: Sequence[Any], tasks: Sequence[str]
+        self, texts: Sequence[Any], tasks: Sequence[str] | None
     ) -> tuple[list[dict[str, Record]], int]:
+        model = self.source.model
         loop = asyncio.get_running_loop()
         try:
             # One thread, so requests stay in the order of their arrival.
             rows = await loop.run_in_executor(self._encoder, model.encode, texts, tasks)
-        except DataError as error:
-            raise HTTPException(422, _shortened(str(error))) from None
-        request = Request(rows, rows.num_tokens, model)
+        except (ConfigError, DataError) as error:
+            raise HTTPException(422, cut(str(error), MESSAGE)) from None
+        request = Request(rows, sum(text.num_tokens for text in rows), model)
         self._batcher.submit(request)
-        results = await asyncio.wrap_future(request.answer)
-        for task in tasks:
-            self._metrics.texts.labels(task).inc(len(texts))
-            for number in rows.cut(task):
-                results[number][task]["truncated"] = True
-        return results, rows.num_tokens
+        results: list[dict[str, Record]] = await asyncio.wrap_future(request.answer)
+        for text, result in zip(rows, results, strict=True):
+            for task in text.cut:
+                result[task]["truncated"] = True
+        self._metrics.count_texts(rows)
+        return results, request.num_tokens
+
+    def _compute(self, batch: Sequence[Request[list[EncodedText]]]) -> list[list[dict[str, Record]]]:
+        model: Any = batch[0].model
+        texts = [text for request in batch for text in request.rows]
+        results: list[dict[str, Record]] = []
+        while rest := texts[len(results) :]:  # more than once only for a request that is larger than a batch
+            size = num_fitting((text.num_tokens for text in rest), self.bounds.batch_tokens)
+            results += model.predict_rows(rest[:size])
+        left = iter(results)
+        return [list(islice(left, len(request.rows))) for request in batch]
 
     def _check(self, texts: Sequence[Any]) -> None:
         if self.num_waiting >= self.bounds.queue:
@@ -148,21 +161,6 @@ class Service:
             raise HTTPException(413, f"{count} characters; a request may have {self.bounds.characters}")
 
 
-def _compute(batch: Sequence[Request[Any]]) -> Sequence[Any]:
-    model: Any = batch[0].model
-    return list(model.predict_rows([request.rows for request in batch]))
-
-
-def _chosen(known: Mapping[str, Any], tasks: Sequence[str] | None) -> list[str]:
-    names = list(known) if tasks is None else list(dict.fromkeys(tasks))
-    for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            message = f"there is no task {_shortened(name)!r}{hint}; tasks: {', '.join(known)}"
-            raise HTTPException(422, message)
-    return names
-
-
 def _characters(value: Any) -> int:
     """Count the characters of a text, or of all texts in it."""
     if isinstance(value, str):
@@ -170,7 +168,3 @@ def _characters(value: Any) -> int:
     if isinstance(value, dict):
         return sum(map(_characters, [*value, *value.values()]))
     return sum(map(_characters, value)) if isinstance(value, list) else 1
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MESSAGE else f"{text[:MESSAGE]}…"

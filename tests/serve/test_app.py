@@ -48,6 +48,20 @@ def test_answers_are_those_of_predict_bit_by_bit(url: str, models: dict[str, Any
     assert [result[task] for result in answer.json()["results"]] == expected
 
 
+def test_tasks_answer_together_and_say_which_text_was_cut(url: str, models: dict[str, Any]) -> None:
+    texts = ["anna has a red door .", "dora has a new blue coat . " * 5]
+    answer = httpx.post(f"{url}/predict", json={"texts": texts, "tasks": ["span", "cls"]}).json()["results"]
+    for number, text in enumerate(texts):
+        assert list(answer[number]) == ["span", "cls"]
+        for task, record in answer[number].items():
+            assert record.pop("truncated", False) is (number == 1 and task == "cls")  # span has windows
+            (expected,) = models[task].predict([text])
+            assert record["index"] == number
+            assert record.get("logits", []) == pytest.approx(expected.get("logits", []), abs=1e-5)
+    assert metric(url, "palm_truncated_texts_total", task="cls") == 1
+    assert metric(url, "palm_truncated_texts_total", task="span") == 0
+
+
 def test_answers_under_load_are_those_of_predict(url: str, models: dict[str, Any]) -> None:
     words = [*tiny.COLOURS, *tiny.THINGS, *tiny.NAMES, *tiny.FILLERS]
     rows = [
