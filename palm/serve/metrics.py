@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -43,7 +44,7 @@ class Metrics:
         )
         self._batch_seconds = Histogram("palm_batch_seconds", "Time of a batch.", registry=own)
 
-    def count_batch(self, batch: Sequence[Request[object]], seconds: float) -> None:
+    def count_batch(self, batch: Sequence[Request[Any]], seconds: float) -> None:
         """Count a computed batch."""
         self._batch_requests.observe(len(batch))
         self._batch_tokens.observe(sum(request.num_tokens for request in batch))
