@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from argparse import SUPPRESS
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,13 +45,13 @@ def _load_model(options: argparse.Namespace) -> InferenceModel:
     from palm.predict.loading import load_model
 
     join(device_of(options.engine == "torch", options.device or "auto"))
-    return load_model(
-        options.model,
-        device=options.device or "auto",
-        precision=options.precision or "auto",
-        engine=options.engine,
-        trust=options.trust,
-    )
+    return load_model(options.model, **_loading(options))
+
+
+def _loading(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `palm.load_model`."""
+    auto = {name: getattr(options, name) or "auto" for name in ("device", "precision")}
+    return {**auto, "engine": options.engine, "trust": options.trust}
 
 
 def _numbers(text: str) -> list[float]:
@@ -149,11 +150,18 @@ def evaluate(options: argparse.Namespace) -> None:
         cli.option("--port", type=int, default=8000, help="the port to listen at (default: 8000)"),
         cli.option("--workers", type=int, default=1, metavar="N", help="processes, each with all models"),
         cli.flag("--watch", "replace a model when a new one takes its place on disk"),
-        cli.option("--queue", type=int, help="requests that may wait (default: 256); more get status 429"),
-        cli.option("--texts", type=int, help="texts of a request (default: 64)"),
-        cli.option("--characters", type=int, help="characters of a request (default: 100000)"),
-        cli.option("--batch_tokens", type=int, help="tokens of a batch (default: 4096)"),
-        cli.option("--seconds", type=float, help="time for an answer (default: 30)"),
+        cli.option(
+            "--queue",
+            type=int,
+            default=SUPPRESS,
+            help="requests that may wait (default: 256); more get status 429",
+        ),
+        cli.option("--texts", type=int, default=SUPPRESS, help="texts of a request (default: 64)"),
+        cli.option(
+            "--characters", type=int, default=SUPPRESS, help="characters of a request (default: 100000)"
+        ),
+        cli.option("--batch_tokens", type=int, default=SUPPRESS, help="tokens of a batch (default: 4096)"),
+        cli.option("--seconds", type=float, default=SUPPRESS, help="time for an answer (default: 30)"),
         cli.flag("--log_texts", "write texts into the access log"),
         *cli.ENGINE,
     ],
@@ -164,25 +172,14 @@ def serve_models(options: argparse.Namespace) -> None:
     answered before the process ends.
     """
     try:
-        from palm.serve.app import Settings, serve
+        from palm.serve.app import serve
+        from palm.serve.service import Settings
     except ImportError as error:
         raise PalmError(f"palm serve needs {error.name}: pip install 'palm-torch[serve]'") from None
     from palm.core.process import Stopped
 
-    names = ("queue", "texts", "characters", "batch_tokens", "seconds")
-    given = {name: getattr(options, name) for name in names}
-    settings = Settings(
-        folders=options.folders,
-        options={
-            "engine": options.engine,
-            "device": options.device or "auto",
-            "precision": options.precision or "auto",
-            "trust": options.trust,
-        },
-        bounds={name: value for name, value in given.items() if value is not None},
-        watch=options.watch,
-        log_texts=options.log_texts,
-    )
+    given = {name: value for name, value in vars(options).items() if name in Settings.__dataclass_fields__}
+    settings = Settings(**given, options=_loading(options))
     with suppress(Stopped):  # SIGTERM is how a server ends
         serve(settings, options.host, options.port, options.workers)
 

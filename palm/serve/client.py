@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from types import TracebackType
+from collections.abc import Sequence
 from typing import Any
 
 from palm.core.errors import PalmError
@@ -24,7 +23,6 @@ class Client:
         api_key: the key of the server; None for that in the environment variable PALM_API_KEY.
         timeout: seconds that a single attempt may take.
         retries: the most attempts after the first one.
-        transport: a transport of httpx in place of the network, such as `httpx.ASGITransport`.
 
     Raises:
         PalmError: httpx is not installed.
@@ -33,11 +31,9 @@ class Client:
     def __init__(
         self,
         url: str,
-        *,
         api_key: str | None = None,
         timeout: float = 60.0,
         retries: int = 6,
-        transport: Any = None,
     ) -> None:
         try:
             import httpx
@@ -45,7 +41,7 @@ class Client:
             raise PalmError("palm.Client needs httpx: pip install 'palm-torch[serve]'") from None
         key = api_key or os.environ.get("PALM_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout)
         self._failures = httpx.TransportError
         self._retries = retries
 
@@ -65,17 +61,15 @@ class Client:
             PalmError: the server refuses the request, or cannot be reached; with its message.
         """
         body = {"texts": list(texts)} | ({} if tasks is None else {"tasks": list(tasks)})
-        results: list[dict[str, dict[str, Any]]] = self._json("POST", "/predict", json=body)["results"]
-        return results
+        return list(self._json("POST", "/predict", json=body)["results"])
 
     def models(self) -> dict[str, Any]:
-        """Describe the tasks of the server: kind, labels and an example, and the bounds of a request.
+        """Describe the tasks of the server: kind, labels and an example.
 
         Raises:
             PalmError: see `predict`.
         """
-        found: dict[str, Any] = self._json("GET", "/models")
-        return found
+        return dict(self._json("GET", "/models"))
 
     def close(self) -> None:
         """Close the connections."""
@@ -84,15 +78,12 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _json(self, method: str, path: str, **request: Any) -> Any:
-        problem = ""
-        for wait in self._waits():
-            asked = 0.0
+        for number in range(self._retries + 1):
+            wait = 0.5 * 2**number
             try:
                 response = self._http.request(method, path, **request)
             except self._failures as error:
@@ -100,27 +91,13 @@ class Client:
             else:
                 if response.is_success:
                     return response.json()
-                problem = f"status {response.status_code}: {_detail(response)}"
+                is_ours = response.headers.get("Content-Type") == "application/json"
+                reason = response.json().get("detail") if is_ours else response.reason_phrase
+                problem = f"status {response.status_code}: {reason}"
                 if response.status_code not in BUSY:
                     break
-                asked = _seconds(response.headers.get("Retry-After", ""))
-            if wait is not None:
-                time.sleep(asked or wait)
+                asked = response.headers.get("Retry-After", "")
+                wait = float(asked) if asked.isdecimal() else wait
+            if number < self._retries:
+                time.sleep(wait)
         raise PalmError(f"{self._http.base_url}: {problem}")
-
-    def _waits(self) -> Iterator[float | None]:
-        """Yield the seconds to wait after each attempt; None after the last one."""
-        yield from (0.5 * 2**number for number in range(self._retries))
-        yield None
-
-
-def _detail(response: Any) -> str:
-    try:
-        return str(response.json()["detail"])
-    except (ValueError, KeyError, TypeError):  # an answer of something between client and server
-        return str(response.reason_phrase)
-
-
-def _seconds(header: str) -> float:
-    """Return the seconds of a Retry-After; 0 if there is none, or a date."""
-    return float(header) if header.isdecimal() else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class ModelSource:
         StorageError: a directory is damaged, or two have a task of the same name.
     """
 
-    def __init__(self, folders: Sequence[str | Path], **options: Any) -> None:
+    def __init__(self, folders: Sequence[str | Path], options: Mapping[str, Any]) -> None:
         self._folders = [Path(folder) for folder in folders]
         self._options = options
         self._loaded = self._manifests()
@@ -66,9 +66,8 @@ class ModelSource:
         for folder in self._folders:
             loaded = load_model(folder, **self._options)
             own = loaded.tasks if isinstance(loaded, JointModel) else {loaded.task: loaded}
-            if both := tasks.keys() & own.keys():
-                names = ", ".join(map(repr, sorted(both)))
-                raise StorageError(f"{folder}: another directory has {names}, too; serve it by itself")
+            if both := sorted(tasks.keys() & own.keys()):
+                raise StorageError(f"{folder}: another directory has {both[0]!r}, too; serve it by itself")
             tasks |= own
         model = JointModel(tasks)
         for task, each in tasks.items():  # the first batch makes what later ones reuse

@@ -17,7 +17,8 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from palm.core.process import START
-from palm.serve.app import Settings, create_app
+from palm.serve.app import create_app
+from palm.serve.service import Settings
 
 
 @contextmanager

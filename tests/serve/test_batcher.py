@@ -17,8 +17,8 @@ Waiting = list[tuple[int, bool, str]]
 queues = st.lists(st.tuples(st.integers(1, 40), st.booleans(), st.sampled_from(["old", "new"])), max_size=30)
 
 
-def requests_of(queue: Waiting) -> list[Request[int]]:
-    requests = [Request(number, tokens, model) for number, (tokens, _, model) in enumerate(queue)]
+def requests_of(queue: Waiting) -> list[Request]:
+    requests = [Request([number], tokens, model) for number, (tokens, _, model) in enumerate(queue)]
     for request, (_, is_cancelled, _) in zip(requests, queue, strict=True):
         if is_cancelled:
             request.answer.cancel()
@@ -29,7 +29,7 @@ def requests_of(queue: Waiting) -> list[Request[int]]:
 def test_all_batches_of_a_queue_have_every_live_request_once_in_order_and_within_bounds(
     queue: Waiting, max_tokens: int
 ) -> None:
-    rest: Sequence[Request[int]] = requests_of(queue)
+    rest: Sequence[Request] = requests_of(queue)
     batches = []
     while True:
         batch, rest = next_batch(rest, max_tokens)
@@ -38,7 +38,7 @@ def test_all_batches_of_a_queue_have_every_live_request_once_in_order_and_within
         batches.append(batch)
 
     assert not rest
-    assert [request.rows for batch in batches for request in batch] == [
+    assert [request.rows[0] for batch in batches for request in batch] == [
         number for number, (_, is_cancelled, _) in enumerate(queue) if not is_cancelled
     ]
     for batch in batches:
@@ -67,13 +67,14 @@ def test_a_batch_forms_while_the_last_one_is_computed() -> None:
     started, go_on = threading.Event(), threading.Event()
     batches = []
 
-    def compute(batch: Sequence[Request[int]]) -> list[int]:
+    def compute(batch: Sequence[Request]) -> list[int]:
+        batches.append([request.rows[0] for request in batch])
         started.set()
         assert go_on.wait(30)
-        return [request.rows * 10 for request in batch]
+        return [request.rows[0] * 10 for request in batch]
 
-    batcher = Batcher(compute, 100, lambda batch, _: batches.append([request.rows for request in batch]))
-    requests = [Request(number, 30, "model") for number in range(6)]
+    batcher = Batcher(compute, 100)
+    requests = [Request([number], 30, "model") for number in range(6)]
     batcher.submit(requests[0])
     assert started.wait(30)
     for request in requests[1:]:
@@ -84,18 +85,18 @@ def test_a_batch_forms_while_the_last_one_is_computed() -> None:
 
     assert batches == [[0], [1, 3, 4], [5]]
     assert [requests[number].answer.result(0) for number in (0, 1, 3, 4, 5)] == [0, 10, 30, 40, 50]
-    assert not batcher.is_alive
+    assert not batcher.thread.is_alive()
 
 
 def test_a_request_that_fails_takes_no_other_of_its_batch_along() -> None:
     go_on = threading.Event()
 
-    def compute(batch: Sequence[Request[int]]) -> list[float]:
+    def compute(batch: Sequence[Request]) -> list[float]:
         assert go_on.wait(30)
-        return [1 / request.rows for request in batch]
+        return [1 / request.rows[0] for request in batch]
 
-    batcher = Batcher(compute, 100, lambda *_: None)
-    requests = [Request(rows, 1, "model") for rows in (1, 2, 0, 4)]
+    batcher = Batcher(compute, 100)
+    requests = [Request([number], 1, "model") for number in (1, 2, 0, 4)]
     for request in requests:
         batcher.submit(request)
     go_on.set()
