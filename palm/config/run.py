@@ -57,14 +57,6 @@ class TaskConfig:
     head: ComponentConfig
     settings: TaskSettings
 
-    def described(self) -> dict[str, Any]:
-        """Return everything that the task's training depends on, JSON-ready."""
-        return {
-            "reader": self.reader.described(),
-            "paradigm": self.head.described(),
-            **plain(results_of(self.settings)),
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
@@ -222,22 +214,6 @@ class RunConfig:
         files = (_file_of(place) for (scope, _), place in self.origins.items() if scope is None)
         return next((file for file in files if not file.startswith("--")), None)
 
-    def described(self) -> dict[str, Any]:
-        """Return everything that the result of the run depends on, JSON-ready, defaults included."""
-        run = results_of(self.settings)
-        if len(self.tasks) == 1:
-            run = {name: value for name, value in run.items() if name not in marked(OF_SEVERAL)}
-        return {
-            **plain(run),
-            "backbone": self.backbone.described(),
-            "optimizer": self.optimizer.described(),
-            **plain(self.groups.settings),
-            "lr_scheduler": self.schedule.described(),
-            "mixing": self.mixing.described(),
-            "balance": None if self.balance is None else self.balance.described(),
-            "tasks": {task.name: task.described() for task in self.tasks},
-        }
-
 
 def _file_of(place: str) -> str:
     return place.rpartition(":")[0] or place
@@ -270,12 +246,6 @@ def config_of(registry: Registry[Any], component: Component) -> ComponentConfig:
 def described(registry: Registry[Any], component: Component) -> dict[str, Any]:
     """Return the name and the settings of a component, JSON-ready."""
     return config_of(registry, component).described()
-
-
-def results_of(settings: RunSettings | TaskSettings) -> dict[str, Any]:
-    """Return the settings on which the result of training depends."""
-    ignored = marked(NO_RESULT, type(settings))
-    return {each.name: getattr(settings, each.name) for each in fields(settings) if each.name not in ignored}
 
 
 def with_given(run: RunConfig, tasks: Sequence[TaskConfig]) -> RunConfig:

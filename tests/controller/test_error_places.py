@@ -11,9 +11,25 @@ import torch
 
 import palm
 from helpers import tiny
-from helpers.mistakes import POINTER, controller
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.saved import load_tensors, save_tensors
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n"
+"""What Git LFS puts in the place of a file that was not fetched."""
+
+
+def controller(folder: Path, change: dict[str, Any], task: str = "cls", **own: Any) -> palm.Controller:
+    """A Controller of one task, from files; `own` are settings of the task's file, None takes one away."""
+    config = tiny.config(folder, task)
+    del config["save_every_n_steps"]  # the lines of the others are expected
+    config |= change
+    (settings,) = config.pop("tasks").values()
+    settings = {name: value for name, value in {**settings, **own}.items() if value is not None}
+    for name, content in (("config", config | {"task_instance": task}), (task, settings)):
+        # A line a setting, as people write them, so that every message has its line.
+        lines = [f"{key}: {v if isinstance(v, str) else json.dumps(v)}\n" for key, v in content.items()]
+        (folder / f"{name}.yaml").write_text("".join(lines), encoding="utf-8")
+    return palm.Controller("config.yaml", argv=[])
 
 
 @pytest.fixture
