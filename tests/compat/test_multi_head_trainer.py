@@ -107,24 +107,6 @@ def test_one_trainer_predicts_from_the_checkpoint_of_several(folder: Path) -> No
     assert_same(alone.predict(), together["intent"])
 
 
-def test_both_tasks_are_saved_for_prediction_and_predict_through_the_other_door(folder: Path) -> None:
-    trainer = article.program(folder)
-    trainer.set_saver(folder / "outputs", save_steps=0, save_type="ckpt,predict")
-    trainer.train()
-    last = f"step{trainer.cur_train_step}"
-    assert sorted(path.name for path in (folder / "outputs").iterdir()) == [
-        ".run.lock",
-        f"ckpt.{last}",
-        "history.jsonl",
-        f"pred.{last}",
-        "recipe.yaml",
-    ]
-    with_prediction(trainer, folder)
-    ours = trainer.predict()["intent"]
-    model = palm.load_model(folder / "outputs" / f"pred.{last}" / "intent")
-    assert_same(model.predict_file(folder / "intent.tsv", folder / "again"), ours)
-
-
 def test_load_ckpt_continues_exactly(folder: Path) -> None:
     def losses(trainer: palm.MultiHeadTrainer, count: int) -> list[tuple[int, float]]:
         steps = [trainer.train_one_step(trainer.get_one_batch()) for _ in range(count)]
@@ -277,16 +259,6 @@ def test_what_does_not_fit_together_is_reported(tmp_path: Path) -> None:
     b.build_forward(palm.backbone.BERT.from_config(tiny.BACKBONE), a.forward.head)
     with pytest.raises(palm.WiringError, match=r"'a' and 'b'.* backbone"):
         trainer.build_forward()
-
-
-def test_a_loop_of_ones_own_makes_the_steps_of_train(folder: Path) -> None:
-    whole = article.program(folder)
-    whole.train()
-    own = article.program(folder)
-    for _ in range(whole.cur_train_step):
-        own.train_one_step(own.get_one_batch())
-    ours, theirs = own.trainers["slot"].forward.backbone, whole.trainers["slot"].forward.backbone
-    assert all(torch.equal(value, ours.state_dict()[name]) for name, value in theirs.state_dict().items())
 
 
 @pytest.mark.parametrize("names", [("slot", "slot"), ("slot", "Slot"), ()])

@@ -200,12 +200,6 @@ def test_prediction_takes_the_trained_weights_and_keeps_them(folder: Path) -> No
     assert trainer.predict() != before
 
 
-def test_a_second_predict_does_not_repeat_the_first(folder: Path) -> None:
-    trainer = with_prediction(trainer_of(folder), folder)
-    assert len(trainer.predict()) == 40
-    assert trainer.predict() == trainer.predict()
-
-
 def test_averages_are_what_predicts_and_is_saved(folder: Path) -> None:
     trainer = with_prediction(trainer_of(folder, use_ema=True, ema_decay=0.5), folder)
     history = []
@@ -386,10 +380,6 @@ def test_a_reader_counts_and_copies(folder: Path) -> None:
     assert (copy.phase, reader.phase, copy.settings) == ("predict", "train", reader.settings)
     copy.load_data(folder / "cls.tsv", batch_size=7)
     assert (copy.num_examples, copy.num_epochs) == (40, None)
-
-
-def test_the_seed_of_a_reader_repeats_a_whole_program(folder: Path) -> None:
-    assert losses(trainer_of(folder), 6) == losses(trainer_of(folder), 6)
 
 
 def test_positions_and_spellings_of_2_x_are_accepted(folder: Path) -> None:

@@ -239,6 +239,7 @@ def test_a_learning_rate_must_be_finite(folder: Path, value: str) -> None:
         ("gradnorm_alpha", 1.5, "leave it out"),
         ("dwa_temperature", 2.0, "leave it out"),
         ("lr_cut_fraction", 0.1, "leave it out"),
+        ("mixing_decay", 0.5, "mixing: temperature"),
         ("loss_scale", "classes", "loss_weight"),
         ("balance", "gradnorm", "cagrad, dwa, famo"),
     ],

@@ -13,7 +13,7 @@ import palm
 from helpers import tiny
 from palm.backbone import BERT
 from palm.controller.controller import Controller
-from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.errors import PalmError, StorageError
 from palm.pretrained.families import write_hugging_face
 from palm.train.loop import Step
 
@@ -154,14 +154,6 @@ def test_resume_auto_at_the_beginning_loads_the_pretrained_weights(folder: Path)
     assert models(folder / "a") == models(folder / "b")
 
 
-@pytest.mark.parametrize("name", ["step_4", "best"])
-def test_a_task_cannot_take_the_place_of_a_checkpoint(folder: Path, name: str) -> None:
-    config = tiny.config(folder, "cls")
-    config["tasks"] = {name: config["tasks"]["cls"]}
-    with pytest.raises(ConfigError, match=rf"task '{name}': .*save_path"):
-        Controller({**config, "task_instance": name}, argv=[])
-
-
 def test_a_name_with_dots_trains_resumes_and_predicts(folder: Path) -> None:
     config = tiny.config(folder, "cls", save_every_n_steps=5, num_epochs=1)
     config["tasks"] = {"a.b": config["tasks"]["cls"], "a": config["tasks"]["cls"]}
@@ -185,20 +177,6 @@ def test_a_second_training_starts_from_scratch_as_a_new_controller_would(folder:
     controller = Controller(tiny.config(folder, "cls", "mlm", num_epochs=0.5), argv=[])
     first, second = weights_of(controller, folder), weights_of(controller, folder)
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_a_training_after_an_interruption_starts_from_scratch(folder: Path) -> None:
-    expected = weights_of(Controller(tiny.config(folder, "cls", num_epochs=0.5), argv=[]), folder)
-    controller = Controller(tiny.config(folder, "cls", num_epochs=0.5), argv=[])
-    with pytest.raises(KeyboardInterrupt):
-        controller.train(callbacks=[_interrupted])
-    again = weights_of(controller, folder)
-    assert all(torch.equal(expected[name], again[name]) for name in expected)
-
-
-def _interrupted(event: Any) -> None:
-    if isinstance(event, Step) and event.number == 3:
-        raise KeyboardInterrupt
 
 
 def test_pretrained_weights_are_loaded_again_for_a_second_training(folder: Path) -> None:

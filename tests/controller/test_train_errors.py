@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -89,43 +88,6 @@ def test_a_missing_column(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     named = "the header lacks 'text_b'; it names label, text_a, text_c; rename 'text_c' to 'text_b'"
     named += ", or set columns: {text_b: text_c}"
     assert message == f"error: match.tsv:1: {named}\n"
-
-
-def test_a_wrong_number_of_columns(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run.folder / "cls.tsv"
-    lines = path.read_text(encoding="utf-8").splitlines()
-    lines[6] += "\tone more"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    assert "cls.tsv:7: 3 columns, expected 2 (label, text_a)" in run.train(capsys)
-
-
-def test_a_label_outside_n_classes(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    run.replace("cls.tsv", "text_a\n", "text_a\n9\ta red door\n")
-    expected = "error: cls.tsv:2: the label '9' should be a whole number from 0 to 3\n"
-    assert run.train(capsys) == expected
-
-
-def test_an_answer_that_is_not_in_its_context(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run.folder / "mrc.json"
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["data"][0]["paragraphs"][3]["qas"][0]["answers"][0]["answer_start"] += 1
-    path.write_text(json.dumps(content), encoding="utf-8")
-    message = run.train(capsys)
-    assert message.startswith("error: mrc.json: question 'q3': ")
-    assert all(value in message for value in ("'green'", "at 16", "'reen '", "at 15"))
-
-
-def test_an_empty_file(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    (run.folder / "cls.tsv").write_text("", encoding="utf-8")
-    expected = "error: cls.tsv:1: expected a header that names the columns (label, text_a)\n"
-    assert run.train(capsys) == expected
-
-
-def test_a_file_with_a_header_only(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    (run.folder / "cls.tsv").write_text("label\ttext_a\n", encoding="utf-8")
-    message = run.train(capsys)
-    assert message.startswith("error: cls.tsv: ")
-    assert "header (label, text_a)" in message
 
 
 def test_fewer_examples_than_a_batch(run: Run, capsys: pytest.CaptureFixture[str]) -> None:

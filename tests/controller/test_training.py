@@ -60,14 +60,6 @@ def test_steps_are_exact_for_targets_and_the_run_ends_with_the_last_of_them(fold
     assert training.step == 35
 
 
-def test_no_step_of_two_equal_targets_has_a_rate_of_0_but_the_first_of_the_warm_up(folder: Path) -> None:
-    training = controller(folder, "cls", "match", warmup_proportion=0.2, num_epochs=3).training()
-    steps = list(training.steps())
-    assert [task.step for task in training.tasks] == [30, 30]
-    assert [step.number for step in steps if step.learning_rate == 0] == [1]
-    assert steps[-1].number == training.total_steps == 60
-
-
 def test_num_epochs_counts_for_the_first_target(folder: Path) -> None:
     (folder / "cls.tsv").write_text(
         "\n".join((folder / "cls.tsv").read_text(encoding="utf-8").split("\n")[:21]) + "\n", encoding="utf-8"
@@ -231,14 +223,6 @@ def test_the_log_has_the_lines_of_the_document(folder: Path, caplog: pytest.LogC
     ]
     assert "cls: train finished!" in lines
     assert f"cls: inference model saved at {folder / 'out' / 'cls' / 'infer_model'}" in lines
-
-
-def test_learning_rate_and_loss_fall(folder: Path) -> None:
-    training = controller(folder, "match", num_epochs=30).training()
-    steps: list[Step] = list(training.steps())
-    assert steps[0].learning_rate == 0.0
-    assert steps[-1].learning_rate == pytest.approx(1e-3 * (1 - 299 / 300))
-    assert sum(s.loss.item() for s in steps[-20:]) < 0.5 * sum(s.loss.item() for s in steps[:20])
 
 
 def test_averaged_weights_are_what_is_saved(folder: Path) -> None:

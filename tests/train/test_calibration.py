@@ -16,9 +16,6 @@ from palm.metrics import calibration_error
 from palm.metrics.classification import BINS
 from palm.paradigm import Classify, Match, MultiLabel, SequenceLabel
 from palm.paradigm.calibration import best_temperature, lowest_threshold
-from palm.report.analysis import analyses_of
-from palm.report.page import page
-from palm.report.run import read_run
 
 RNG = np.random.default_rng
 
@@ -200,15 +197,6 @@ def test_a_table_has_the_probability_of_each_word(trained: Path) -> None:
     records = model.predict_file(trained / "words.tsv", trained / "records")
     table = model.predict_file(trained / "words.tsv", trained / "words.jsonl")
     assert [row["probability"] for row in table] == [record["probs"] for record in records]
-
-
-def test_the_report_has_a_reliability_diagram(trained: Path) -> None:
-    run = read_run(trained / "out")
-    analyses = analyses_of(run)
-    for found in analyses.values():
-        assert not isinstance(found, str)
-        assert [name for name, _ in found.reliability] == ["predictions", "without temperature"]
-    assert "Reliability" in page(run, analyses)
 
 
 def test_transformers_gives_calibrated_probabilities(trained: Path, tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from palm.core.saved import NO_LABEL
 from palm.paradigm import MultiLabel
 from palm.paradigm.calibration import best_thresholds
 from palm.reader import MultiLabelReader
-from palm.report.analysis import analyses_of
-from palm.report.run import read_run
 
 NAMES = {"red": 0, "green": 1, "blue": 2}
 
@@ -201,13 +199,6 @@ def test_a_table_has_the_names_of_the_labels_and_the_probability_of_each(trained
         assert row.keys() == {"label", "text_a", "labels", "probability"}
         assert row["labels"] == record["label_names"]
         assert row["probability"] == [record["probs"][NAMES[name]] for name in row["labels"]]
-
-
-def test_the_report_scores_every_label(trained: Path) -> None:
-    found = analyses_of(read_run(trained / "out"))["cls"]
-    assert not isinstance(found, str)
-    assert {each.label for each in found.label_scores} == {*NAMES}
-    assert sum(row.is_right for row in found.hardest) < len(found.hardest)
 
 
 def test_a_directory_of_transformers_has_the_same_logits(trained: Path, tmp_path: Path) -> None:

@@ -148,23 +148,6 @@ def test_a_bad_step_is_reported_when_a_step_is_logged(folder: Path, monkeypatch:
     assert [line["event"] for line in lines] == ["start", "end"]
 
 
-def test_the_history_is_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def lines(name: str) -> list[dict[str, Any]]:
-        save_path = folder / name
-        settings = {"save_path": str(save_path), "print_every_n_steps": 2, "save_every_n_steps": 4}
-        config = tiny.config(folder, *KINDS[1], num_epochs=1, **settings)
-        Controller(config, argv=[]).train()
-        found = map(json.loads, (save_path / "history.jsonl").read_text(encoding="utf-8").splitlines())
-        clocks = {"seconds", "time", "path", "memory_bytes"}
-        return [{key: value for key, value in line.items() if key not in clocks} for line in found]
-
-    at_once = lines("at_once")
-    as_on_a_gpu(monkeypatch)
-
-    assert lines("late") == at_once
-    assert len(at_once) > 12
-
-
 def test_the_device_skips_all_steps_after_a_bad_value_until_it_is_read() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)

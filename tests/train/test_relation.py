@@ -20,9 +20,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Relation
 from palm.reader import RelationReader
-from palm.report.analysis import analyses_of
 from palm.report.counting import RelationCounts
-from palm.report.run import read_run
 
 SPANS = {"owner": 0, "thing": 1, "colour": 2}
 LABELS = {"owns": 0, "has": 1}
@@ -256,9 +254,3 @@ def test_yaml_trains_it_on_the_rows_of_a_span_task(trained: Path, task: str) -> 
     found = {(words[each["head"]], each["label"], words[each["tail"]]) for each in record["relations"]}
     assert found == {("anna", "owns", "old red door"), ("old red door", "is", "red")}
     run_card_example(trained / "out" / task / "best_model")
-
-
-def test_the_report_scores_every_label_of_relations(trained: Path) -> None:
-    found = analyses_of(read_run(trained / "out"))["relation"]
-    assert not isinstance(found, str)
-    assert {each.label for each in found.label_scores} == {"owns", "is"}

@@ -20,15 +20,13 @@ from hypothesis import strategies as st
 import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
-from palm.core.errors import ConfigError, DataError, PalmError, WiringError
+from palm.core.errors import ConfigError, DataError, WiringError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Span
 from palm.paradigm.span import best_spans
 from palm.reader import SpanReader
 from palm.reader.cache import training_rows
-from palm.report.analysis import analyses_of
 from palm.report.counting import SpanCounts
-from palm.report.run import read_run
 from palm.train.stream import TaskStream
 
 NAMES = {"thing": 0, "colour": 1}
@@ -324,18 +322,6 @@ def test_yaml_trains_it_and_the_best_model_has_the_scores_of_the_run(trained: Pa
     assert found == [[("red", "colour"), ("red door", "thing")]] * 2
     table = model.predict_file(trained / "2.jsonl", trained / "out.jsonl")
     assert {"text_a", "spans", "predicted_spans"} == table[0].keys()
-
-
-def test_the_report_scores_every_label(trained: Path) -> None:
-    found = analyses_of(read_run(trained / "out"))["cls"]
-    assert not isinstance(found, str)
-    assert {each.label for each in found.label_scores} == {*NAMES}
-    assert {name for name, _ in found.facts} >= {"right"}
-
-
-def test_the_library_has_no_such_model(trained: Path, tmp_path: Path) -> None:
-    with pytest.raises(PalmError, match="'span'"):
-        palm.export.to_hugging_face(trained / "out" / "cls" / "best_model", tmp_path / "hf")
 
 
 def test_batches_are_drawn_from_files_without_any_span(vocab: Path, tmp_path: Path) -> None:
