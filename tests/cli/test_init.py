@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tokenizers import BertWordPieceTokenizer
 
 import palm
 from palm.check import check
@@ -226,3 +227,16 @@ def test_a_csv_of_tags_and_stars_becomes_tasks_whose_script_finishes(tmp_path: P
     ]
     for words in commands[1:]:
         assert main([*words[:1], config, *words[2:], "--max_steps", "4"]) == 0
+
+
+def test_a_table_in_chinese_becomes_tasks_whose_texts_the_encoder_knows(tmp_path: Path) -> None:
+    table = tmp_path / "评论.csv"
+    texts = [f"早餐有{a}和{b}，我们很满意。" for a in "面饭粥饼蛋" for b in "茶水汤奶酒"]
+    rows = [f"{text},{'餐饮' if index % 2 else '服务'}" for index, text in enumerate(texts)]
+    table.write_text("\n".join(["评论,主题", *rows]) + "\n", encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    assert 'label_map: {"服务": 0, "餐饮": 1}' in (tmp_path / "project" / "主题.yaml").read_text("utf-8")
+    words = (tmp_path / "project" / "encoder" / "vocab.txt").read_text("utf-8").split()
+    library = BertWordPieceTokenizer({word: number for number, word in enumerate(words)})
+    assert "[UNK]" not in library.encode(texts[0]).tokens
+    assert library.encode("早餐").tokens == ["[CLS]", "早", "餐", "[SEP]"]

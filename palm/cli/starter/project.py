@@ -9,6 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
 from palm.core.component import did_you_mean, raise_any
 from palm.core.errors import ConfigError, StorageError, shortened
 from palm.core.io import make_folder, write_text
@@ -77,8 +80,6 @@ FILE`."""
 """The lines about data in README.md."""
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 CHOSEN = """\
@@ -217,10 +218,16 @@ def _filled(template: Path | str, values: Mapping[str, str]) -> str:
 
 
 def _vocabulary(texts: Iterable[str]) -> Sequence[str]:
-    """Return the words of all texts, the most frequent first, and letters to spell all other words."""
+    """Return the words of all texts, the most frequent first, and characters to spell all other words.
+
+    Words are those of BERT's tokenizer: every Chinese character is one.
+    """
+    normalizer, splitter = BertNormalizer(), BertPreTokenizer()
     counts: Counter[str] = Counter()
     for text in texts:
-        counts.update(_TOKEN.findall(text.lower()))
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-/&%$#@+=*_"
-    subwords = [*letters, *(f"##{letter}" for letter in letters if letter.isalnum())]
+        counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    letters = dict.fromkeys(["abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-/&%$#@+=*_", *counts])
+    characters = list(dict.fromkeys("".join(letters)))
+    within = dict.fromkeys(character for word in letters if len(word) > 1 for character in word)
+    subwords = [*characters, *(f"##{letter}" for letter in within if letter.isalnum())]
     return list(dict.fromkeys([*SPECIAL, *(word for word, _ in counts.most_common()), *subwords]))

@@ -29,6 +29,7 @@ LISTS = {"choices": "multiple_choice", "candidates": "ranking"}
 """Column with lists of texts -> kind of the task, whose label chooses one of them, or rates them."""
 
 _NUMBER = re.compile(r"[-+]?([0-9]*\.)?[0-9]+([eE][-+]?[0-9]+)?")
+_CHINESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")  # a word has about two of these characters
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _is_text(values: Sequence[Any]) -> bool:
     """Check whether values are texts: strings of several words that are rarely repeated."""
     if not values or not all(isinstance(value, str) for value in values):
         return False
-    words = sum(len(value.split()) for value in values) / len(values)
+    words = sum(max(len(value.split()), len(_CHINESE.findall(value)) / 2) for value in values) / len(values)
     return words >= 2 and len({*values}) > min(MOST_LABELS, len(values) / 2)
 
 
