@@ -16,9 +16,13 @@ pytest.importorskip("fastapi", reason="needs the extra `serve`")
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 httpx = pytest.importorskip("httpx", reason="needs the extra `serve`")
 
+import yaml  # noqa: E402
+
 import palm  # noqa: E402
 from helpers import tiny  # noqa: E402
 from helpers.serving import metric, served  # noqa: E402
+from palm.cli import COMMANDS  # noqa: E402
+from palm.serve.service import Settings  # noqa: E402
 
 TASKS = ("cls", "match", "mrc", "span")
 TEXTS: dict[str, list[Any]] = {
@@ -204,3 +208,17 @@ def test_the_client_waits_as_long_as_it_is_told_and_then_gives_up(
         with pytest.raises(palm.PalmError, match="ConnectError"):
             client.predict(["a"])
     assert waits == [0.5, 1.0, 2.0]
+
+
+def test_the_examples_of_deployment_probe_and_start_what_there_is(url: str) -> None:
+    deploy = Path(__file__).parents[2] / "deploy"
+    pod, *_ = yaml.safe_load_all((deploy / "kubernetes.yaml").read_text(encoding="utf-8"))
+    (container,) = pod["spec"]["template"]["spec"]["containers"]
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert [httpx.get(url + probe["path"]).status_code for probe in probes] == [200, 200, 200]
+    service = yaml.safe_load((deploy / "compose.yaml").read_text(encoding="utf-8"))["services"]["palm"]
+    longest = Settings([]).seconds
+    assert int(service["stop_grace_period"].removesuffix("s")) > longest
+    assert pod["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > longest + 5
+    for words in (container["args"], service["command"]):
+        assert COMMANDS["serve"].parser().parse_args(words).folders == ["/models"]
