@@ -56,10 +56,43 @@ def _settings_help() -> str:
     return help_text(HELP, NO_SETTINGS)
 
 
+OF_RAY = ("workers", "gpus_per_worker", "cpus_per_worker", "max_failures")
+"""What `palm train --ray` can set, arguments of `palm.ray.train`."""
+
+
+def _of_ray(text: str) -> dict[str, Any]:
+    """Parse `workers=2-4,gpus_per_worker=1`."""
+    found: dict[str, Any] = {}
+    for word in text.split(","):
+        name, _, value = word.partition("=")
+        numbers = value.split("-") if name == "workers" else [value]
+        try:
+            parsed = [float(each) if name.endswith("_per_worker") else int(each) for each in numbers]
+        except ValueError:
+            parsed = []
+        if name not in OF_RAY or not 1 <= len(parsed) <= 2:
+            raise argparse.ArgumentTypeError(
+                f"expected NAME=NUMBER,... with names from {', '.join(OF_RAY)}, not {word!r}"
+            )
+        found[name] = tuple(parsed) if len(parsed) == 2 else parsed[0]
+    return found
+
+
 @cli.command(
     "train",
     "train the tasks of a configuration",
-    [*cli.CONFIG, cli.flag("--dry_run", "do what `palm check` does, without training"), *CHECK_OPTIONS],
+    [
+        *cli.CONFIG,
+        cli.flag("--dry_run", "do what `palm check` does, without training"),
+        *CHECK_OPTIONS,
+        cli.option(
+            "--ray",
+            type=_of_ray,
+            metavar="NAME=VALUE,...",
+            help="train with the workers of a Ray cluster: workers=4, or workers=2-4 for as many as there is "
+            "room for; also gpus_per_worker, cpus_per_worker, max_failures",
+        ),
+    ],
     epilog=_settings_help,
     takes_settings=True,
 )
@@ -71,13 +104,23 @@ def train(options: argparse.Namespace) -> None:
     of_check = ("output", "strict", "no_measure", "find_batch_size")
     if unused := [name for name in of_check if getattr(options, name)]:
         raise PalmError(f"--{', --'.join(unused)} can only be used with --dry_run or with palm check")
+    if options.ray is not None:
+        from palm import ray
+
+        ray.train(options.config, options.task_dir, **options.ray, argv=options.settings)
+        return
     from palm.controller.controller import Controller
 
     Controller(options.config, options.task_dir, argv=options.settings).train()
 
 
 def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in ("workers", "output", "overwrite", "keep_models")}
+    given = {name: getattr(options, name) for name in ("workers", "output", "overwrite", "keep_models")}
+    if options.ray:
+        from palm.ray import Pool
+
+        given["pool"] = Pool()
+    return given
 
 
 def _train_one(options: argparse.Namespace) -> None:

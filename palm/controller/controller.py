@@ -55,8 +55,11 @@ def read_run(
     argv: Sequence[str] | None,
     for_train: bool,
     needs_tasks: bool,
+    devices: int | None = None,
 ) -> RunConfig:
     """Read and resolve a configuration with the arguments of `Controller`.
+
+    `devices` is the number of devices that will train, if it is not that of this program's processes.
 
     `--help` prints all settings and exits. If `argv` is None, the program's own arguments are used, and a
     PalmError ends the program with exit code 2.
@@ -70,7 +73,7 @@ def read_run(
         print(help_text(HELP, NO_SETTINGS))  # noqa: T201
         raise SystemExit(0) from None
     if for_train:
-        choose_by_effort(found)
+        choose_by_effort(found, devices)
     return resolve(found, for_train)
 
 

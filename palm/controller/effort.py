@@ -126,10 +126,10 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     return chosen
 
 
-def choose_by_effort(config: Config) -> None:
+def choose_by_effort(config: Config, devices: int | None = None) -> None:
     """Add the choices of `effort` to a configuration, as its weakest settings.
 
-    Without a learning rate, `effort` is `normal`.
+    Without a learning rate, `effort` is `normal`. `devices` is as for `facts_of`.
 
     Raises:
         ConfigError: the configuration has problems.
@@ -144,7 +144,7 @@ def choose_by_effort(config: Config) -> None:
     # A copy that is complete, so that it can be resolved.
     provisional = copy.deepcopy(config)
     _apply(provisional, effort, RunFacts())
-    _apply(config, effort, facts_of(choose_rows(resolve(provisional), for_train=True)))
+    _apply(config, effort, facts_of(choose_rows(resolve(provisional), for_train=True), devices))
 
 
 def _apply(config: Config, effort: Effort, facts: RunFacts) -> None:
@@ -156,8 +156,11 @@ def _apply(config: Config, effort: Effort, facts: RunFacts) -> None:
         config.choose({name: settings[name] for name in free}, scope)
 
 
-def facts_of(run: RunConfig) -> RunFacts:
-    """Return the facts about a run that the choice depends on; values of an earlier choice are not given."""
+def facts_of(run: RunConfig, devices: int | None = None) -> RunFacts:
+    """Return the facts about a run that the choice depends on; values of an earlier choice are not given.
+
+    `devices` is the number of devices; None for those of this program's processes.
+    """
     settings = run.settings
     main = next((task for task in run.tasks if task.settings.is_target), None)
     width = run.backbone.settings.get("hidden_size", main and main.head.settings.get("hidden_size"))
@@ -177,7 +180,7 @@ def facts_of(run: RunConfig) -> RunFacts:
         batch=batch,
         num_epochs=None if _is_chosen(run, "num_epochs") else settings.num_epochs,
         max_steps=settings.max_steps,
-        devices=_devices(settings),
+        devices=_devices(settings) if devices is None else devices,
         steps_of_all=1.0 if main is None else _steps_of_all(run, main),
     )
 

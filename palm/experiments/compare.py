@@ -25,13 +25,13 @@ from palm.experiments.grid import (
     ROWS,
     Grid,
     GridRun,
+    Pool,
     Result,
     Source,
     best_of,
     data_checksums,
     devices_of,
     folder_of,
-    slots_of,
 )
 from palm.experiments.outcome import (
     ALONE,
@@ -73,6 +73,7 @@ def compare(
     test: Mapping[str, str | Path] | None = None,
     model: str | None = None,
     workers: int | None = None,
+    pool: Pool | None = None,
     output: str | Path | None = None,
     overwrite: bool = False,
     keep_models: bool = False,
@@ -92,6 +93,7 @@ def compare(
         model: the model to score, `best` on dev data or `last`. By default `best` if all targets have a test
             file other than their dev_file, else `last`: the best of many on the same rows looks too good.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.
+        pool: where the runs are trained: this machine, or a Ray cluster (`palm.ray.Pool()`).
         output: the folder; by default `<save_path>_compare`. If it ends in .csv or .tex, the table is written
             there, and the runs to the default folder.
         overwrite: put the runs of another comparison in the folder aside.
@@ -117,8 +119,9 @@ def compare(
     table = Path(output) if output is not None and Path(output).suffix in TABLES else None
     with only_run_in(folder := folder_of(run.folder, "compare", None if table else output)):
         data = data_checksums(runs.values(), tests.values())
-        slots = slots_of(workers, run.settings.use_gpu, devices_of(run.settings))
-        grid = Grid(folder, data, keep_models, source.command("compare"), slots)
+        pool = pool or Pool()
+        slots = pool.slots(workers, run.settings.use_gpu, devices_of(run.settings))
+        grid = Grid(folder, data, keep_models, source.command("compare"), slots, pool)
         scored = model or _scored_model(run, tests)
         found = _Comparison(runs, tuned, points, tests, scored, grid, overwrite).outcome(seeds)
         _write(found, folder, table)

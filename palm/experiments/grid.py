@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import IO, Any, Protocol, TypedDict
 
 import torch
 
@@ -205,6 +205,61 @@ class GridRun:
         return {**result_settings(self.settings), **tested}
 
 
+Slot = Mapping[str, Any]
+"""What one of the runs that are trained at the same time gets: environment variables, or resources of Ray."""
+
+
+class Process(Protocol):
+    """A process that trains a run, as `subprocess.Popen`."""
+
+    stdin: IO[bytes] | None
+    returncode: int | Any
+
+    def poll(self) -> int | None: ...
+    def terminate(self) -> None: ...
+    def kill(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+class Pool:
+    """The processes that train the runs of a grid: here, of this machine."""
+
+    def slots(self, workers: int | None, use_gpu: bool, size: int) -> Sequence[Slot]:
+        """Return a slot for each of the runs that are trained at the same time; see `slots_of`."""
+        return slots_of(workers, use_gpu, size)
+
+    def start(self, words: Sequence[str], log: Path, slot: Slot) -> Process:
+        """Start a `palm` command, whose output is appended to `log`."""
+        return start_process(words, log, slot)
+
+
+def start_process(
+    words: Sequence[str], log: Path, environment: Mapping[str, str], folder: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a `palm` command on this machine, which ends when this process does.
+
+    Args:
+        words: the command's arguments.
+        log: a file to which its output is appended.
+        environment: environment variables to set.
+        folder: its working directory; None for this one.
+    """
+    words = [*START, *words]
+    with log.open("ab") as file:
+        file.write(f"{shlex.join(words)}\n".encode())
+        file.flush()
+        # With a new session, Ctrl-C reaches only this process, which stops the others.
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,  # closed when this process dies, which ends the run (see `work`)
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+
+
 @dataclass(frozen=True)
 class Grid:
     """A folder of runs, and the processes that train them.
@@ -215,14 +270,16 @@ class Grid:
         keep_models: whether to keep the models and checkpoints of finished runs.
         command: the `palm` command that trains one run, followed by its options; the path of the run's
             configuration is inserted after the first word.
-        slots: environment variables of the runs that are trained at the same time, one mapping for each.
+        slots: one for each of the runs that are trained at the same time.
+        pool: starts their processes.
     """
 
     path: Path
     data: Mapping[str, str] = field(default_factory=dict)
     keep_models: bool = False
     command: Sequence[str] = ("compare", "--one_run")
-    slots: Sequence[Mapping[str, str]] = ({},)
+    slots: Sequence[Slot] = ({},)
+    pool: Pool = field(default_factory=Pool)
 
     def check(self, runs: Iterable[GridRun], overwrite: bool = False) -> None:
         """Compare runs with those of the same names that were begun before.
@@ -302,7 +359,7 @@ class Grid:
         """
         waiting = iter(runs)
         free = list(self.slots)
-        active: list[tuple[GridRun, subprocess.Popen[bytes], Mapping[str, str]]] = []
+        active: list[tuple[GridRun, Process, Slot]] = []
         known = trained = 0
         began = time.monotonic()
         try:
@@ -337,27 +394,15 @@ class Grid:
         finally:
             _stop([process for _, process, _ in active])
 
-    def _started(self, run: GridRun, slot: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _started(self, run: GridRun, slot: Slot) -> Process:
         folder = self.prepare(run)
         first, *rest = self.command
-        words = [*START, first, str(folder / CONFIGURATION), *rest]
         logger.info("%s: training; its log is %s", run.name, folder / LOG)
-        with (folder / LOG).open("ab") as log:
-            log.write(f"{shlex.join(words)}\n".encode())
-            log.flush()
-            # With a new session, Ctrl-C reaches only this process, which stops the others.
-            return subprocess.Popen(
-                words,
-                stdin=subprocess.PIPE,  # closed when this process dies, which ends the run (see `work`)
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **slot},
-                start_new_session=True,
-            )
+        return self.pool.start([first, str(folder / CONFIGURATION), *rest], folder / LOG, slot)
 
-    def _result(self, run: GridRun, process: subprocess.Popen[bytes]) -> Result:
-        assert process.stdin is not None
-        process.stdin.close()
+    def _result(self, run: GridRun, process: Process) -> Result:
+        if process.stdin is not None:
+            process.stdin.close()
         if (result := self.result(run.name)) is not None:
             return result
         if process.returncode == -signal.SIGKILL:
@@ -514,7 +559,7 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     return {"metric": names[0], "model": which, "scores": json_ready(scores_of(metrics_of(names), pairs))}
 
 
-def _stop(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _stop(processes: Sequence[Process]) -> None:
     """Let runs finish the current step and save a checkpoint; kill those that take too long."""
     for process in processes:
         process.terminate()

@@ -21,13 +21,13 @@ from palm.core.logging import aligned, set_verbosity, show_on_console
 from palm.experiments.grid import (
     Grid,
     GridRun,
+    Pool,
     Result,
     Source,
     best_of,
     data_checksums,
     devices_of,
     folder_of,
-    slots_of,
     word_of,
 )
 from palm.train.folder import only_run_in
@@ -265,6 +265,7 @@ def sweep(
     *,
     trials: int | None = None,
     workers: int | None = None,
+    pool: Pool | None = None,
     output: str | Path | None = None,
     overwrite: bool = False,
     keep_models: bool = False,
@@ -282,6 +283,7 @@ def sweep(
         task_dir: the folder of the task files.
         trials: number of trials chosen by Optuna; by default all combinations are tried.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.
+        pool: where the runs are trained: this machine, or a Ray cluster (`palm.ray.Pool()`).
         output: the folder; by default `<save_path>_sweep`.
         overwrite: put the runs of another sweep in the folder aside.
         keep_models: keep the models and checkpoints of finished runs.
@@ -301,8 +303,9 @@ def sweep(
     settings = _checked(first)
     with only_run_in(folder := folder_of(first.folder, "sweep", output)):
         check_not_read(folder / BEST_CONFIG, [source.config])
-        slots = slots_of(workers, settings.use_gpu, devices_of(settings))
-        grid = Grid(folder, data_checksums([first]), keep_models, source.command("sweep"), slots)
+        pool = pool or Pool()
+        slots = pool.slots(workers, settings.use_gpu, devices_of(settings))
+        grid = Grid(folder, data_checksums([first]), keep_models, source.command("sweep"), slots, pool)
         if trials is None:
             tried = _all_tried(grid, source, found, overwrite)
         else:

@@ -1,0 +1,288 @@
+"""palm on Ray: training, prediction of datasets and pools of runs.
+
+These are adapters. Processes, placement, restarts and scaling are Ray's; steps, checkpoints and records are
+those of palm without Ray. Everything but `Predictor` needs the extra `ray`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from palm.config.run import RunConfig
+from palm.controller.controller import Controller, read_run
+from palm.controller.resolve import edited
+from palm.core.component import count_problems, raise_any
+from palm.core.errors import ConfigError, DataError, PalmError, TrainingError, WiringError
+from palm.core.logging import logger, show_on_console
+from palm.experiments import grid
+from palm.parallel.group import is_main_process, roll_call_group, world_size
+from palm.train.callbacks import Evaluated, Event
+from palm.train.result import TrainingResult
+
+NOT_RETRIED = (ConfigError, DataError, WiringError)
+"""Errors that a new worker would have, too."""
+
+
+def _started() -> Any:
+    """Return the module `ray`, connected to the cluster, or to one on this machine if there is none.
+
+    Raises:
+        PalmError: it is missing.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise PalmError("palm.ray needs Ray: pip install 'palm-torch[ray]'") from None
+    if not ray.is_initialized():
+        ray.init()
+    return ray
+
+
+def train(
+    config: str | Path | Mapping[str, Any],
+    task_dir: str | Path = ".",
+    *,
+    workers: int | tuple[int, int] = 1,
+    gpus_per_worker: float | None = None,
+    cpus_per_worker: float = 1,
+    max_failures: int = 3,
+    argv: Sequence[str] = (),
+) -> TrainingResult:
+    """Train a configuration with the workers of a Ray cluster, as `torchrun` does with its processes.
+
+    The configuration is read here. The workers must see its data and `save_path` under the same paths. If
+    a worker or a node is lost, all workers start again and continue from the newest checkpoint
+    (`resume: auto`), also when the call is repeated.
+
+    Args:
+        config: the global YAML file, or the same settings as a mapping.
+        task_dir: the folder of the task files.
+        workers: the number of workers; or the smallest and the largest, between which Ray takes as many as
+            the cluster has room for. A step has the rows of the largest number; fewer workers compute it
+            in more parts.
+        gpus_per_worker: 0 to train on CPUs; by default 1 if the cluster has GPUs and `use_gpu` is set.
+        cpus_per_worker: also the number of threads of a worker.
+        max_failures: restarts after failures before the run ends with an error; -1: no limit. Nodes that
+            are taken away with notice (preempted) do not count.
+        argv: command-line arguments that override settings.
+
+    Returns:
+        The result of the run, also if it was finished before.
+
+    Raises:
+        ConfigError: the configuration has problems, or its steps cannot be divided among the workers.
+        DataError, WiringError: from a worker; there is no restart.
+        TrainingError: more failures than `max_failures`.
+    """
+    show_on_console()
+    ray = _started()
+    from ray.train import FailureConfig, ScalingConfig
+    from ray.train import RunConfig as RayRunConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    least, most = workers if isinstance(workers, tuple) else (workers, workers)
+    raise_any(count_problems(workers=least))
+    run = read_run(config, task_dir, list(argv), for_train=True, needs_tasks=True, devices=most)
+    _check(run, range(least, most + 1))
+    if gpus_per_worker is None:
+        gpus_per_worker = int(run.settings.use_gpu and ray.cluster_resources().get("GPU", 0) > 0)
+    device: dict[str, Any] = {} if gpus_per_worker else {"device": "cpu"}
+    trainer = TorchTrainer(
+        _train_in_worker,
+        train_loop_config={"run": run.with_settings(resume="auto", num_devices=1, **device), "most": most},
+        scaling_config=ScalingConfig(
+            num_workers=workers,
+            use_gpu=gpus_per_worker > 0,
+            resources_per_worker={"CPU": cpus_per_worker, "GPU": gpus_per_worker},
+        ),
+        torch_config=TorchConfig(
+            backend="cpu:gloo,cuda:nccl" if gpus_per_worker else "gloo",
+            timeout_s=math.ceil(run.settings.process_group_timeout),
+        ),
+        # Ray's own files must be where all workers see them, too.
+        run_config=RayRunConfig(
+            name=f"{run.folder.name}.ray",
+            storage_path=str(run.folder.parent),
+            failure_config=FailureConfig(max_failures=max_failures),
+            callbacks=[_end_of_hopeless_runs()],
+        ),
+    )
+    try:
+        result: TrainingResult = trainer.fit().return_value
+    except TrainingFailedError as error:
+        raise _own_error(error) from error
+    return result
+
+
+def _check(run: RunConfig, sizes: range) -> None:
+    """Check that a run can be restarted with these numbers of workers.
+
+    Raises:
+        ConfigError: it cannot; all reasons are listed.
+    """
+    problems = []
+    if run.settings.resume not in (None, "auto"):
+        problems.append(f"{run.placed('resume')}: on Ray every run is resumed with 'auto'; remove it")
+    if len(sizes) > 1 and run.settings.stages:
+        problems.append(
+            f"{run.placed('stages')}: needs one number of workers, not the smallest and the largest"
+        )
+    for task in run.tasks if len(sizes) > 1 else ():
+        own = task.settings
+        place = run.placed("batch_size", task.name)
+        if own.batch_size is None:
+            problems.append(f"{place}: needed, if the number of workers may change")
+            continue
+        rows = own.batch_size * own.gradient_accumulation_steps * sizes[-1]
+        if uneven := [size for size in sizes if rows % size]:
+            problems.append(
+                f"{place}: the {rows} rows of a step of {task.name!r} cannot be divided among "
+                f"{' or '.join(map(str, uneven))} workers; choose a multiple of {math.lcm(*uneven)}"
+            )
+    raise_any(problems)
+
+
+def _divided(run: RunConfig, most: int, size: int) -> RunConfig:
+    """Return a run of `most` workers for `size` of them, with the same rows in a step."""
+    changes = {}
+    for task in run.tasks:
+        batch, parts = task.settings.batch_size, task.settings.gradient_accumulation_steps
+        assert batch is not None
+        rows = batch * parts * most // size
+        parts = next(count for count in range(math.ceil(rows / batch), rows + 1) if rows % count == 0)
+        changes[f"{task.name}.gradient_accumulation_steps"] = parts
+        changes[f"{task.name}.batch_size"] = rows // parts
+    return edited(run, changes)
+
+
+def _train_in_worker(given: Mapping[str, Any]) -> TrainingResult:
+    """Train in one of the workers, which Ray has connected; rank 0's result is that of the run."""
+    roll_call_group()  # while all ranks respond
+    if not is_main_process():
+        logger.setLevel(logging.WARNING)  # Ray has configured logging, so palm does not
+    run, most = given["run"], given["most"]
+    if world_size() != most:
+        run = _divided(run, most, world_size())
+    return Controller(run).train([_report])
+
+
+def _report(event: Event) -> None:
+    """Report the scores of an evaluation to Ray; all ranks do."""
+    from ray.train import report
+
+    if isinstance(event, Evaluated):
+        scores = {f"{task}/{name}": v for task, own in event.scores.items() for name, v in own.items()}
+        report({"step": event.step, "mean": event.mean, **scores})
+
+
+class Pool(grid.Pool):
+    """A Ray cluster that trains the runs of `palm.compare` or `palm.sweep`, which all its nodes can read.
+
+    Every run is one Ray task on one node and asks for the CPUs and GPUs that it needs. If a node is lost, its
+    runs are trained on another one.
+    """
+
+    def slots(self, workers: int | None, use_gpu: bool, size: int) -> Sequence[grid.Slot]:
+        """Return the resources of the runs that are trained at the same time.
+
+        Args:
+            workers: their number; None for as many as the GPUs are enough for, or one on each node.
+            use_gpu: whether the runs use GPUs if the cluster has any.
+            size: number of devices of a run.
+        """
+        ray = _started()
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        cpus, gpus = (sum(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+        needed = size if use_gpu and gpus else 0
+        if workers is None:
+            workers = max(1, int(gpus // size)) if needed else len(nodes)
+        raise_any(count_problems(workers=workers))
+        # No more than a node has, where a run would wait for ever.
+        most = max(node.get("CPU", 0) for node in nodes)
+        return [{"num_cpus": max(1, min(most, cpus // workers)), "num_gpus": needed}] * workers
+
+    def start(self, words: Sequence[str], log: Path, slot: grid.Slot) -> grid.Process:
+        """Start a `palm` command on a node that has the resources of the slot."""
+        return _Task(_started().remote(**slot)(_run), [words, log.absolute(), Path.cwd()])
+
+
+class _Task:
+    """A Ray task that runs a process, with the methods of `subprocess.Popen`."""
+
+    stdin: IO[bytes] | None = None
+    returncode: int | None = None
+
+    def __init__(self, function: Any, arguments: Sequence[Any]) -> None:
+        self._reference = function.remote(*arguments)
+
+    def poll(self) -> int | None:
+        return self.returncode if self._has_ended(0) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._has_ended(timeout):
+            raise subprocess.TimeoutExpired("a Ray task", timeout or 0)
+        assert self.returncode is not None
+        return self.returncode
+
+    def terminate(self) -> None:
+        _started().cancel(self._reference)
+
+    def kill(self) -> None:
+        _started().cancel(self._reference, force=True)
+
+    def _has_ended(self, timeout: float | None) -> bool:
+        ray = _started()
+        if self.returncode is None and ray.wait([self._reference], timeout=timeout)[0]:
+            try:
+                self.returncode = ray.get(self._reference)
+            except ray.exceptions.RayError as error:  # the task was lost, also after Ray's own retries
+                logger.warning("a run was lost on the cluster: %s", str(error).strip().splitlines()[0])
+                self.returncode = -signal.SIGKILL
+        return self.returncode is not None
+
+
+def _run(words: Sequence[str], log: Path, folder: Path) -> int:
+    """Run a `palm` command on the node of a task, and return its exit code."""
+    process = grid.start_process(words, log, {}, folder if folder.is_dir() else None)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:  # the task was cancelled
+        process.terminate()
+        return process.wait()
+
+
+def _end_of_hopeless_runs() -> Any:
+    """Return a callback of Ray's controller that ends a run whose errors a restart would repeat."""
+    from ray.train import UserCallback
+
+    class End(UserCallback):  # type: ignore[misc]
+        def after_exception(self, worker_exceptions: Mapping[int, Exception], **_: Any) -> None:
+            for error in map(_cause, worker_exceptions.values()):
+                if isinstance(error, NOT_RETRIED):
+                    raise error
+
+    return End()
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error of a worker without what Ray has wrapped it in."""
+    return getattr(error, "_base_exc", error)
+
+
+def _own_error(error: Exception) -> PalmError:
+    """Return the error of a run that Ray has given up: palm's own, or a description."""
+    failures = getattr(error, "worker_failures", {})
+    causes = [getattr(error, "controller_failure", None), *(failures[rank] for rank in sorted(failures))]
+    found = [_cause(each) for each in causes if each is not None]
+    for each in found:
+        if isinstance(each, PalmError):
+            return each
+    first = str(found[0] if found else error).strip().splitlines()
+    return TrainingError(f"Ray gave up the run: {first[-1] if first else error!r}")
