@@ -6,24 +6,39 @@ those of palm without Ray. Everything but `Predictor` needs the extra `ray`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 from palm.config.run import RunConfig
 from palm.controller.controller import Controller, read_run
 from palm.controller.resolve import edited
-from palm.core.component import count_problems, raise_any
+from palm.core.component import count_problems, raise_any, unknown
+from palm.core.device import DeviceName
 from palm.core.errors import ConfigError, DataError, PalmError, TrainingError, WiringError
 from palm.core.logging import logger, show_on_console
 from palm.experiments import grid
 from palm.parallel.group import is_main_process, roll_call_group, world_size
+from palm.predict.joint import EncodedText, JointModel
+from palm.predict.loading import load_model
+from palm.reader import Record
+from palm.reader.predictions import free_name, task_cells
+from palm.reader.tables.columns import TARGETS, Columns, TableRow
 from palm.train.callbacks import Evaluated, Event
 from palm.train.result import TrainingResult
+
+OF_TRAINING = ("answer_start", "text_b_neg")
+"""Columns that predictions do not use, beside the targets."""
+
+MAX_ONGOING = 256
+"""Requests that a replica takes at a time; with Ray's default, 5, no batch would have more."""
 
 NOT_RETRIED = (ConfigError, DataError, WiringError)
 """Errors that a new worker would have, too."""
@@ -180,6 +195,194 @@ def _report(event: Event) -> None:
     if isinstance(event, Evaluated):
         scores = {f"{task}/{name}": v for task, own in event.scores.items() for name, v in own.items()}
         report({"step": event.step, "mean": event.mean, **scores})
+
+
+class Predictor:
+    """A saved model that predicts batches of rows, for `Dataset.map_batches`, which loads it once per worker.
+
+    `rows.map_batches(palm.ray.Predictor, fn_constructor_args=["output"], concurrency=4)` adds the columns of
+    the predictions, which are those of the tables of `palm predict`; with several tasks, `<task>.<column>`. A
+    row that cannot be predicted has the reason as `error`. A dataset keeps no order, and may run a batch
+    again, so rows should have an id. Also takes the batches of `mapInPandas` in Spark.
+
+    Args:
+        folder: a saved model, or a run, as for `palm.load_model`.
+        tasks: the tasks to predict; None for all.
+        options: those of `palm.load_model`, such as `device` and `reader={"columns": {…}}`.
+
+    Raises:
+        PalmError: the model cannot be loaded.
+    """
+
+    def __init__(self, folder: str | Path, tasks: Sequence[str] | None = None, **options: Any) -> None:
+        self._model, self._tasks = _model_of(folder, tasks, **options)
+        readers = [self._model.tasks[task].reader for task in self._tasks]
+        wanted = dict.fromkeys(name for reader in readers for name in _columns_to_predict(reader))
+        named = {
+            name: own for reader in readers for name, own in (getattr(reader, "columns", None) or {}).items()
+        }
+        self._columns = Columns((), list(wanted), named, logger.warning)
+
+    def __call__(self, batch: Any) -> Any:
+        """Return a batch with the columns of its predictions.
+
+        Args:
+            batch: columns by name as NumPy arrays, or a table of pandas or pyarrow; any number of rows. The
+                model divides them into steps with similar numbers of tokens.
+        """
+        rows = _rows_of(batch)
+        names = list(batch.column_names if hasattr(batch, "column_names") else batch)
+        if names != self._columns.names:
+            self._columns.find(names, "the batch")
+        values = [self._columns.row(TableRow(row, "")).cells for row in rows]
+        cells = [self._cells(records) for records in self._records(values)]
+        added = dict.fromkeys(name for each in cells for name in each if name != "id" or name not in names)
+        new = {free_name(name, names): [each.get(name) for each in cells] for name in added}
+        return _with_columns(batch, new)
+
+    def _records(self, values: Sequence[Any]) -> list[dict[str, Record]]:
+        """Predict rows; one that cannot be read has an error for each task."""
+        try:
+            return self._model.predict(values, self._tasks)
+        except DataError:
+            problems = [self._problem(value) for value in values]
+        usable = [value for value, problem in zip(values, problems, strict=True) if problem is None]
+        found = iter(self._model.predict(usable, self._tasks))
+        return [
+            next(found) if problem is None else {task: {"error": problem} for task in self._tasks}
+            for problem in problems
+        ]
+
+    def _problem(self, value: Any) -> str | None:
+        try:
+            self._model.encode([value], self._tasks)
+        except DataError as error:
+            return str(error)
+        return None
+
+    def _cells(self, records: Mapping[str, Record]) -> Record:
+        if len(self._tasks) == 1:
+            return task_cells(records[self._tasks[0]])
+        return {f"{task}.{n}": v for task, record in records.items() for n, v in task_cells(record).items()}
+
+
+def _model_of(
+    folder: str | Path, tasks: Sequence[str] | None, **options: Any
+) -> tuple[JointModel, Sequence[str]]:
+    """Load a model of one task or of several, and return it with the chosen tasks."""
+    model: Any = load_model(folder, **options)
+    joint = model if isinstance(model, JointModel) else JointModel({model.task: model})
+    raise_any(unknown("task", task, joint.tasks) for task in tasks or () if task not in joint.tasks)
+    return joint, list(joint.tasks) if tasks is None else list(tasks)
+
+
+def _rows_of(batch: Any) -> list[dict[str, Any]]:
+    """Return the rows of a batch with plain Python values."""
+    if hasattr(batch, "to_pylist"):
+        return list(batch.to_pylist())
+    columns = {name: _plain(column) for name, column in batch.items()}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """Convert arrays, also inside lists and arrays of objects, to lists."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _with_columns(batch: Any, new: Mapping[str, Sequence[Any]]) -> Any:
+    """Return a batch with further columns."""
+    if hasattr(batch, "append_column"):
+        import pyarrow
+
+        for name, column in new.items():
+            batch = batch.append_column(name, pyarrow.array(column))
+        return batch
+    return batch.assign(**new) if hasattr(batch, "assign") else {**batch, **new}
+
+
+def _columns_to_predict(reader: Any) -> list[str]:
+    """Return the columns that a reader uses for predictions; some need what is a target for others."""
+    needed = reader.columns_of(with_targets=False) if hasattr(reader, "columns_of") else ()
+    return [*needed, *(name for name in reader.known_columns if name not in (*TARGETS, *OF_TRAINING))]
+
+
+def deployment(
+    folder: str | Path,
+    *,
+    max_batch_tokens: int = 4096,
+    device: DeviceName = "auto",
+    precision: str = "auto",
+    trust: str | Sequence[str] = (),
+    **options: Any,
+) -> Any:
+    """Return a Ray Serve application of a saved model: `ray.serve.run(palm.ray.deployment("output"))`.
+
+    It answers `POST {"texts": [...], "tasks": [...]}` as `palm serve` does, and a handle's
+    `predict.remote(texts, tasks)`. Requests that wait while a batch is computed form the next one.
+
+    Args:
+        folder: a saved model, or a run, as for `palm.load_model`.
+        max_batch_tokens: the tokens of a batch; a request with more is a batch of its own.
+        device: as for `palm.load_model`.
+        precision: as for `palm.load_model`.
+        trust: as for `palm.load_model`.
+        options: those of Ray's `serve.deployment`, such as `num_replicas`, `autoscaling_config` and
+            `ray_actor_options={"num_gpus": 1}`.
+    """
+    serve = _started().serve
+    given = {"name": "palm", "max_ongoing_requests": MAX_ONGOING, **options}
+    loading = {"device": device, "precision": precision, "trust": trust}
+    return serve.deployment(**given)(_Server).bind(folder, max_batch_tokens, loading)
+
+
+class _Server:
+    """A replica: a model, a thread that tokenizes, and Ray's queue of requests."""
+
+    def __init__(self, folder: str | Path, max_batch_tokens: int, loading: Mapping[str, Any]) -> None:
+        from ray import serve
+
+        self._model, _ = _model_of(folder, None, **loading)
+        self._encoder = ThreadPoolExecutor(1)
+
+        def tokens(requests: Sequence[Sequence[EncodedText]]) -> int:
+            # Ray refuses a request that is larger than a batch.
+            sizes = (sum(text.num_tokens for text in texts) for texts in requests)
+            return sum(min(size, max_batch_tokens) for size in sizes)
+
+        async def answer(requests: Sequence[Sequence[EncodedText]]) -> list[list[dict[str, Record]]]:
+            found = iter(await asyncio.to_thread(self._model.predict_rows, list(chain(*requests))))
+            return [list(islice(found, len(texts))) for texts in requests]
+
+        batched = serve.batch(max_batch_size=max_batch_tokens, batch_wait_timeout_s=0, batch_size_fn=tokens)
+        self._answer: Any = batched(answer)
+
+    async def predict(
+        self, texts: Sequence[Any], tasks: Sequence[str] | None = None
+    ) -> list[dict[str, Record]]:
+        """Predict texts as `JointModel.predict` does; a text that was cut says so in its records."""
+        loop = asyncio.get_running_loop()
+        rows = await loop.run_in_executor(self._encoder, self._model.encode, texts, tasks)
+        found: list[dict[str, Record]] = await self._answer(rows) if rows else []
+        for row, records in zip(rows, found, strict=True):
+            for task in row.cut:
+                records[task]["truncated"] = True
+        return found
+
+    async def __call__(self, request: Any) -> Any:
+        """Answer a request over HTTP."""
+        from starlette.responses import JSONResponse
+
+        try:
+            asked = await request.json()
+        except ValueError:
+            return JSONResponse({"detail": "the body is not JSON"}, 400)
+        try:
+            if not isinstance(asked, dict) or not {"texts"} <= asked.keys() <= {"texts", "tasks"}:
+                raise DataError('expected {"texts": [...], "tasks": [...]}')
+            return JSONResponse({"results": await self.predict(**asked)})
+        except (ConfigError, DataError) as error:
+            return JSONResponse({"detail": str(error)}, 422)
 
 
 class Pool(grid.Pool):

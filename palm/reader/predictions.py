@@ -251,12 +251,16 @@ def _joined(
             raise StorageError(f"{path}: the input has not one row per prediction; write to a folder instead")
         joined = dict(row)
         for name, value in task_cells(record).items():
-            if name == "id" and name in names:
-                continue
-            while name in names:
-                name = f"predicted_{name}"
-            joined[name] = value
+            if name != "id" or name not in names:
+                joined[free_name(name, names)] = value
         yield joined
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """Return the name of a task's column, if some are taken by those of the input."""
+    while name in taken:
+        name = f"predicted_{name}"
+    return name
 
 
 def _typical(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
