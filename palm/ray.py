@@ -307,6 +307,11 @@ def _columns_to_predict(reader: Any) -> list[str]:
     return [*needed, *(name for name in reader.known_columns if name not in (*TARGETS, *OF_TRAINING))]
 
 
+def _task_problems(tasks: object) -> list[str]:
+    is_valid = tasks is None or (isinstance(tasks, list) and tasks and all(isinstance(e, str) for e in tasks))
+    return [] if is_valid else [f"tasks should be a list of names, not {tasks!r:.80}"]
+
+
 def deployment(
     folder: str | Path,
     *,
@@ -380,6 +385,7 @@ class _Server:
         try:
             if not isinstance(asked, dict) or not {"texts"} <= asked.keys() <= {"texts", "tasks"}:
                 raise DataError('expected {"texts": [...], "tasks": [...]}')
+            raise_any(_task_problems(asked.get("tasks")))
             return JSONResponse({"results": await self.predict(**asked)})
         except (ConfigError, DataError) as error:
             return JSONResponse({"detail": str(error)}, 422)

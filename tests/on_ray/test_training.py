@@ -2,13 +2,140 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+
+import helpers
+import palm
+import palm.ray
 from helpers import tiny
+from helpers.loaded import run_script
+from palm.cli.runs import _of_ray
+from palm.controller.controller import read_run
+from palm.core.errors import ConfigError, DataError
+from palm.core.io import checksum
+from palm.core.process import START
 
 
 def config(folder: Path, name: str, **settings: Any) -> dict[str, Any]:
     given = tiny.config(folder, "cls", "match", save_path=str(folder / name), overwrite=False, **settings)
-    given["tasks"]["cls"]["dev_file"] = given["tasks"]["cls"]["train_file"]
+    for task in given["tasks"].values():
+        task["dev_file"] = task["train_file"]
     return given
+
+
+def weights(folder: Path) -> dict[str, str]:
+    """The checksums of all models and of the state of all checkpoints."""
+    return {str(file.relative_to(folder)): checksum(file) for file in folder.rglob("*.safetensors")}
+
+
+def test_fewer_workers_train_on_the_rows_of_all_of_them(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    given = config(tmp_path, "out", batch_size=12)
+    given |= {"match.batch_size": 3, "match.gradient_accumulation_steps": 2}
+    run = read_run(given, ".", [], for_train=True, needs_tasks=True)
+    palm.ray._check(run, range(2, 5))
+    for size, sizes in {2: [(12, 2), (3, 4)], 3: [(8, 2), (2, 4)], 1: [(12, 4), (3, 8)]}.items():
+        tasks = palm.ray._divided(run, 4, size).tasks
+        found = [(task.settings.batch_size, task.settings.gradient_accumulation_steps) for task in tasks]
+        assert found == sizes
+
+
+def test_a_number_of_workers_that_cannot_share_the_rows_is_refused_before_training(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    given = config(tmp_path, "out", batch_size=4, resume=str(tmp_path))
+    run = read_run(given, ".", [], for_train=True, needs_tasks=True)
+    with pytest.raises(ConfigError) as caught:
+        palm.ray._check(run, range(2, 5))
+    resume, cls, match = caught.value.problems
+    assert "resume" in resume
+    assert "16 rows of a step of 'cls' cannot be divided among 3 workers" in cls
+    assert "'match'" in match
+
+
+def test_the_option_ray_has_the_arguments_of_train() -> None:
+    assert _of_ray("workers=4") == {"workers": 4}
+    assert _of_ray("workers=2-4,gpus_per_worker=0.5") == {"workers": (2, 4), "gpus_per_worker": 0.5}
+    for text in ("4", "workers=", "workers=a", "worker=4", "workers=1-2-3", "max_failures=1-2"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            _of_ray(text)
+
+
+def killed_in(folder: Path, name: str) -> threading.Thread:
+    """Kill one of Ray's workers once the run has a checkpoint."""
+
+    def kill() -> None:
+        while not list((folder / name).glob("step_*/manifest.json")):
+            time.sleep(0.05)
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit() and b"RayTrainWorker" in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+                return
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_workers_equal_ranks_bit_by_bit_also_after_one_is_killed(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path, rows=200)
+    settings = {"num_epochs": 4, "save_every_n_steps": 7, "keep_last_n": 2}
+    (tmp_path / "ranks.yaml").write_text(
+        yaml.safe_dump(config(tmp_path, "ranks", **settings)), encoding="utf-8"
+    )
+    status, log = run_script(
+        Path(helpers.__file__).with_name("torchrun.py"),
+        tmp_path,
+        "--standalone",
+        "--nproc-per-node=2",
+        START[-1],
+        "train",
+        str(tmp_path / "ranks.yaml"),
+    )
+    assert status == 0, log
+    thread = killed_in(tmp_path, "workers")
+    result = palm.ray.train(config(tmp_path, "workers", **settings), workers=2)
+    assert not thread.is_alive()
+    assert result.steps == {"cls": 100, "match": 100}
+    assert weights(tmp_path / "workers") == weights(tmp_path / "ranks")
+    assert len(weights(tmp_path / "workers")) == 9
+    assert palm.ray.train(config(tmp_path, "workers", **settings), workers=2).steps == result.steps
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_an_error_in_the_data_ends_the_run_at_once_with_its_place(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "cls.tsv").write_text("\n".join([*lines[:7], "9\tthe red door"]), encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        palm.ray.train(config(tmp_path, "out"), max_failures=-1)
+    assert f"{tmp_path / 'cls.tsv'}:8" in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_runs_on_ray_give_the_table_of_runs_without(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    chosen = {"seeds": 2, "workers": 2}
+    palm.compare(config(tmp_path, "out"), output=tmp_path / "here", **chosen)
+    palm.compare(config(tmp_path, "out"), output=tmp_path / "there", pool=palm.ray.Pool(), **chosen)
+    tables = [(tmp_path / place / "compare.csv").read_bytes() for place in ("here", "there")]
+    assert tables[0] == tables[1]
+    runs = list((tmp_path / "here" / "runs").glob("*/result.json"))
+    assert len(runs) == 10
+    for file in runs:
+        other = tmp_path / "there" / file.relative_to(tmp_path / "here")
+        results = [json.loads(each.read_text(encoding="utf-8")) for each in (file, other)]
+        assert results[0] | {"seconds": 0} == results[1] | {"seconds": 0}
