@@ -41,6 +41,10 @@ API_KEY = "PALM_API_KEY"
 HUNG_UP = 499
 """The status in log and metrics if nobody waited for the answer."""
 
+KEEP_ALIVE = 75
+"""Seconds until an idle connection is closed; longer than clients and proxies keep it, because whoever sends a
+request at the moment when it is closed gets no answer."""
+
 BYTES_PER_CHARACTER = 12
 """The most bytes of a character in JSON: two escapes such as `\\ud83d`."""
 
@@ -284,6 +288,7 @@ def serve(settings: Settings, host: str, port: int, workers: int) -> None:
             access_log=False,
             log_config=None,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=int(settings.seconds) + 5,
         )
 
