@@ -42,8 +42,8 @@ HUNG_UP = 499
 """The status in log and metrics if nobody waited for the answer."""
 
 KEEP_ALIVE = 75
-"""Seconds until an idle connection is closed; longer than clients and proxies keep it, because whoever sends a
-request at the moment when it is closed gets no answer."""
+"""Seconds until an idle connection is closed; longer than clients and proxies keep it, because a request
+that is sent at the moment when it is closed gets no answer."""
 
 BYTES_PER_CHARACTER = 12
 """The most bytes of a character in JSON: two escapes such as `\\ud83d`."""
