@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from statistics import fmean
 from typing import Any, ClassVar
 
 from palm.core.component import Registry
@@ -130,6 +133,25 @@ def metric_problems(names: Sequence[str], gold_names: Iterable[str]) -> list[str
         for name, metric in zip(names, metrics, strict=True)
         if not known.issuperset(metric.needs)
     ]
+
+
+def constant_scores(metrics: Sequence[type[Metric]], truths: Sequence[Truth]) -> dict[str, float]:
+    """Score the best constant answer: the most frequent label, or the mean number.
+
+    Metrics that need more than that, such as probabilities, are left out, and so are values that are not
+    finite. Empty if examples have neither a label nor a number.
+    """
+    if truths and all(isinstance(truth.get("label"), int) for truth in truths):
+        answer = {"label": Counter(truth["label"] for truth in truths).most_common(1)[0][0]}
+    elif truths and all("value" in truth for truth in truths):
+        answer = {"value": fmean(truth["value"] for truth in truths)}
+    else:
+        return {}
+    found: dict[str, float] = {}
+    for metric in metrics:
+        with suppress(KeyError):  # it needs probabilities
+            found |= scores_of([metric], [(answer, truth) for truth in truths])
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def scores_of(

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ Pair = tuple[Prediction, Truth]
 
 MOST_UPDATES = 1_000_000
 """The most updates for the intervals of a metric that is not additive."""
+
+MOST_QUICK = 1000
+"""The most rows of quick intervals of a metric that is not additive."""
 
 
 def resampled_scores(
@@ -40,16 +44,26 @@ def resampled_scores(
     return whole, np.array([[score(draw)[metric.main] for score in scorers] for draw in draws])
 
 
-def score_intervals(metric: type[Metric], pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
+def score_intervals(
+    metric: type[Metric], pairs: Sequence[Pair], quick: bool = False
+) -> dict[str, tuple[float, float]]:
     """The 95 % intervals of a metric's numbers by name, with the rows as a sample.
 
-    A number that is a fraction of rows has Wilson's interval. Others have percentiles of resampled rows, or
-    no interval if these are all equal.
+    A number that is a fraction of rows has Wilson's interval. Others have percentiles of resampled rows, less
+    the bias of resampling: a resample may lack a rare label, and so have another mean over labels than the
+    rows. There is no interval if all resamples are equal.
+
+    Args:
+        metric: the metric.
+        pairs: predictions and truths.
+        quick: use 200 resamples, and none of a metric that is not additive on more than `MOST_QUICK` rows.
     """
     units = _units_of(metric, pairs)
     score = _scorer(metric, units)
     per_unit = [scores_of([metric], unit) for unit in units]
-    resamples = min(1000, max(200, MOST_UPDATES // len(units)))
+    resamples = 200 if quick else min(1000, max(200, MOST_UPDATES // len(units)))
+    if quick and len(units) > MOST_QUICK and not isinstance(score, partial):
+        resamples = 0
     drawn = [score(draw) for draw in _draws(len(units), resamples, np.random.default_rng(0))]
     found = {}
     for name, value in score(np.ones(len(units), dtype=np.int64)).items():
@@ -58,7 +72,9 @@ def score_intervals(metric: type[Metric], pairs: Sequence[Pair]) -> dict[str, tu
             low, high = (metric.perfect * end for end in share_interval(float(own.mean()), len(units)))
         else:
             known = [each[name] for each in drawn if math.isfinite(each.get(name, math.nan))]
-            low, high = np.percentile(known, (2.5, 97.5)).tolist() if known else (0.0, 0.0)
+            ends = np.percentile(known or [value], (2.5, 97.5)) + value - fmean(known or [value])
+            least, most = (metric.worst, metric.perfect) if metric.higher_is_better else (0.0, math.inf)
+            low, high = ends.clip(least, most).tolist()
         if low < high:
             found[name] = (low, high)
     return found

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import heapq
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
 from palm.core.errors import PalmError
 from palm.core.io import verified_object, wrap_read_errors
 from palm.core.logging import logger
-from palm.metrics import Metric, metrics_of, scores_of
+from palm.metrics import metrics_of, scores_of
+from palm.metrics.base import constant_scores
 from palm.metrics.resampling import Pair, score_intervals
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model, models_in
@@ -33,16 +30,13 @@ from palm.reader.tables.files import (
     missing_reason,
     table_of,
 )
-from palm.report.counting import Counts, LabelScore, counts_of
 from palm.report.run import Model, Run
+from palm.train.counting import MOST_RESAMPLED, Counts, LabelScore, counts_of
 from palm.train.model_paths import DESCRIPTION, STATE
 from palm.train.task_model import encoded
 
 MOST_ROWS = 25
 """Number of rows shown, those with the largest error."""
-
-MOST_RESAMPLED = 50_000
-"""Number of examples above which scores have no intervals: they would be narrow, and slow to compute."""
 
 MOST_CHARACTERS = 400
 """Number of characters shown of a text."""
@@ -249,7 +243,7 @@ def analyse(
             for metric in (metrics if 0 < len(pairs) <= MOST_RESAMPLED else ())
             for name, ends in score_intervals(metric, pairs).items()
         },
-        baseline=_baseline(metrics, [dict(gold) for _, gold in pairs]),
+        baseline=constant_scores(metrics, [gold for _, gold in pairs]),
         hardest=hardest,
         label_scores=counts.label_scores(),
         matrix_labels=labels,
@@ -259,21 +253,6 @@ def analyse(
         reliability=[] if counts.calibration is None else counts.calibration.curves(),
         other_data=other_data,
     )
-
-
-def _baseline(metrics: Sequence[type[Metric]], golds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Score a model that gives the same answer to all examples."""
-    if golds and all(isinstance(gold.get("label"), int) for gold in golds):
-        answer = {"label": Counter(gold["label"] for gold in golds).most_common(1)[0][0]}
-    elif golds and all("value" in gold for gold in golds):
-        answer = {"value": fmean(gold["value"] for gold in golds)}
-    else:
-        return {}
-    found: dict[str, float] = {}
-    for metric in metrics:
-        with suppress(KeyError):  # it needs probabilities
-            found |= scores_of([metric], [(answer, gold) for gold in golds])
-    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def _loaded(model: Model, trust: str | Sequence[str], precision: str) -> InferenceModel:

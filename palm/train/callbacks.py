@@ -165,7 +165,7 @@ class Logged(Recorded, recorded_as="step"):
         task_step: number of the task's steps so far.
         epoch: epoch of the task, from 0.
         loss: loss of this step's batch.
-        mean_loss: running mean of the task's loss, over about 50 of its steps.
+        mean_loss: mean loss of the task's steps since the last logged step.
         learning_rate: learning rate of the update.
         grad_norm: norm of the gradient before clipping.
         rows: rows of all tasks and devices since the run began.
@@ -201,11 +201,41 @@ class Logged(Recorded, recorded_as="step"):
 
 
 @dataclass(frozen=True)
+class Losses(Recorded, recorded_as="losses"):
+    """The mean loss of every task between two logged steps.
+
+    Args:
+        step: the later one.
+        means: task -> mean of the losses of its steps since the one before; only tasks that had steps.
+    """
+
+    step: int
+    means: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Drawn(Recorded, recorded_as="draws"):
     """The number of steps of every task after a global step."""
 
     step: int
     steps: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """What the scores of a task's dev rows stand beside.
+
+    Args:
+        rows: their number.
+        baseline: the same scores of a constant answer (see `palm.metrics.constant_scores`).
+        intervals: 95 % intervals of the scores of its first metric (see `score_intervals`).
+        labels: label -> precision, recall, F1, true and predicted occurrences; the most frequent first.
+    """
+
+    rows: int = 0
+    baseline: Mapping[str, float] = field(default_factory=dict)
+    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -220,6 +250,7 @@ class Evaluated(Recorded, recorded_as="evaluation"):
         best: tasks for which this is the best evaluation so far.
         mean: mean normalized score of the tasks of `best_by`; NaN if one is not a number.
         seconds: time since the run began; only in the history.
+        rows: task -> the rows that it was scored on, and what its scores stand beside.
     """
 
     step: int
@@ -228,6 +259,7 @@ class Evaluated(Recorded, recorded_as="evaluation"):
     best: Sequence[str] = ()
     mean: float | None = None
     seconds: float | None = None
+    rows: Mapping[str, ScoredRows] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

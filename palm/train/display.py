@@ -14,21 +14,21 @@ from torch import Tensor
 
 from palm.core.logging import Progress, display_of, logger, shown_score, shows_colour
 from palm.reader.inspection import readable_rows
-from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Logged, Started
+from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Logged, Losses, Started
 from palm.train.loop import Step, Training
 from palm.train.task import TaskState
 
-DECAY = 0.98
-"""Decay of the running mean of a task's losses; the last 50 steps have about two thirds of the weight."""
+DIVERGED = 3.0
+"""Ratio of a task's mean loss to its first one, if that is above 1, from which it has diverged."""
 
 
 class Meter:
     """A callback that returns the values of every `every`-th step as events.
 
-    Running means are sums on the device. A GPU is waited for only in steps that are logged.
+    Losses are summed on the device. A GPU is waited for only in steps that are logged.
 
     Args:
-        training: the run; its checkpoints contain the running means.
+        training: the run; its checkpoints contain the sums of losses.
         every: interval in global steps; 0 or less: never.
         seconds: returns the time since the run began, including earlier parts of a resumed run.
     """
@@ -37,37 +37,39 @@ class Meter:
         self.training = training
         self.every = every
         self.seconds = seconds
-        self._sums: dict[str, tuple[Tensor, float]] = {}
+        self._sums: dict[str, tuple[Tensor, int]] = {}
+        self._means: dict[str, float] = {}
+        self._limits: dict[str, float] = {}
         self._last = self._first = (seconds(), training.step, training.rows, training.tokens)
         training.attach("meter", self)
 
-    def __call__(self, event: Event) -> list[Logged]:
+    def __call__(self, event: Event) -> list[Losses | Logged]:
         if not isinstance(event, Step):
             return []
         for part in event.parts:
-            total, weight = self._sums.get(part.task.name, (part.loss.new_zeros(()), 0.0))
-            total = torch.add(part.loss, total.to(part.loss.device), alpha=DECAY)
-            self._sums[part.task.name] = total, weight * DECAY + 1
+            total, count = self._sums.get(part.task.name, (part.loss.new_zeros(()), 0))
+            self._sums[part.task.name] = total.to(part.loss.device) + part.loss, count + 1
         return self._logged(event) if self.every > 0 and event.number % self.every == 0 else []
 
-    def _logged(self, step: Step) -> list[Logged]:
-        """Read the values of a step; return an event per drawn task."""
+    def _logged(self, step: Step) -> list[Losses | Logged]:
+        """Read the values of a step; return the means of all tasks, and an event per drawn task."""
         training = self.training
         training.settle()
-        sums = [self._sums[part.task.name] for part in step.parts]
-        means = [total / weight for total, weight in sums]
+        means = [total / count for total, count in self._sums.values()]
         # One transfer for all values of a step, because every read waits for a GPU.
         values = torch.stack([step.grad_norm, *(part.loss for part in step.parts), *means])
         norm, *numbers = values.tolist()
+        losses = Losses(step.number, dict(zip(self._sums, numbers[len(step.parts) :], strict=True)))
+        self._sums = {}
+        self._means |= losses.means
+        self._warn_of_divergence(losses)
         now = self.seconds()
         since, number, rows, tokens = self._last
         self._last = (now, training.step, training.rows, training.tokens)
         pace = max(now - since, 1e-9)
         # The average over this process's whole run, since evaluation and saving will also take their time.
         per_step = (now - self._first[0]) / (training.step - self._first[1])
-        tasks = [part.task for part in step.parts]
-        read = zip(tasks, numbers[: len(tasks)], numbers[len(tasks) :], strict=True)
-        return [
+        logged = [
             Logged(
                 step.number,
                 task.name,
@@ -76,7 +78,7 @@ class Meter:
                 steps_per_epoch=task.steps_per_epoch,
                 epoch=task.epoch,
                 loss=loss,
-                mean_loss=mean,
+                mean_loss=losses.means[task.name],
                 learning_rate=step.learning_rate,
                 grad_norm=norm,
                 rows=training.rows,
@@ -88,21 +90,37 @@ class Meter:
                 tokens_per_second=(training.tokens - tokens) / pace,
                 memory_bytes=memory_bytes(training.device),
             )
-            for task, loss, mean in read
+            for task, loss in zip((part.task for part in step.parts), numbers, strict=False)
         ]
+        return [losses, *logged]
+
+    def _warn_of_divergence(self, losses: Losses) -> None:
+        for task, mean in losses.means.items():
+            if not mean <= self._limits.setdefault(task, DIVERGED * max(mean, 1.0)):
+                self._limits[task] = sys.float_info.max  # once
+                logger.warning(
+                    "%s: the loss diverged to %.4g at step %d; use a lower learning_rate",
+                    task,
+                    mean,
+                    losses.step,
+                )
 
     def means(self) -> dict[str, float]:
-        """Return the running mean loss of every task that had a step."""
-        return {name: total.item() / weight for name, (total, weight) in self._sums.items()}
+        """Return each task's last logged mean loss, or the mean over all its steps if none was logged."""
+        return {name: total.item() / count for name, (total, count) in self._sums.items()} | self._means
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running means, JSON-ready."""
-        return {name: [total.item(), weight] for name, (total, weight) in self._sums.items()}
+        """Return sums and means of losses, JSON-ready."""
+        sums = {name: [total.item(), count] for name, (total, count) in self._sums.items()}
+        return {"sums": sums, "means": self._means, "limits": self._limits}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the running means that `state_dict` returned."""
-        # The round trip from float32 to double and back is exact, so the means continue bit for bit.
-        self._sums = {name: (torch.tensor(total), weight) for name, (total, weight) in state.items()}
+        """Restore what `state_dict` returned."""
+        # The round trip from float32 to double and back is exact, so the sums continue bit for bit.
+        sums = state.get("sums", {}).items()
+        self._sums = {name: (torch.tensor(total), count) for name, (total, count) in sums}
+        self._means = dict(state.get("means", {}))
+        self._limits = dict(state.get("limits", {}))
 
 
 def memory_bytes(device: torch.device) -> int | None:

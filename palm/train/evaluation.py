@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from palm.core.cache import LESS_PREDICTED, explain_limits
-from palm.core.logging import logger
+from palm.core.logging import logger, shown_score
 from palm.metrics import metrics_of
-from palm.parallel.group import exhaust, gather_objects
-from palm.reader.rows import BadRows
+from palm.metrics.base import constant_scores
+from palm.metrics.resampling import Pair
+from palm.parallel.group import gather_objects, is_main_process
+from palm.reader import Record
+from palm.reader.rows import BadRows, Rows
 from palm.reader.tables.files import data_checksum
 from palm.train.callbacks import Completed, Evaluated, Event, event_of
+from palm.train.counting import MOST_RESAMPLED, scored_rows
 from palm.train.loop import Step, Training
 from palm.train.model import Adapted
 from palm.train.task import Task, TaskState
@@ -108,7 +112,9 @@ class Evaluator:
         """Evaluate if an evaluation is due after this event."""
         if isinstance(event, Completed):
             is_done = bool(self.evaluations) and self.evaluations[-1].step == self.training.step
-            return None if is_done else self.evaluate()
+            made = None if is_done else self.evaluate()
+            self._warn_of_baselines()
+            return made
         if not isinstance(event, Step):
             return None
         regular = self.every > 0 and event.number % self.every == 0
@@ -119,23 +125,43 @@ class Evaluator:
     def evaluate(self) -> Evaluated:
         """Evaluate all tasks that have dev data."""
         scores = {}
+        rows = {}
         dev_loss = {}
         # With FSDP this device has only parts of the weights; this gathers them.
         with self.training.averaged(), self.training.replica.separate_calls():
             for task in self.tasks:
                 losses: Losses = {}
-                chunks = self.dev[task.name].chunks
+                dev = self.dev[task.name]
+                pairs: list[Pair] | None = [] if dev.num_examples <= MOST_RESAMPLED else None
                 model = model_of(self.training, task.task)
-                scores[task.name] = model.score(chunks, task.task.metric_names, losses=losses, tune=True)
+                names = task.task.metric_names
+                scores[task.name] = model.score(dev.chunks, names, losses=losses, tune=True, pairs=pairs)
+                if pairs:
+                    examples = [example for chunk in dev.chunks for example in chunk.examples]
+                    rows[task.name] = scored_rows(task.reader, names, examples, pairs)
                 if (loss := mean_loss(gather_objects(losses))) is not None:
                     dev_loss[task.name] = loss
-        mean = self._record(evaluation := Evaluated(self.training.step, scores, dev_loss))
+        mean = self._record(evaluation := Evaluated(self.training.step, scores, dev_loss, rows=rows))
         best = [name for name, found in self.best.items() if found.waited == 0 and found.score > -math.inf]
         evaluation = replace(evaluation, best=best, mean=mean)
         for task in self.tasks:
             if self.best[task.name].score == -math.inf:
                 self._warn_of_nan(task)
         return evaluation
+
+    def _warn_of_baselines(self) -> None:
+        """Warn of tasks that a constant answer is as good as."""
+        for task in self.tasks:
+            metric = metrics_of(task.task.metric_names[:1])[0]
+            constant = constant_scores([metric], self.dev[task.name].golds).get(metric.main, math.nan)
+            if -math.inf < self.best[task.name].score <= metric.normalized_score(constant):
+                logger.warning(
+                    "%s: no evaluation was better than always the same answer, whose %s is %s; "
+                    "see the errors in `palm report`, and train longer or with more rows",
+                    task.name,
+                    metric.main,
+                    shown_score(constant),
+                )
 
     def _warn_of_nan(self, task: TaskState) -> None:
         task.reader.warn_once(
@@ -198,11 +224,13 @@ class DevData:
         chunks: its examples and their rows, with and without targets.
         num_examples: number of its examples.
         sha256: checksum of the file.
+        golds: their gold values.
     """
 
     chunks: Sequence[Chunk]
     num_examples: int
     sha256: str
+    golds: Sequence[Record]
 
 
 def load_dev_data(task: TaskState) -> DevData:
@@ -218,12 +246,35 @@ def load_dev_data(task: TaskState) -> DevData:
     bad = reader.bad_rows = BadRows(dev_file, reader.on_bad_row)
     try:
         examples = list(reader.read_gold(dev_file))
-        exhaust(map(reader.gold, examples))  # labels may be missing
+        golds = list(map(reader.gold, examples))  # labels may be missing
     finally:
         reader.bad_rows = None
     bad.finish(reader.warn_once)
     task.bad_dev_rows = bad.records, bad.count
-    return DevData(list(encoded(reader, examples, with_targets=True)), len(examples), sha256)
+    chunks = list(encoded(reader, examples, with_targets=True))
+    _warn_of_leaks(task, chunks)
+    return DevData(chunks, len(examples), sha256, golds)
+
+
+def _token_hashes(rows: Rows) -> Iterator[int]:
+    return (hash(rows["token_ids"][row].tobytes()) for row in range(len(rows)))
+
+
+def _warn_of_leaks(task: TaskState, chunks: Sequence[Chunk]) -> None:
+    """Warn of dev rows that are also training rows, unless the training file was named as dev_file."""
+    given = task.task
+    if given.dev_file == given.train_file or not is_main_process():
+        return
+    dev = [each for chunk in chunks for each in _token_hashes(chunk.rows)]
+    seen = set(dev).intersection(_token_hashes(task.stream.rows))
+    if leaked := sum(row in seen for row in dev):
+        logger.warning(
+            "%s: %d of %d rows of the dev_file are also in the train_file, so scores are too high; remove "
+            "them from one of the two (`palm check` names them)",
+            task.name,
+            leaked,
+            len(dev),
+        )
 
 
 def normalized_score(task: Task, scores: Scores) -> float:

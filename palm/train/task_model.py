@@ -22,6 +22,7 @@ from palm.core.layers import WeightCache, generator
 from palm.core.saved import Tensors, describe, save_tensors
 from palm.core.version import __version__
 from palm.metrics import metrics_of, scores_of
+from palm.metrics.resampling import Pair
 from palm.paradigm import HEADS, Head
 from palm.parallel.group import (
     broadcast,
@@ -300,6 +301,7 @@ class TaskModel:
         losses: Losses | None = None,
         tune: bool = False,
         write: Write | None = None,
+        pairs: list[Pair] | None = None,
     ) -> dict[str, float]:
         """Score the predictions of examples with labels; all ranks must call this, and divide the work.
 
@@ -309,6 +311,7 @@ class TaskModel:
             losses: as for `predictions`.
             tune: first fit the head to the examples (see `Head.tune`).
             write: takes the scored records and their examples, on rank 0.
+            pairs: filled with the scored records and their gold values, on rank 0.
         """
         with (
             restored_modes(self.backbone, self.head),
@@ -318,8 +321,11 @@ class TaskModel:
 
             def scored() -> dict[str, float]:
                 seen, known = tee(predictions) if write is not None else (predictions, iter(()))
-                pairs = ((each.record, each.gold or {}) for each in seen)
-                fitted = self.head.tune(pairs) if tune else pairs
+                found = ((each.record, each.gold or {}) for each in seen)
+                fitted = self.head.tune(found) if tune else found
+                if pairs is not None:
+                    pairs.extend(fitted)
+                    fitted = iter(pairs)
                 if write is None:
                     return scores_of(metrics_of(metrics), fitted)
                 examples = (each.example for each in known)

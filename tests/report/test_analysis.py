@@ -14,11 +14,14 @@ import palm
 from helpers import runs, tiny
 from helpers.saved import forge
 from palm.metrics import METRICS
+from palm.metrics.base import constant_scores
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import models_in
 from palm.reader.words import TaggedExample
-from palm.report.analysis import Analysis, _baseline, analyse, analyses_of
-from palm.report.counting import (
+from palm.report.analysis import Analysis, analyse, analyses_of
+from palm.report.page import _task
+from palm.report.run import Model, read_run
+from palm.train.counting import (
     AnswerCounts,
     LabelCounts,
     LabelScore,
@@ -28,8 +31,6 @@ from palm.report.counting import (
     WordCounts,
     counts_of,
 )
-from palm.report.page import _task
-from palm.report.run import Model, read_run
 
 WIDTH = tiny.BACKBONE["hidden_size"]
 
@@ -261,11 +262,11 @@ def test_a_reader_with_other_truths_is_named(tmp_path: Path) -> None:
 
 def test_a_baseline_has_the_metric_of_the_score_beside_it() -> None:
     golds = [{"label": k} for k in (0, 1, 1, 1, 2)]
-    found = _baseline([METRICS["qwk"], METRICS["accuracy"], METRICS["macro_f1"]], golds)
+    found = constant_scores([METRICS["qwk"], METRICS["accuracy"], METRICS["macro_f1"]], golds)
     assert found == pytest.approx({"qwk": 0.0, "accuracy": 0.6, "macro_f1": 0.75 / 3})
-    (error,) = _baseline([METRICS["mse"]], [{"value": 1.0}, {"value": 3.0}]).values()
+    (error,) = constant_scores([METRICS["mse"]], [{"value": 1.0}, {"value": 3.0}]).values()
     assert error == 1.0
-    assert _baseline([METRICS["span_f1"]], [{"spans": []}]) == {}
+    assert constant_scores([METRICS["span_f1"]], [{"spans": []}]) == {}
 
 
 def test_an_interval_stands_only_beside_the_score_of_its_own_model(run: Path) -> None:

@@ -8,11 +8,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 import palm
-from helpers.callbacks import controller, timeless
+from helpers.callbacks import configuration, controller, timeless
 from palm.train.callbacks import (
     RECORDED,
     Drawn,
@@ -20,14 +21,17 @@ from palm.train.callbacks import (
     Evaluated,
     Event,
     Logged,
+    Losses,
     Planned,
     PlannedTask,
     Saved,
+    ScoredRows,
     Warned,
     event_of,
     read_events,
     write_events,
 )
+from palm.train.loop import Step
 from palm.train.result import TrainingResult
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,14 +72,66 @@ def test_a_run_shows_its_plan_its_logged_steps_and_its_end(undisturbed: tuple[Pa
     assert draws == result.steps
 
 
-def test_the_running_mean_forgets_by_two_percent_a_step(tmp_path: Path) -> None:
-    run = controller(tmp_path, print_every_n_steps=1)
-    run.train()
-    steps = [line for line in timeless(tmp_path / "out" / "history.jsonl") if line["event"] == "step"]
-    total = weight = 0.0
-    for line in (line for line in steps if line["task"] == "mrc"):
-        total, weight = line["loss"] + 0.98 * total, 1 + 0.98 * weight
-        assert line["mean_loss"] == pytest.approx(total / weight, rel=1e-5)
+def test_means_are_of_all_steps_of_every_task_between_two_logged_steps(tmp_path: Path) -> None:
+    losses: list[tuple[int, str, float]] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Step):
+            losses.extend((event.number, part.task.name, part.loss.item()) for part in event.parts)
+
+    controller(tmp_path, print_every_n_steps=7).train(callbacks=[watch])
+    lines = timeless(tmp_path / "out" / "history.jsonl")
+    found = [line for line in lines if line["event"] == "losses"]
+    assert [line["step"] for line in found] == list(range(7, losses[-1][0] + 1, 7))
+    for line in found:
+        own = [each for each in losses if line["step"] - 7 < each[0] <= line["step"]]
+        means = {name: fmean(loss for _, task, loss in own if task == name) for _, name, _ in own}
+        assert line["means"] == pytest.approx(means, rel=1e-5)
+    logged = {line["step"]: line["mean_loss"] for line in lines if line["event"] == "step"}
+    assert {
+        line["step"]: line["means"][task]
+        for line, task in zip(found, [each[1] for each in losses][6::7], strict=True)
+    } == logged
+
+
+def test_a_loss_that_diverges_is_a_warning_once(tmp_path: Path) -> None:
+    controller(tmp_path, print_every_n_steps=1, learning_rate=30.0, warmup_proportion=0.0).train()
+    lines = timeless(tmp_path / "out" / "history.jsonl")
+    means: dict[str, list[tuple[int, float]]] = {}
+    for line in lines:
+        for task, mean in line["means"].items() if line["event"] == "losses" else ():
+            means.setdefault(task, []).append((line["step"], mean))
+    expected = {
+        task: next(step for step, mean in own if mean > 3 * max(own[0][1], 1.0))
+        for task, own in means.items()
+    }
+    told = [line for line in lines if line["event"] == "warning" and "diverged" in line["message"]]
+    assert {line["message"].partition(":")[0]: line["step"] for line in told} == expected
+
+
+def test_dev_rows_that_are_training_rows_and_a_score_below_the_commonest_label_are_warnings(
+    tmp_path: Path,
+) -> None:
+    given = configuration(tmp_path, num_epochs=1)
+    train = Path(given["tasks"]["cls"]["train_file"])
+    lines = train.read_text(encoding="utf-8").splitlines()
+    dev = tmp_path / "dev.tsv"
+    dev.write_text(
+        "\n".join([*lines[:8], "0\tfred owns a wall", "1\tthe lamp of anna"]) + "\n", encoding="utf-8"
+    )
+    given["tasks"]["cls"]["dev_file"] = str(dev)
+    palm.Controller(given, argv=[]).train()
+    events = [line for line in timeless(tmp_path / "out" / "history.jsonl")]
+    told = [line["message"] for line in events if line["event"] == "warning"]
+    assert any(
+        message.startswith("cls: 7 of 9 rows of the dev_file are also in the train_file") for message in told
+    )
+    scored = [line["rows"]["cls"] for line in events if line["event"] == "evaluation"][-1]
+    gold = [line.split("\t")[0] for line in dev.read_text(encoding="utf-8").splitlines()[1:]]
+    assert scored["baseline"]["accuracy"] == pytest.approx(max(map(gold.count, gold)) / 9)
+    assert {label: own[3] for label, own in scored["labels"].items() if own[3]} == {
+        label: gold.count(label) for label in gold
+    }
 
 
 def test_evaluations_have_all_metrics_and_the_loss_of_the_dev_rows(
@@ -160,8 +216,16 @@ EVENTS: list[Event] = [
         0, 1, "0.1.0", "2026-11-22T10:00:00Z", 30, "fp32", "cpu", {"a": PlannedTask(True, 20, 10, 80, 2)}
     ),
     Logged(10, "a", 6, 0, 6.5, 6.25, 4e-4, 0.5, 160, 2048, 1.5, 7),
+    Losses(10, {"a": 6.25}),
     Drawn(10, {"a": 6}),
-    Evaluated(10, {"a": {"f1": 0.5}}, {"a": 2.0}, ["a"], 1.75),
+    Evaluated(
+        10,
+        {"a": {"f1": 0.5}},
+        {"a": 2.0},
+        ["a"],
+        1.75,
+        rows={"a": ScoredRows(4, {"f1": 0.25}, {"f1": [0.25, 0.75]}, {"x": [0.5, 0.5, 0.5, 2, 2]})},
+    ),
     Saved(10, "target", Path("a/infer_model"), "a"),
     Saved(10, "checkpoint", Path("/elsewhere/step_10")),
     Warned(10, "one\u2028two\x85three"),

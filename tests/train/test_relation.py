@@ -20,7 +20,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Relation
 from palm.reader import RelationReader
-from palm.report.counting import RelationCounts
+from palm.train.counting import RelationCounts
 
 SPANS = {"owner": 0, "thing": 1, "colour": 2}
 LABELS = {"owns": 0, "has": 1}

@@ -26,7 +26,7 @@ from palm.paradigm import Span
 from palm.paradigm.span import best_spans
 from palm.reader import SpanReader
 from palm.reader.cache import training_rows
-from palm.report.counting import SpanCounts
+from palm.train.counting import SpanCounts
 from palm.train.stream import TaskStream
 
 NAMES = {"thing": 0, "colour": 1}

@@ -6,25 +6,36 @@ import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from palm.core.errors import PalmError
+from palm.metrics import metrics_of
 from palm.metrics.answers import Squad, best, counted_words
+from palm.metrics.base import constant_scores
 from palm.metrics.classification import (
     CalibrationError,
     LabelCalibrationError,
     LabelTally,
     WordCalibrationError,
 )
+from palm.metrics.resampling import Pair, score_intervals
 from palm.metrics.spans import entities
 from palm.reader import Reader, Record
 from palm.reader.inspection import label_names
+from palm.train.callbacks import ScoredRows
 
 MOST_LABELS = 24
 """Maximum labels of a confusion matrix; a larger one would be unreadable."""
+
+MOST_LISTED = 50
+"""Maximum labels whose scores are recorded, the most frequent ones."""
+
+MOST_RESAMPLED = 50_000
+"""Number of examples above which scores have no intervals: they would be narrow, and slow to compute."""
 
 MOST_PAIRS = 20
 """Maximum number of most confused pairs."""
@@ -376,3 +387,32 @@ def counts_of(reader: Reader) -> Counts:
             f"report needs one of {', '.join(KINDS)}"
         )
     return found(label_names(reader))
+
+
+def scored_rows(
+    reader: Reader, metric_names: Sequence[str], examples: Sequence[Any], pairs: Sequence[Pair]
+) -> ScoredRows:
+    """Return what the scores of examples stand beside.
+
+    Args:
+        reader: the reader of the examples.
+        metric_names: the metrics of the scores.
+        examples: the examples.
+        pairs: their predictions and gold values.
+    """
+    metrics = metrics_of(metric_names)
+    scores: list[LabelScore] = []
+    with suppress(PalmError):  # the reader is a user's own and returns other gold values
+        counts = counts_of(reader)
+        for example, (record, gold) in zip(examples, pairs, strict=True):
+            counts.judge(example, record, gold)
+        scores = counts.label_scores()
+    return ScoredRows(
+        rows=len(pairs),
+        baseline=constant_scores(metrics, [gold for _, gold in pairs]),
+        intervals={name: [*ends] for name, ends in score_intervals(metrics[0], pairs, quick=True).items()},
+        labels={
+            each.label: [each.precision, each.recall, each.f1, each.support, each.predicted]
+            for each in scores[:MOST_LISTED]
+        },
+    )
