@@ -36,10 +36,10 @@ def plot_runs(options: argparse.Namespace) -> None:
 
 @cli.command(
     "report",
-    "show a run and the errors of its models on one page",
+    "show runs and the errors of their models on one page",
     [
-        cli.option("run", metavar="RUN", help=A_RUN),
-        cli.output("the page (default: report.html in the run's folder)"),
+        cli.option("runs", metavar="RUN", nargs="+", help=f"{A_RUN}; or that of a comparison or sweep"),
+        cli.output("the page (default: report.html in the first run's folder)"),
         cli.flag("--no_predict", "use only what the run recorded, and predict nothing"),
         cli.repeated("--dev_file", "TASK=FILE", "the data to predict instead of the run's dev_file"),
         cli.TRUST,
@@ -48,15 +48,16 @@ def plot_runs(options: argparse.Namespace) -> None:
 def report(options: argparse.Namespace) -> None:
     """Write one HTML file that shows what a run was trained on, how it went, and where its models are wrong.
     For the latter, the best model of every task (or its last) predicts its dev_file, if that is still what
-    the run was evaluated on, or is in the run's folder. The page needs no network and runs no script, so it
-    can be sent to others; it contains rows of the dev data.
+    the run was evaluated on, or is in the run's folder. Several runs, a comparison or a sweep are one page
+    with a table and their curves. A page requests nothing, so it can be sent to others; it contains rows of
+    the dev data.
     """
     from palm.report.page import write_report
 
     predict = not options.no_predict
     dev_files = dict(cli.pairs_of(options.dev_file, "--dev_file", "TASK=FILE"))
     page = write_report(
-        options.run, options.output, predict=predict, dev_files=dev_files, trust=options.trust
+        options.runs, options.output, predict=predict, dev_files=dev_files, trust=options.trust
     )
     cli.write_line(page)
 

@@ -30,13 +30,14 @@ def calibration_error(probs: Sequence[float], right: Sequence[bool]) -> float:
     return float(np.abs(excess).sum() / max(1, len(probs)))
 
 
-def reliability(probs: Sequence[float], right: Sequence[bool]) -> list[tuple[float, float]]:
-    """The mean probability and the fraction of right predictions in each range of `calibration_error`."""
+def reliability(probs: Sequence[float], right: Sequence[bool]) -> list[tuple[float, float, int]]:
+    """Mean probability, fraction that is right, and number of predictions in each range of probabilities."""
     ranges = _ranges(probs)
     counts = np.bincount(ranges)
     sums = np.stack([np.bincount(ranges, np.asarray(each, dtype=np.float64)) for each in (probs, right)])
     means = (sums / counts.clip(1)).T[counts > 0]
-    return [(float(prob), float(share)) for prob, share in means]
+    numbers = counts[counts > 0].tolist()
+    return [(float(prob), float(share), n) for (prob, share), n in zip(means, numbers, strict=True)]
 
 
 def _ranges(probs: Sequence[float]) -> npt.NDArray[np.int64]:
@@ -72,7 +73,7 @@ class CalibrationError(Metric):
         found = (calibration_error(probs, self._right) for probs in (self._probs, self._before))
         return dict(zip((self.main, f"{self.main}_before"), found, strict=True))
 
-    def curves(self) -> list[tuple[str, list[tuple[float, float]]]]:
+    def curves(self) -> list[tuple[str, list[tuple[float, float, int]]]]:
         """The reliability of the probabilities, and of those without temperature if they differ."""
         found = [("predictions", reliability(self._probs, self._right))]
         if not np.allclose(self._probs, self._before, atol=1e-5):

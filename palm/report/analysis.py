@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from palm.core.errors import PalmError
 from palm.core.io import verified_object, wrap_read_errors
@@ -31,15 +32,32 @@ from palm.reader.tables.files import (
     table_of,
 )
 from palm.report.run import Model, Run
-from palm.train.counting import MOST_RESAMPLED, Counts, LabelScore, counts_of
+from palm.train.counting import MOST_RESAMPLED, Counts, Judged, LabelScore, Mark, counts_of
 from palm.train.model_paths import DESCRIPTION, STATE
 from palm.train.task_model import encoded
 
 MOST_ROWS = 25
 """Number of rows shown, those with the largest error."""
 
+MOST_OF_CELL = 5
+"""Number of rows shown of a true and a predicted label."""
+
+MOST_OF_CELLS = 250
+"""Number of rows shown of all true and predicted labels."""
+
+MOST_VALUES = 1000
+"""Number of predicted numbers that are drawn."""
+
 MOST_CHARACTERS = 400
 """Number of characters shown of a text."""
+
+
+class Part(NamedTuple):
+    """A part of a text; kind and label as in `Mark`, or empty."""
+
+    text: str
+    kind: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,19 +66,13 @@ class Row:
 
     Args:
         place: its file and line, or its id.
-        texts: the names of the columns or fields, and their texts.
-        gold: the gold value.
-        predicted: the model's answer.
-        is_right: whether they agree.
-        error: see `Judged`.
+        texts: the names of the columns or fields, and their texts, in parts.
+        judged: the model's answer beside the gold value.
     """
 
     place: str
-    texts: Sequence[tuple[str, str]]
-    gold: str
-    predicted: str
-    is_right: bool
-    error: float
+    texts: Sequence[tuple[str, Sequence[Part]]]
+    judged: Judged
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,9 @@ class Analysis:
         matrix: a row for each true label, a column for each predicted one.
         confused: the pairs confused most often: true label, predicted label, count.
         facts: further facts, as names and values.
-        reliability: names, each with probabilities of predictions and the share of them that is right.
+        reliability: names, each with probabilities of predictions, the share of them that is right, and their
+            number.
+        values: true numbers and the errors of predictions.
         other_data: a warning if the data is not what the run was scored on, else empty.
     """
 
@@ -99,7 +113,8 @@ class Analysis:
     matrix: Sequence[Sequence[int]] = ()
     confused: Sequence[tuple[str, str, int]] = ()
     facts: Sequence[tuple[str, str]] = ()
-    reliability: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
+    reliability: Sequence[tuple[str, Sequence[tuple[float, float, int]]]] = ()
+    values: Sequence[tuple[float, float]] = ()
     other_data: str = ""
 
 
@@ -229,7 +244,7 @@ def analyse(
     statistics = FileStatistics(loaded.reader)
     pairs: list[Pair] = []
     rows = _judged_rows(loaded, dev_file, counts, statistics, pairs)
-    hardest = heapq.nlargest(MOST_ROWS, rows, key=lambda row: (row.error, not row.is_right))
+    hardest = _hardest(rows)
     metrics = metrics_of(metric_names or loaded.head.metrics)
     labels, matrix = counts.matrix()
     return Analysis(
@@ -251,8 +266,24 @@ def analyse(
         confused=counts.confused(),
         facts=counts.facts(),
         reliability=[] if counts.calibration is None else counts.calibration.curves(),
+        values=getattr(counts, "values", [])[:MOST_VALUES],
         other_data=other_data,
     )
+
+
+def _hardest(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with the largest errors, and those of every true and predicted label."""
+    kept: dict[tuple[str, str], list[tuple[float, int, Row]]] = {}
+    for number, row in enumerate(rows):
+        # Of equal errors the first rows are kept.
+        ranked = (row.judged.error, -number, row)
+        for cell, most in ((("", ""), MOST_ROWS), (row.judged.cell, MOST_OF_CELL)):
+            heap = kept.setdefault(cell, [])
+            heapq.heappush(heap, ranked)
+            if len(heap) > most:
+                heapq.heappop(heap)
+    found = {-number: (error, number, row) for heap in kept.values() for error, number, row in heap}
+    return [row for *_, row in sorted(found.values(), reverse=True)[:MOST_OF_CELLS]]
 
 
 def _loaded(model: Model, trust: str | Sequence[str], precision: str) -> InferenceModel:
@@ -270,18 +301,30 @@ def _judged_rows(
             assert each.gold is not None
             pairs.append((each.record, each.gold))
             place = str(getattr(each.example, "place", ""))
-            yield Row(place, _texts(each.example), *counts.judge(each.example, each.record, each.gold))
+            judged = counts.judge(each.example, each.record, each.gold)
+            yield Row(place, _texts(each.example, judged.marks), judged)
         statistics.add(chunk.rows, [gold for _, gold in pairs[-len(chunk.examples) :]])
 
 
-def _texts(example: Any) -> list[tuple[str, str]]:
-    """Return the names and texts of an example; of a long context, the part around the first answer."""
-    answers = example.answers if isinstance(example, SquadQuestion) else ()
-    begin = next((answer.start for answer in answers if answer.start is not None), 0)
-    return [(name, _window(text, begin if name == "context" else 0)) for name, text in named_texts(example)]
+def _texts(example: Any, marks: Sequence[Mark]) -> list[tuple[str, list[Part]]]:
+    """Return the names and texts of an example; of a long one, the part around its first mark."""
+    texts = named_texts(example)
+    marked = "context" if isinstance(example, SquadQuestion) else texts[0][0]
+    return [(name, parts_of(text, marks if name == marked else ())) for name, text in texts]
 
 
-def _window(text: str, middle: int) -> str:
+def parts_of(text: str, marks: Sequence[Mark] = ()) -> list[Part]:
+    """Divide a text where marks begin or end; what is both missed and extra is right."""
+    middle = min((mark.start for mark in marks), default=0)
     start = max(0, min(middle - MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS))
-    end = start + MOST_CHARACTERS
-    return ("…" if start else "") + text[start:end] + ("…" if end < len(text) else "")
+    end = min(len(text), start + MOST_CHARACTERS)
+    inside = {place for mark in marks for place in mark[:2] if start < place < end}
+    found = [Part("…")] if start else []
+    for first, last in pairwise(sorted({start, end, *inside})):
+        own = [mark for mark in marks if mark.start <= first and last <= mark.end]
+        kinds = {mark.kind for mark in own}
+        kind = next((kind for kind in ("wrong", "missed", "extra", "right") if kind in kinds), "")
+        kind = "right" if {"missed", "extra"} <= kinds else kind
+        labels = dict.fromkeys(mark.label for mark in own if mark.start == first)
+        found.append(Part(text[first:last], kind, ", ".join(labels)))
+    return [*found, *([Part("…")] if end < len(text) else [])]

@@ -1,242 +1,213 @@
-"""Charts of the page as values: coordinates for its SVG."""
+"""Charts of a page: specifications for Vega-Lite, made by Altair, and the tables of their numbers."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
-from palm.report import curves
-from palm.report.curves import Curve, Point
-from palm.report.history import History
+from palm.core.errors import PalmError
+from palm.report.curves import Curve
 
-MOST_POINTS = 400
-"""Maximum points of a drawn curve: more than the chart has pixels for."""
+COLOURS = 8
+"""Number of colours of the page's style; after them, lines differ in their dashes."""
 
-MOST_MARKS = 120
-"""Maximum points of a curve with marks, which show their values under the pointer."""
+DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
+"""Patterns of lines."""
 
-MOST_PLAIN = 1e7
-"""Numbers from this on are written with a power of ten."""
+DASHED = [4, 3]
+"""The pattern of a curve that belongs to a solid one of the same colour."""
 
-MOST_METRICS = 3
-"""Number of metrics drawn for a task: its first ones."""
-
-DASHES = ("", "7 3", "2 3", "9 3 2 3")
-"""Patterns of lines, which differ not only in colour for colour-blind readers and greyscale prints."""
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The ranges of the axes, mapped to the picture inside its margins.
-
-    Args:
-        x_low: the first step.
-        x_high: the last step.
-        ys: the tick values of the y axis, in order.
-
-    Attributes:
-        width: of the picture; the other sizes are coordinates in it.
-    """
-
-    x_low: float
-    x_high: float
-    ys: Sequence[float]
-
-    width: ClassVar[int] = 420
-    height: ClassVar[int] = 236
-    left: ClassVar[int] = 80
-    right: ClassVar[int] = 410
-    top: ClassVar[int] = 12
-    bottom: ClassVar[int] = 192
-
-    def x(self, value: float) -> float:
-        """Return the x coordinate of a step, in units of the picture."""
-        fraction = (value - self.x_low) / (self.x_high - self.x_low)
-        return round(self.left + fraction * (self.right - self.left), 1)
-
-    def y(self, value: float) -> float:
-        """Return the y coordinate of a value."""
-        fraction = (value - self.ys[0]) / (self.ys[-1] - self.ys[0])
-        return round(self.bottom - fraction * (self.bottom - self.top), 1)
-
-    @property
-    def xs(self) -> list[float]:
-        """The tick values of the x axis."""
-        found = ticks(self.x_low, self.x_high, 5)
-        return [step for step in found if self.x_low <= step <= self.x_high]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A curve in a chart.
-
-    Args:
-        curve: its points, and its name in the legend and the table.
-        colour: index of the page's colour.
-        faint: draw it thinly behind the others, as raw points behind their mean.
-        dash: index of its pattern in `DASHES`.
-        marks: draw a dot on every point.
-        in_legend: whether the legend names it.
-    """
-
-    curve: Curve
-    colour: int = 0
-    faint: bool = False
-    dash: int = 0
-    marks: bool = False
-    in_legend: bool = True
-
-    @property
-    def kind(self) -> str:
-        """The CSS classes of its colour."""
-        return f"c{self.colour % 8}{' faint' if self.faint else ''}"
-
-    @property
-    def dashes(self) -> str:
-        """The pattern of its dashes; empty for a solid line. Repeated colours get the next pattern."""
-        return DASHES[(self.dash + self.colour // 8) % 4]
-
-    @property
-    def dots(self) -> Sequence[Point]:
-        """The points that are marked."""
-        has_dots = self.marks or len(self.curve.points) == 1
-        return thinned(self.curve.points, MOST_MARKS) if has_dots else ()
-
-    def path(self, frame: Frame) -> str:
-        """Return the coordinates of its points, for an SVG polyline."""
-        points = thinned(self.curve.points, MOST_POINTS)
-        return " ".join(f"{frame.x(step)},{frame.y(value)}" for step, value in points)
-
-
-def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """Return every k-th point and the last, about `most` in all."""
-    return [*points[: -1 : -(-len(points) // most)], *points[-1:]] if points else ()
+MOST_MARKS = 60
+"""Maximum points of curves that are drawn with a mark on each."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over global steps.
+    """A figure.
 
     Args:
-        title: of the figure.
-        unit: of the y axis.
-        lines: drawn in order.
+        title: its title.
+        spec: what Vega-Lite draws; empty without points.
+        head: the names of the columns of its table.
+        rows: the table of its numbers.
         note: a sentence under the title.
-        x_name: of the x axis.
+        has_log: whether its y axis can become logarithmic.
     """
 
     title: str
-    unit: str
-    lines: Sequence[Line]
+    spec: dict[str, Any] = field(default_factory=dict)
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[Any]] = ()
     note: str = ""
-    x_name: str = "global step"
-
-    @property
-    def frame(self) -> Frame | None:
-        """The axes; None without points."""
-        points = [point for line in self.lines for point in line.curve.points]
-        if not points:
-            return None
-        first, last = _range([step for step, _ in points])
-        return Frame(first, last, ticks(*_range([value for _, value in points]), 5))
+    has_log: bool = False
 
 
-def task_charts(runs: Sequence[tuple[str, History]], colours: Sequence[int] = ()) -> Iterator[Chart]:
-    """Yield charts for every task: its loss, then its first metrics.
+@cache
+def _altair() -> Any:
+    try:
+        import altair
+    except ImportError:
+        raise PalmError("charts need altair and vl-convert: pip install 'palm-torch[report]'") from None
+    return altair
 
-    Args:
-        runs: their names and histories.
-        colours: of the runs; a single run has a colour for each of its tasks.
+
+@cache
+def scripts() -> str:
+    """Return the scripts that draw the charts: Vega, Vega-Lite and Vega-Embed.
+
+    Raises:
+        PalmError: vl-convert is missing.
     """
-    histories = [history for _, history in runs]
-    is_single = len(runs) == 1
-    for place, task in enumerate(dict.fromkeys(task for history in histories for task in history.tasks)):
-        lines = []
-        for (name, history), colour in zip(runs, [place] if is_single else colours, strict=True):
-            loss = curves.losses(history, task)
-            of_run = ("running mean", "dev loss") if is_single else (name, f"{name}, dev loss")
-            mean, dev = (curves.mean_losses(history, task), curves.dev_losses(history, task))
-            lines += [
-                Line(loss, colour, faint=True, marks=len(loss.points) <= MOST_MARKS, in_legend=is_single),
-                Line(replace(mean, name=of_run[0]), colour),
-                Line(replace(dev, name=of_run[1]), colour, dash=1, marks=True),
-            ]
-        metrics = dict.fromkeys(name for each in histories for name in curves.metric_names(each, task))
-        yield from _with_points(f"{task}: loss", "loss", lines)
-        for metric in [*metrics][:MOST_METRICS]:
-            found = zip(runs, [place] if is_single else colours, strict=True)
-            yield from _with_points(
-                f"{task}: {metric}",
-                metric,
-                [
-                    Line(
-                        replace(curves.scores(each, task, metric), name=metric if is_single else name),
-                        k,
-                        marks=True,
-                    )
-                    for (name, each), k in found
-                ],
-            )
+    try:
+        import vl_convert
+    except ImportError:
+        raise PalmError("charts need altair and vl-convert: pip install 'palm-torch[report]'") from None
+    return str(vl_convert.javascript_bundle(None))
 
 
-def _with_points(title: str, unit: str, lines: Sequence[Line]) -> list[Chart]:
-    drawn = [line for line in lines if line.curve.points]
-    return [Chart(title, unit, drawn)] if drawn else []
+def colour(number: int) -> str:
+    """Return the colour of a task or run; it is defined in the style of the page."""
+    return f"var(--c{number % COLOURS})"
 
 
-def labels(values: Sequence[float]) -> list[tuple[float, str]]:
-    """Return the tick values of an axis with their texts."""
-    step = values[1] - values[0] if len(values) > 1 else 1.0
-    return [(value, _tick(value, step)) for value in values]
+def line_chart(
+    title: str, unit: str, curves: Sequence[Curve], note: str = "", x_name: str = "global step"
+) -> Chart:
+    """Draw curves; those of one group have one colour, and a click on it in the legend hides the others."""
+    alt = _altair()
+    drawn = [curve for curve in curves if curve.points]
+    if not drawn:
+        return Chart(title)
+    groups = list(dict.fromkeys(curve.group or curve.name for curve in curves))
+    names = [curve.name for curve in drawn]
+    dashes = [
+        DASHED if curve.is_dashed else DASHES[groups.index(curve.group or curve.name) // COLOURS % 4]
+        for curve in drawn
+    ]
+    values = [
+        {"x": x, "y": y, "name": curve.name, "group": curve.group or curve.name}
+        for curve in drawn
+        for x, y in curve.points
+    ]
+    shown = alt.selection_point(fields=["group"], bind="legend")
+    colours = alt.Scale(domain=groups, range=[colour(number) for number in range(len(groups))])
+    legend = alt.Legend(title=None, orient="bottom", columns=4) if len(groups) > 1 else None
+    with_marks = max(len(curve.points) for curve in drawn) <= MOST_MARKS
+    chart = (
+        alt.Chart(alt.InlineData(values))
+        .mark_line(point=with_marks, clip=True)
+        .encode(
+            x=alt.X("x:Q", title=x_name),
+            y=alt.Y("y:Q", title=unit, scale=alt.Scale(zero=False)),
+            color=alt.Color("group:N", scale=colours, legend=legend),
+            # Vega merges the legends of equal domains.
+            strokeDash=alt.StrokeDash(
+                "name:N",
+                scale=alt.Scale(domain=names, range=dashes),
+                legend=legend if names == groups else None,
+            ),
+            detail="name:N",
+            opacity=alt.condition(shown, alt.value(1), alt.value(0.06)) if legend else alt.value(1),
+            tooltip=[
+                alt.Tooltip("name:N", title="curve"),
+                alt.Tooltip("x:Q", title=x_name),
+                alt.Tooltip("y:Q", title=unit, format=".4g"),
+            ],
+        )
+    )
+    by_name = [dict(curve.points) for curve in drawn]
+    steps = sorted({x for points in by_name for x in points})
+    rows = [[x, *(points.get(x) for points in by_name)] for x in steps]
+    return _chart(title, chart, [x_name, *names], rows, note, *([shown] if legend else []), has_log=True)
 
 
-def ticks(low: float, high: float, about: int) -> list[float]:
-    """Return evenly spaced round numbers that enclose a range, in steps of 1, 2 or 5 times a power of ten."""
-    rough = (high - low) / about
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    first = math.floor(low / step + 1e-9)
-    last = math.ceil(high / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, last + 1)]
+def score_chart(title: str, rows: Sequence[tuple[str, float, Sequence[float], float | None]]) -> Chart:
+    """Draw scores from 0 to 1, one a line: name, score, interval (or nothing), and baseline (or None)."""
+    alt = _altair()
+    values = [
+        {"name": name, "score": score, "baseline": baseline}
+        | (dict(zip(("low", "high"), ends, strict=True)) if ends else {})
+        for name, score, ends, baseline in rows
+    ]
+    names = alt.Y("name:N", title=None, sort=[name for name, *_ in rows])
+    tooltip = [alt.Tooltip(f"{name}:Q", format=".3f") for name in ("score", "low", "high", "baseline")]
+    base = alt.Chart(alt.InlineData(values)).encode(y=names, tooltip=["name:N", *tooltip])
+    axis = alt.Scale(domain=[min(0.0, *(score for _, score, *_ in rows)), 1])
+    ends = base.mark_rule(strokeWidth=3).encode(
+        x=alt.X("low:Q", scale=axis, title="score; 1 is perfect"), x2="high:Q", color=alt.value(colour(0))
+    )
+    points = base.mark_point(filled=True, size=70).encode(x="score:Q", color=alt.value(colour(0)))
+    marks = base.mark_tick(thickness=3, size=16).encode(x="baseline:Q", color=alt.value(colour(1)))
+    table = [(name, score, *(ends or (None, None)), baseline) for name, score, ends, baseline in rows]
+    head = ["task", "score", "low", "high", "baseline"]
+    note = "Lines are 95 % intervals, orange ticks the scores of always the same answer."
+    return _chart(title, ends + points + marks, head, table, note, height=26 * len(rows) + 10)
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Return the least and the largest value, extended to 0 if that is near, or if all values are equal."""
-    low = min(values)
-    high = max(values)
-    if 0 < low < high / 2:
-        low = 0.0
-    widest = max(abs(low), abs(high))
-    if high - low <= 1e-6 * widest:  # all equal, except for rounding
-        low = low - (widest / 10 or 0.5)
-        high = high + (widest / 10 or 0.5)
-    return low, high
+def point_chart(
+    title: str, names: tuple[str, str], points: Sequence[tuple[float, float]], note: str = ""
+) -> Chart:
+    """Draw single points, such as residuals over true numbers, with a line at 0."""
+    alt = _altair()
+    values = [{"x": x, "y": y} for x, y in points]
+    base = alt.Chart(alt.InlineData(values))
+    shown = base.mark_circle(opacity=0.5, color=colour(0)).encode(
+        x=alt.X("x:Q", title=names[0], scale=alt.Scale(zero=False)),
+        y=alt.Y("y:Q", title=names[1]),
+        tooltip=[alt.Tooltip("x:Q", title=names[0]), alt.Tooltip("y:Q", title=names[1], format=".4g")],
+    )
+    zero = alt.Chart(alt.InlineData([{"y": 0}])).mark_rule(color=colour(1)).encode(y="y:Q")
+    return _chart(title, zero + shown, names, points, note)
 
 
-def shown_number(value: float) -> str:
-    """Format a number for readers: four significant digits, with thousands separators."""
-    if value == int(value) and abs(value) < 1e12:
-        return minus(f"{int(value):,}")
-    if abs(value) >= MOST_PLAIN:
-        return minus(f"{value:.4g}")
-    return minus(f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}")
+def difference_chart(
+    title: str, unit: str, rows: Sequence[tuple[str, float, float, float, Sequence[float]]]
+) -> Chart:
+    """Draw differences, one a line: name, mean, ends of its interval, and the seeds as points."""
+    alt = _altair()
+    means = [{"name": name, "mean": mean, "low": low, "high": high} for name, mean, low, high, _ in rows]
+    seeds = [{"name": name, "seed": value} for name, *_, values in rows for value in values]
+    names = alt.Y("name:N", title=None, sort=[name for name, *_ in rows], axis=alt.Axis(labelLimit=320))
+    base = alt.Chart(alt.InlineData(means)).encode(y=names)
+    tooltip = ["name:N", *(alt.Tooltip(f"{name}:Q", format="+.2f") for name in ("mean", "low", "high"))]
+    ends = base.mark_rule(strokeWidth=3, color=colour(0)).encode(
+        x=alt.X("low:Q", title=f"{unit}; above 0, the first is better"), x2="high:Q", tooltip=tooltip
+    )
+    points = base.mark_point(filled=True, size=70, color=colour(0)).encode(x="mean:Q", tooltip=tooltip)
+    marks = (
+        alt.Chart(alt.InlineData(seeds))
+        .mark_point(size=26, color=colour(1))
+        .encode(y=names, x="seed:Q", tooltip=["name:N", alt.Tooltip("seed:Q", format="+.2f")])
+    )
+    zero = alt.Chart(alt.InlineData([{"x": 0}])).mark_rule(color="var(--soft)").encode(x="x:Q")
+    table = [(name, mean, low, high, *values) for name, mean, low, high, values in rows]
+    head = ["difference", "mean", "low", "high", *(f"seed {k + 1}" for k in range(len(rows[0][-1])))]
+    note = "Lines are 95 % intervals around the mean, circles single seeds."
+    return _chart(title, zero + ends + marks + points, head, table, note, height=28 * len(rows) + 10)
 
 
-def minus(text: str) -> str:
-    """Replace the hyphens that begin numbers in a text with minus signs; -0.00 becomes 0.00."""
-    return re.sub(r"(?<![\w.-])-(?=\d)", "\N{MINUS SIGN}", re.sub(r"-(0(\.0*)?)(?![\d.])", r"\1", text))
-
-
-def _tick(value: float, step: float) -> str:
-    """Format the tick value of an axis."""
-    if abs(value) >= MOST_PLAIN:
-        return minus(f"{value:.2g}")
-    if abs(value) >= 10000 and value == int(value):
-        return minus(f"{value / 1000:g}k")
-    if value and step < 1e-3:
-        mantissa, _, exponent = f"{value:.1e}".partition("e")
-        return minus(f"{float(mantissa):g}e{int(exponent)}")
-    return minus(f"{value:g}")
+def _chart(
+    title: str,
+    chart: Any,
+    head: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    note: str,
+    *selections: Any,
+    height: int = 210,
+    has_log: bool = False,
+) -> Chart:
+    """Make a chart that is as wide as its place, and can be moved, and zoomed with shift and the wheel."""
+    layers = [*getattr(chart, "layer", ())]
+    # Names have no scale that could be zoomed.
+    axes = ["x"] if layers and head[0] in ("task", "difference") else ["x", "y"]
+    zoom = _altair().selection_interval(bind="scales", encodings=axes, zoom="wheel![event.shiftKey]")
+    if layers:
+        layers[-1] = layers[-1].add_params(zoom)
+        chart.layer = layers
+    else:
+        chart = chart.add_params(*selections, zoom)
+    spec = chart.properties(width="container", height=height).to_dict()
+    del spec["config"]  # the page has its own
+    return Chart(title, spec, head, rows, note, has_log)

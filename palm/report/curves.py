@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 from palm.report.history import History
 
@@ -18,32 +19,36 @@ RATE_INTERVALS = 40
 
 @dataclass(frozen=True)
 class Curve:
-    """A named sequence of points with ascending steps."""
+    """A named sequence of points with ascending steps.
+
+    Args:
+        name: its name in the table.
+        points: steps and values.
+        group: its name in the legend, shared by curves of one colour; empty: its own name.
+        is_dashed: whether it belongs to a solid one of its group.
+    """
 
     name: str
     points: Sequence[Point]
+    group: str = ""
+    is_dashed: bool = False
 
 
-def _curve(name: str, points: Iterable[Point]) -> Curve:
-    return Curve(name, [(step, value) for step, value in points if math.isfinite(value)])
+def curve_of(name: str, points: Iterable[Point], group: str = "", is_dashed: bool = False) -> Curve:
+    """Return a curve without the points that are not finite."""
+    return Curve(name, [(step, value) for step, value in points if math.isfinite(value)], group, is_dashed)
 
 
-def losses(history: History, task: str) -> Curve:
-    """Return the losses of a task's logged steps."""
-    return _curve("step loss", ((step.step, step.loss) for step in history.steps if step.task == task))
+def mean_losses(history: History, task: str) -> list[Point]:
+    """Return the mean loss of a task between logged steps; of an old history, the loss of these steps."""
+    if history.losses:
+        return [(each.step, each.means[task]) for each in history.losses if task in each.means]
+    return [(step.step, step.loss) for step in history.steps if step.task == task]
 
 
-def mean_losses(history: History, task: str) -> Curve:
-    """Return the running mean of a task's loss, which also covers the steps between logged ones."""
-    found = ((step.step, step.mean_loss) for step in history.steps if step.task == task)
-    return _curve("running mean", found)
-
-
-def dev_losses(history: History, task: str) -> Curve:
+def dev_losses(history: History, task: str) -> list[Point]:
     """Return the dev losses of a task."""
-    return _curve(
-        "dev loss", ((each.step, each.dev_loss.get(task, math.nan)) for each in history.evaluations)
-    )
+    return [(each.step, each.dev_loss.get(task, math.nan)) for each in history.evaluations]
 
 
 def metric_names(history: History, task: str) -> list[str]:
@@ -51,21 +56,20 @@ def metric_names(history: History, task: str) -> list[str]:
     return [*dict.fromkeys(name for each in history.evaluations for name in each.scores.get(task, ()))]
 
 
-def scores(history: History, task: str, name: str) -> Curve:
+def scores(history: History, task: str, name: str) -> list[Point]:
     """Return one of a task's scores over its evaluations."""
-    found = ((each.step, each.scores.get(task, {}).get(name, math.nan)) for each in history.evaluations)
-    return _curve(name, found)
+    return [(each.step, each.scores.get(task, {}).get(name, math.nan)) for each in history.evaluations]
 
 
-def of_steps(history: History, kind: str) -> Curve:
+def of_steps(history: History, kind: str) -> list[Point]:
     """Return a value of every logged step: `learning_rate` or `grad_norm`."""
-    return _curve(kind.replace("_", " "), ((step.step, getattr(step, kind)) for step in history.steps))
+    return [*{step.step: (step.step, getattr(step, kind)) for step in history.steps}.values()]
 
 
-def realised_steps(history: History, task: str) -> Curve:
+def realised_steps(history: History, task: str) -> list[Point]:
     """Return the number of steps of a task over global steps, starting at (0, 0)."""
     known = [(draws.step, draws.steps[task]) for draws in history.draws if task in draws.steps]
-    return Curve(task, [*dict([(0, 0), *known]).items()])
+    return [*dict([(0, 0), *known]).items()]
 
 
 def paces(history: History) -> list[Curve]:
@@ -82,3 +86,8 @@ def paces(history: History) -> list[Curve]:
         Curve("rows/s", [(b.step, (b.rows - a.rows) / span) for a, b, span in spans]),
         Curve("tokens/s", [(b.step, (b.tokens - a.tokens) / span) for a, b, span in spans]),
     ]
+
+
+def mean_of(curve: Curve) -> float:
+    """Return the mean value of a curve; NaN without points."""
+    return fmean(value for _, value in curve.points) if curve.points else math.nan

@@ -16,6 +16,7 @@ from palm.train.callbacks import (
     Evaluated,
     Event,
     Logged,
+    Losses,
     Planned,
     PlannedTask,
     Saved,
@@ -38,6 +39,7 @@ class History:
     saved: Sequence[Saved] = ()
     warnings: Sequence[Warned] = ()
     end: Ended | None = None
+    losses: Sequence[Losses] = ()
 
     @property
     def last_step(self) -> int:
@@ -106,4 +108,5 @@ def read_history(run: str | Path) -> History:
         of_kind(Warned),
         # Steps after an end come from a run that was interrupted and resumed.
         next((event for event in ends if isinstance(event, Ended)), None),
+        of_kind(Losses),
     )

@@ -1,47 +1,41 @@
-"""The report of a run: one HTML file that needs no network and runs no script."""
+"""The report of a run: one HTML file that needs no network."""
 
 from __future__ import annotations
 
 import math
-import platform
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import Any
 
 from palm.core.component import path_problems, raise_any, type_problems
-from palm.core.errors import PalmError, StorageError
-from palm.core.io import read_object, wrap_read_errors, write_text
-from palm.core.logging import logger, printable, shown_score, shown_value
-from palm.core.process import duration
-from palm.core.version import __version__
-from palm.metrics import METRICS
+from palm.core.errors import PalmError
+from palm.core.io import write_text
+from palm.core.logging import logger
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import MOST_PLAIN, Chart, Line, labels, minus, shown_number, task_charts
-from palm.report.curves import Curve
+from palm.report.charts import Chart, line_chart, point_chart, score_chart
+from palm.report.curves import Curve, curve_of
 from palm.report.history import History
+from palm.report.rendering import rendered
 from palm.report.run import Run, read_run
+from palm.report.several import is_grid, page_of_several
+from palm.report.verdict import Verdict, higher_is_better, metric_of, scored_rows, verdicts_of
 from palm.train.model_paths import CONFIGURATION
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
 REPORT_FILE = "report.html"
-COMPARISON = "compare.json"
-
-DIVERGED = 3.0
-"""Ratio of the last to the first running mean of a loss above which it has diverged."""
 
 MOST_OPEN = 4
-"""Maximum number of tasks whose details are unfolded; with more, all are folded."""
+"""Maximum number of tasks whose sections are unfolded; with more, all are folded."""
+
+REFRESH_SECONDS = 10
+"""How often the page of a run that goes on loads itself again."""
 
 
 def write_report(
-    run: str | Path,
+    run: str | Path | Sequence[str | Path],
     output: str | Path | None = None,
     predict: bool = True,
     *,
@@ -50,11 +44,12 @@ def write_report(
 ) -> Path:
     """Write a page that shows what a run was trained on, how it went, and where its models are wrong.
 
-    For the folder of a comparison (see `palm.compare`), the page shows its results and predicts nothing.
+    For several runs, or the folder of a comparison or a sweep (see `palm.compare`, `palm.sweep`), the page
+    shows their results side by side, and predicts nothing.
 
     Args:
-        run: the run's folder, its `save_path`; or the folder of a comparison.
-        output: the HTML file; None means `report.html` in the run's folder.
+        run: the folder of a run, its `save_path`; several of them; or the folder of a comparison or sweep.
+        output: the HTML file; None means `report.html` in the first folder.
         predict: load the best model of every task (or its last) and predict its `dev_file`; if False, the
             page does not show single rows. If a task cannot be predicted, the page says why.
         dev_files: task -> the data to predict. By default it is the run's `dev_file`, if that is in the run's
@@ -65,16 +60,19 @@ def write_report(
         The path of the page.
 
     Raises:
-        PalmError: jinja2 is missing.
-        StorageError: the folder has no history, or `output` cannot be written.
+        PalmError: no run is named, or jinja2 or altair is missing.
+        StorageError: a folder has no history, or `output` cannot be written.
     """
-    raise_any(path_problems(run=run))
+    runs = [run] if isinstance(run, str | Path) else list(run)
+    raise_any(line for each in runs for line in path_problems(run=each))
     raise_any([f"predict should be true or false, not {predict!r}"] if not isinstance(predict, bool) else [])
     raise_any(type_problems(Mapping, "a mapping from tasks to files", dev_files=dev_files))
-    folder = Path(run)
+    if not runs:
+        raise PalmError("no run was named; name the folder of at least one run, its save_path")
+    folder = Path(runs[0])
     file = folder / REPORT_FILE if output is None else Path(output)
-    if (folder / COMPARISON).is_file():
-        text = comparison_page(folder)
+    if len(runs) > 1 or is_grid(folder):
+        text = page_of_several([Path(each) for each in runs])
     else:
         found = read_run(folder)
         text = page(found, analyses_of(found, predict, trust, dev_files))
@@ -83,99 +81,51 @@ def write_report(
     return file
 
 
-def comparison_page(folder: Path) -> str:
-    """Return the page of a comparison: verdicts, scores of all ways, differences with their intervals."""
-    file = folder / COMPARISON
-    found = read_object(file)
-    if (found.get("format"), found.get("version")) != ("palm-comparison", 3):
-        raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")
-    template = environment().get_template("comparison.html")
-    with wrap_read_errors(file):
-        # Differences in points have one scale, whatever their metric.
-        widest: dict[str, float] = {}
-        for answer in found["answers"]:
-            unit = answer["unit"].split()[0]
-            ends = (answer["difference"]["low"], answer["difference"]["high"])
-            widest[unit] = max(widest.get(unit, 0.0), *map(abs, ends))
-        return template.render(
-            name=folder.resolve().name, folder=folder, found=found, widest=widest, version=__version__
-        )
-
-
-def environment(*packages: str) -> Environment:
-    """Return the Jinja environment of the report; templates of `packages` come first, and text is escaped.
-
-    Raises:
-        PalmError: jinja2 is missing.
-    """
-    try:
-        from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-    except ImportError:
-        raise PalmError("the report needs jinja2: pip install 'palm-torch[report]'") from None
-    made = Environment(
-        loader=ChoiceLoader([PackageLoader(name, "template") for name in (*packages, "palm.report")]),
-        autoescape=True,
-        finalize=_shown,  # a page has no use for control characters of the data
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {
-        "shown": shown_number,
-        "score": _score,
-        "value": shown_value,
-        "duration": duration,
-        "minus": minus,
-        "labels": labels,
-    }
-    return made
-
-
-def _shown(value: Any) -> Any:
-    return printable(value) if type(value) is str else value
-
-
-def page(run: Run, analyses: Mapping[str, Analysis | str]) -> str:
-    """Return the HTML of a run's page; all text from the run is escaped."""
+def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False) -> str:
+    """Return the HTML of a run's page; it loads itself again if the run goes on and `is_live`."""
     history = run.history
+    verdicts = verdicts_of(run, analyses)
     encoder = (each.value for each in run.sections.get("global", ()) if each.name == "backbone")
-    template = environment().get_template("page.html")
-    return template.render(
+    known = [each for each in verdicts if metric_of(each.metric) is not None and math.isfinite(each.score)]
+    return rendered(
+        "page.html",
         run=run,
         title=page_title(history.tasks, run.name),
-        is_folded=len(history.tasks) > MOST_OPEN,
         history=history,
         ending=_ending(history),
-        diverged=_diverged(history),
-        lower={metric.main for metric in map(METRICS.__getitem__, METRICS) if not metric.higher_is_better},
+        refresh=REFRESH_SECONDS if is_live and history.end is None else 0,
+        now=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        left=_seconds_left(history),
+        is_folded=len(history.tasks) > MOST_OPEN,
         encoder=next(encoder, ""),
+        verdicts=verdicts,
+        overview=score_chart("Scores of all tasks", [_of_overview(each) for each in known])
+        if known[1:]
+        else None,
         tasks=[_task(run, task, analyses[task]) for task in history.tasks],
-        task_charts=list(task_charts([(run.name, history)])),
-        update_charts=list(_update_charts(history)),
-        mix_chart=_mix_chart(history),
-        pace_charts=[Chart(each.name, each.name, [Line(each)]) for each in curves.paces(history)],
+        loss_chart=_loss_chart(history),
+        run_charts=list(_run_charts(history)),
+        paces={each.name: curves.mean_of(each) for each in curves.paces(history)},
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
         versions=run.versions,
-        made_with={"palm": __version__, "torch": torch.__version__, "python": platform.python_version()},
     )
-
-
-def _diverged(history: History) -> list[str]:
-    """Return the tasks whose loss is at its end far above its beginning, or not a number."""
-    found = []
-    for task in history.tasks:
-        losses = [step.mean_loss for step in history.steps if step.task == task]
-        if losses and not losses[-1] <= DIVERGED * max(losses[0], 1.0):
-            found.append(task)
-    return found
 
 
 def _ending(history: History) -> str:
     if history.end is None:
         planned = history.start.total_steps
         return f"not finished; last recorded at global step {history.last_step:,} of {planned:,}"
-    return f"{history.end.reason} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
+    how = {"stopped": "stopped by an error"}.get(history.end.reason, history.end.reason)
+    return f"{how} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
+
+
+def _seconds_left(history: History) -> float:
+    """Return the time until the planned end at the speed so far; 0 if nothing is known."""
+    step = history.steps[-1] if history.steps else None
+    if step is None or not step.step:
+        return 0.0
+    return max(history.start.total_steps - step.step, 0) * step.seconds / step.step
 
 
 def page_title(tasks: Sequence[str], folder: str) -> str:
@@ -184,85 +134,102 @@ def page_title(tasks: Sequence[str], folder: str) -> str:
     return f"{shown} and {len(tasks) - MOST_OPEN} more" if len(tasks) > MOST_OPEN else shown or folder
 
 
+def _of_overview(verdict: Verdict) -> tuple[str, float, Sequence[float], float | None]:
+    """Return a task's name, score, interval and baseline, from 0 to 1."""
+    kind = metric_of(verdict.metric)
+    assert kind is not None
+    low = None if verdict.baseline is None else kind.normalized_score(verdict.baseline)
+    ends = sorted(map(kind.normalized_score, verdict.interval))
+    return f"{verdict.task}: {verdict.metric}", verdict.normalized, ends, low
+
+
 def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
     """Return the values of a task for the template."""
     history = run.history
     plan = history.start.tasks[task]
     steps = history.task_steps[task]
     best = history.best(task)
+    rows = scored_rows(run, task, analysis)
     found = analysis if isinstance(analysis, Analysis) else None
-    is_scored = found is not None and found.kind == "best" and not found.other_data
+    is_same = found is not None and found.kind == "best" and not found.other_data
+    last = next((each for each in reversed(history.evaluations) if each.scores.get(task)), None)
     return {
         "name": task,
         "colour": history.tasks.index(task),
         "plan": plan,
         "steps": steps,
         "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
-        "scores": _scores(history, task, best.scores[task]) if best else [],
+        "scores": [(name, last.scores[task].get(name), value) for name, value in best.scores[task].items()]
+        if best and last
+        else [],
         "best_step": best.step if best else 0,
-        # An interval belongs to a score only if both are of the same model.
-        "intervals": {
-            name: ends
-            for name, ends in (found.intervals if found and best and is_scored else {}).items()
-            if found
-            and best
-            and math.isclose(found.scores[name], best.scores[task].get(name, math.nan), rel_tol=1e-3)
-        },
-        "baseline": found.baseline if found and not found.other_data else {},
+        "last_step": last.step if last else 0,
+        "rows": rows,
+        "intervals": {**(found.intervals if found and is_same and rows.rows else {}), **rows.intervals},
         "analysis": found,
         "missing": analysis if isinstance(analysis, str) else "",
-        "reliability": found and _reliability(found),
+        "charts": [*_score_charts(history, task), *(_analysis_charts(found) if found else ())],
     }
 
 
-def _scores(history: History, task: str, best: Mapping[str, float]) -> list[tuple[str, float, float | None]]:
-    """Return the name, last value and value at the best step of every score of a task."""
-    last = next(each.scores[task] for each in reversed(history.evaluations) if each.scores.get(task))
-    return [(name, value, best.get(name)) for name, value in last.items()]
+def _score_charts(history: History, task: str) -> Iterator[Chart]:
+    """Yield a chart for the scores of a task that should rise, and one for each of those that should fall."""
+    scales: dict[str, list[Curve]] = {}
+    for name in curves.metric_names(history, task):
+        scale = "" if higher_is_better(name) else name
+        scales.setdefault(scale, []).append(curve_of(name, curves.scores(history, task, name)))
+    for found in scales.values():
+        name = found[0].name
+        note = "" if higher_is_better(name) else "lower is better"
+        yield line_chart(f"{task}: {', '.join(each.name for each in found)}", "dev score", found, note)
 
 
-def _reliability(analysis: Analysis) -> Chart:
-    lines = [
-        Line(Curve(name, points), k, marks=True) for k, (name, points) in enumerate(analysis.reliability)
+def _analysis_charts(analysis: Analysis) -> Iterator[Chart]:
+    if analysis.reliability:
+        ideal = Curve("ideal", [(0.0, 0.0), (1.0, 1.0)], is_dashed=True)
+        lines = [Curve(name, [point[:2] for point in points]) for name, points in analysis.reliability]
+        counts = [(name, *point) for name, points in analysis.reliability for point in points]
+        note = "above the dashed line, predictions are right more often than their probabilities say"
+        made = line_chart(
+            "Reliability of probabilities", "share correct", [*lines, ideal], note, "probability"
+        )
+        head = ["curve", "mean probability", "share correct", "predictions"]
+        yield Chart(made.title, made.spec, head, counts, made.note)
+    if analysis.values:
+        yield point_chart("Residuals", ("true number", "predicted − true"), analysis.values)
+
+
+def _loss_chart(history: History) -> Chart:
+    found = [curve_of(task, curves.mean_losses(history, task)) for task in history.tasks]
+    for task in history.tasks:
+        found.append(curve_of(f"{task}, dev", curves.dev_losses(history, task), task, is_dashed=True))
+    note = "Mean of all steps of a task between two logged steps; dashed: dev loss."
+    return line_chart("Loss", "loss", found, note)
+
+
+def _run_charts(history: History) -> Iterator[Chart]:
+    """Yield the charts of the run as a whole."""
+    for title, unit, kind in (
+        ("Learning rate", "rate", "learning_rate"),
+        ("Gradient norm before clipping", "norm", "grad_norm"),
+    ):
+        yield line_chart(title, unit, [curve_of(title, curves.of_steps(history, kind))])
+    planned = [
+        Curve(f"{task}, planned", [(0, 0), (history.start.total_steps, plan.expected_steps)], task, True)
+        for task, plan in history.start.tasks.items()
     ]
-    ideal = Line(Curve("ideal", [(0.0, 0.0), (1.0, 1.0)]), 7, faint=True, in_legend=False)
-    note = "above the diagonal, predictions are right more often than their probabilities say"
-    shown = [ideal, *lines] if lines else []
-    return Chart("Reliability of probabilities", "share correct", shown, note, "probability")
-
-
-def _update_charts(history: History) -> Iterator[Chart]:
-    yield Chart("Learning rate", "rate", [Line(curves.of_steps(history, "learning_rate"), 7)])
-    norms = curves.of_steps(history, "grad_norm")
-    yield Chart("Gradient norm before clipping", "norm", [Line(norms, 7)])
-
-
-def _mix_chart(history: History) -> Chart:
-    lines = []
-    for number, (task, plan) in enumerate(history.start.tasks.items()):
-        planned = Curve(task, [(0, 0), (history.start.total_steps, plan.expected_steps)])
-        lines.append(Line(curves.realised_steps(history, task), number, marks=True))
-        lines.append(Line(planned, number, dash=2, faint=True, in_legend=False))
-    note = "Dotted lines lead to the planned steps."
-    return Chart("Steps of every task", "steps of the task", lines, note)
+    made = [Curve(task, curves.realised_steps(history, task)) for task in history.tasks]
+    yield line_chart("Steps of every task", "steps of the task", [*made, *planned], "Dashed: planned.")
+    for each in curves.paces(history):
+        yield line_chart(each.name, each.name, [each], "Between evaluations.")
 
 
 def _commands(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what can be done with the run, with the command for it."""
+    """Yield what can be done with the run as a whole, with the command for it."""
     folder = quote(str(run.folder))
     if run.is_configured:
         again = quote(str(run.folder / CONFIGURATION))
         yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
         if run.checkpoints and (run.history.end is None or run.history.end.reason != "finished"):
             yield "Resume the run", f"palm train {again} --resume auto"
-    for task in run.history.tasks:
-        if (model := run.model(task)) is not None:
-            place = quote(str(model.folder))
-            yield f"Evaluate {task} on other data", f"palm evaluate --model {place} --input REPORT_FILE"
     yield "Make this page again", f"palm report {folder}"
-
-
-def _score(value: float | None) -> str:
-    if value is not None and MOST_PLAIN <= abs(value) < math.inf:
-        return minus(f"{value:.3g}")
-    return "–" if value is None or math.isnan(value) else minus(shown_score(value))

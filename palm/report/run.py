@@ -76,6 +76,12 @@ class Run:
         return self.folder.resolve().name
 
     @property
+    def label(self) -> str:
+        """Its name among others; the runs of a grid are all called `out`."""
+        folder = self.folder.resolve()
+        return folder.parent.name if folder.parent.parent.name == "runs" else folder.name
+
+    @property
     def versions(self) -> dict[str, str]:
         """The versions of palm and of the libraries that made the run, as far as they were recorded."""
         of_model: Mapping[str, Any] = {}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -30,6 +33,9 @@ from palm.train.callbacks import ScoredRows
 
 MOST_LABELS = 24
 """Maximum labels of a confusion matrix; a larger one would be unreadable."""
+
+MOST_PROBABLE = 3
+"""Number of labels or answers of an example whose probabilities are shown."""
 
 MOST_LISTED = 50
 """Maximum labels whose scores are recorded, the most frequent ones."""
@@ -65,6 +71,22 @@ class LabelScore:
     predicted: int
 
 
+class Mark(NamedTuple):
+    """A part of a text that is labelled, by the gold values or by the model.
+
+    Args:
+        start: of its first character.
+        end: after its last character.
+        kind: `right`, `missed`, `extra`, or `wrong` for a wrong label.
+        label: its label.
+    """
+
+    start: int
+    end: int
+    kind: str
+    label: str
+
+
 class Judged(NamedTuple):
     """One prediction compared with its gold value, in readable form.
 
@@ -73,12 +95,20 @@ class Judged(NamedTuple):
         predicted: the model's.
         is_right: whether they agree.
         error: how far the prediction is from the gold value; only comparable within a task.
+        cell: true and predicted label; empty if there is not one of each.
+        labels: the labels that it has to do with.
+        probable: the most probable labels, and their probabilities.
+        marks: labelled parts of its first text, or of its context.
     """
 
     gold: str
     predicted: str
     is_right: bool
     error: float
+    cell: tuple[str, str] = ("", "")
+    labels: Sequence[str] = ()
+    probable: Sequence[tuple[str, float]] = ()
+    marks: Sequence[Mark] = ()
 
 
 class Counts(LabelTally, ABC):
@@ -109,6 +139,11 @@ class Counts(LabelTally, ABC):
         """Count the probabilities of one prediction."""
         self.calibration = self.calibration or kind()
         self.calibration.update(record, gold)
+
+    def most_probable(self, probs: Sequence[float]) -> list[tuple[str, float]]:
+        """Return the labels with the highest probabilities, and these."""
+        found = heapq.nlargest(MOST_PROBABLE, enumerate(probs), key=itemgetter(1))
+        return [(self.names.get(label, str(label)), prob) for label, prob in found]
 
     def label_scores(self) -> list[LabelScore]:
         """Return the scores of every label, the most frequent first; none if there are no labels."""
@@ -144,10 +179,11 @@ class LabelCounts(Counts):
         if isinstance(record.get("logits"), list):
             self.calibrate(CalibrationError, record, gold)
         is_right = true == predicted
+        about: dict[str, Any] = {"cell": (true, predicted), "labels": [true, predicted]}
         if not isinstance(probs := record.get("probs"), list):
-            return Judged(true, predicted, is_right, float(not is_right))
-        certain = f"{predicted} ({100 * probs[record['label']]:.0f} %)"
-        return Judged(true, certain, is_right, -math.log(max(probs[gold["label"]], LEAST_PROBABILITY)))
+            return Judged(true, predicted, is_right, float(not is_right), **about)
+        error = -math.log(max(probs[gold["label"]], LEAST_PROBABILITY))
+        return Judged(true, predicted, is_right, error, probable=self.most_probable(probs), **about)
 
     def matrix(self) -> tuple[list[str], list[list[int]]]:
         seen = {label for pair in self.pairs for label in pair}
@@ -168,7 +204,14 @@ class SetCounts(Counts):
         )
         self.count(predicted, true, true & predicted)
         error = sum(abs((label in gold["label_set"]) - prob) for label, prob in enumerate(record["probs"]))
-        return Judged(", ".join(sorted(true)), ", ".join(sorted(predicted)), true == predicted, error)
+        return Judged(
+            ", ".join(sorted(true)),
+            ", ".join(sorted(predicted)),
+            true == predicted,
+            error,
+            labels=sorted(true | predicted),
+            probable=self.most_probable(record["probs"]),
+        )
 
     def facts(self) -> list[tuple[str, str]]:
         true, predicted = (counts.total() / max(1, self.total) for counts in (self.true, self.predicted))
@@ -205,7 +248,32 @@ class ItemCounts(Counts):
             }
         )
         listed = [", ".join(each.values()) for each in (true, found)]
-        return Judged(listed[0], listed[1], not missed and not invented, len(missed) + len(invented))
+        wrong = dict(missed.keys())
+        kinds = [
+            *((item, "right", item[1]) for item in right),
+            *((item, "missed", item[1]) for item in missed if item[0] not in labels),
+            *((item, "extra", item[1]) for item in invented if item[0] not in wrong),
+            *((item, "wrong", f"{item[1]}, not {wrong[item[0]]}") for item in invented if item[0] in wrong),
+        ]
+        return Judged(
+            listed[0],
+            listed[1],
+            not missed and not invented,
+            len(missed) + len(invented),
+            labels=sorted({label for _, label in (*found, *true)}),
+            marks=[Mark(*self.characters(example, item[0]), kind, label) for item, kind, label in kinds],
+        )
+
+    def characters(self, example: Any, place: Any) -> tuple[int, int]:
+        """Return the first character of a place in the text that is shown, and the one after its last.
+
+        Places are in words, which are shown with a space between them, or in characters of `example.text`.
+        """
+        start, end = place
+        if getattr(example, "text", None) is not None:
+            return start, end
+        lengths = [len(word) + 1 for word in getattr(example, "words", ())[:end]]
+        return sum(lengths[:start]), sum(lengths) - 1
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the outcomes: shares of the true things, and of the predicted ones for those invented."""
@@ -225,7 +293,7 @@ class TagCounts(ItemCounts):
         words = getattr(example, "words", [])
         return {
             (
-                (each.first, each.last),
+                (each.first, each.last + 1),
                 each.kind,
             ): f"{each.kind}: {' '.join(words[each.first : each.last + 1])}"
             for each in sorted(entities(record["labels"]), key=lambda entity: entity.first)
@@ -258,6 +326,10 @@ class RelationCounts(ItemCounts):
             found[place, each["label"]] = f"{head['text']} → {each['label']} → {tail['text']}"
         return found
 
+    def characters(self, example: Any, place: Any) -> tuple[int, int]:
+        """Return the place of the first of the two spans."""
+        return super().characters(example, min(place))
+
 
 class WordCounts(Counts):
     """Predictions of masked words."""
@@ -276,10 +348,12 @@ class NumberCounts(Counts):
     def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
         super().__init__(names)
         self.errors: list[float] = []
+        self.values: list[tuple[float, float]] = []
 
     def judge(self, example: Any, record: Record, gold: Record) -> Judged:  # noqa: ARG002
         error = record["value"] - gold["value"]
         self.errors.append(error)
+        self.values.append((gold["value"], error))
         return Judged(f"{gold['value']:.4g}", f"{record['value']:.4g}", not error, abs(error))
 
     def facts(self) -> list[tuple[str, str]]:
@@ -331,7 +405,7 @@ class AnswerCounts(Counts):
         super().__init__(names)
         self.lengths: list[tuple[int, int]] = []
 
-    def judge(self, example: Any, record: Record, gold: Record) -> Judged:  # noqa: ARG002
+    def judge(self, example: Any, record: Record, gold: Record) -> Judged:
         predicted = record["text"]
         answers = gold["answers"]
         score = best(Squad().f1, predicted, answers) if answers else float(not predicted)
@@ -340,12 +414,26 @@ class AnswerCounts(Counts):
         true_length = min((len(counted_words(answer)) for answer in answers), default=0)
         self.lengths.append((true_length, len(counted_words(predicted))))
         true = " | ".join(dict.fromkeys(answers)) or "(no answer)"
-        return Judged(true, predicted or "(no answer)", is_exact, 1 - score)
+        marks = _answer_marks(example, predicted, is_exact)
+        nbest = [(each["text"], each["probability"]) for each in record.get("nbest", ())[:MOST_PROBABLE]]
+        return Judged(true, predicted or "(no answer)", is_exact, 1 - score, probable=nbest, marks=marks)
 
     def facts(self) -> list[tuple[str, str]]:
         means = [fmean(side) for side in zip(*self.lengths, strict=True)]
         names = ("mean words of a true answer", "mean words of a predicted answer")
         return super().facts() + [(name, f"{mean:.2f}") for name, mean in zip(names, means, strict=False)]
+
+
+def _answer_marks(example: Any, predicted: str, is_exact: bool) -> list[Mark]:
+    """Return the true answers of a context, and where the predicted one is nearest to the first of them."""
+    true = [each for each in getattr(example, "answers", ()) if each.start is not None]
+    found = [Mark(each.start, each.start + len(each.text), "missed", "") for each in true]
+    places = [place.start() for place in re.finditer(re.escape(predicted), example.context)] if true else []
+    if places and predicted:
+        near = min(places, key=lambda place: abs(place - true[0].start))
+        kind = "right" if is_exact else "extra"
+        found = [Mark(near, near + len(predicted), kind, ""), *(() if is_exact else found)]
+    return found
 
 
 def _answer_kind(predicted: str, answers: Sequence[str], score: float, is_exact: bool) -> str:
@@ -405,7 +493,7 @@ def scored_rows(
     with suppress(PalmError):  # the reader is a user's own and returns other gold values
         counts = counts_of(reader)
         for example, (record, gold) in zip(examples, pairs, strict=True):
-            counts.judge(example, record, gold)
+            counts.judge(example, dict(record), dict(gold))
         scores = counts.label_scores()
     return ScoredRows(
         rows=len(pairs),

@@ -322,7 +322,7 @@ class TaskModel:
             def scored() -> dict[str, float]:
                 seen, known = tee(predictions) if write is not None else (predictions, iter(()))
                 found = ((each.record, each.gold or {}) for each in seen)
-                fitted = self.head.tune(found) if tune else found
+                fitted: Iterable[Pair] = self.head.tune(found) if tune else found
                 if pairs is not None:
                     pairs.extend(fitted)
                     fitted = iter(pairs)

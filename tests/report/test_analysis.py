@@ -17,10 +17,13 @@ from palm.metrics import METRICS
 from palm.metrics.base import constant_scores
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import models_in
+from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.words import TaggedExample
-from palm.report.analysis import Analysis, analyse, analyses_of
+from palm.report.analysis import Analysis, Part, analyse, analyses_of, parts_of
 from palm.report.page import _task
-from palm.report.run import Model, read_run
+from palm.report.run import Model, Run, read_run
+from palm.report.verdict import scored_rows
+from palm.train.callbacks import ScoredRows
 from palm.train.counting import (
     AnswerCounts,
     LabelCounts,
@@ -55,7 +58,7 @@ def test_the_hardest_row_is_the_one_whose_label_got_the_least_probability(run: P
         reverse=True,
     )
     assert found.data["examples"] == len(losses) == 13
-    assert [row.error for row in found.hardest] == pytest.approx(losses, abs=1e-5)
+    assert [row.judged.error for row in found.hardest] == pytest.approx(losses, abs=1e-5)
     assert found.scores == model.evaluate(dev)
 
 
@@ -71,7 +74,7 @@ def test_a_matrix_counts_every_example_once(run: Path) -> None:
 
 
 def test_a_hostile_row_is_kept_as_it_is(run: Path) -> None:
-    assert [("text_a", runs.HOSTILE)] in [row.texts for row in of("cls", run).hardest]
+    assert [("text_a", [Part(runs.HOSTILE)])] in [row.texts for row in of("cls", run).hardest]
 
 
 MODELS = ["cls/best_model", "cls/infer_model", "best/cls"]
@@ -132,11 +135,11 @@ def test_dev_data_that_the_run_was_not_scored_on_is_reported(run: Path) -> None:
     found = analyses_of(shown, dev_files={"cls": dev_file})["cls"]
     assert isinstance(found, Analysis)
     assert str(dev_file) in found.other_data
-    shown_of_it = _task(shown, "cls", found)
-    assert (shown_of_it["intervals"], shown_of_it["baseline"]) == (
-        {},
-        {},
-    )  # they are not those of the score
+    # Its intervals are not those of the score; those of the evaluation are.
+    best = shown.history.best("cls")
+    assert best is not None
+    assert _task(shown, "cls", found)["intervals"] == best.rows["cls"].intervals
+    assert scored_rows(without_rows(shown), "cls", found) == ScoredRows()
     dev_file.write_text("".join(lines), encoding="utf-8")
     found = analyses_of(shown)["cls"]
     assert isinstance(found, Analysis)
@@ -172,7 +175,7 @@ def test_the_error_of_hidden_words_is_minus_their_mean_log_probability(tmp_path:
     model.save(folder / "model")
     found = analyse(Model("mlm", "last", folder / "model"), folder / "mlm.tsv")
     mean = math.log(dict(found.scores)["perplexity"])
-    assert found.hardest[0].error > mean
+    assert found.hardest[0].judged.error > mean
     assert found.confused
 
 
@@ -182,7 +185,8 @@ def test_labels_are_called_by_their_names() -> None:
         counts.judge(None, {"label": given, "probs": [0.25, 0.75]}, {"label": true})
         for given, true in [(1, 1), (1, 0), (1, 0), (0, 1), (1, 1)]
     ]
-    assert judged[1] == ("no", "yes (75 %)", False, pytest.approx(math.log(4)))
+    assert judged[1][:5] == ("no", "yes", False, pytest.approx(math.log(4)), ("no", "yes"))
+    assert judged[1].probable == [("yes", 0.75), ("no", 0.25)]
     assert counts.matrix() == (["no", "yes"], [[0, 2], [1, 2]])
     assert counts.confused() == [("no", "yes", 2), ("yes", "no", 1)]
     assert counts.label_scores() == [
@@ -218,6 +222,40 @@ def test_tags_are_judged_by_whole_entities() -> None:
             "invented": "1 (50.0 % of predicted)",
         },
     )
+
+
+def test_entities_are_marked_in_their_text_as_right_missed_extra_or_wrong() -> None:
+    example = TaggedExample(["to", "new", "york", "on", "monday", "at", "noon"], None, "")
+    judged = TagCounts().judge(
+        example,
+        {"labels": ["O", "B-city", "I-city", "B-day", "B-city", "O", "O"]},
+        {"labels": ["O", "B-city", "I-city", "O", "B-day", "O", "B-time"]},
+    )
+    text = "to new york on monday at noon"
+    assert sorted(judged.marks) == [
+        (text.index("new"), text.index(" on"), "right", "city"),
+        (text.index("on"), text.index(" monday"), "extra", "day"),
+        (text.index("monday"), text.index(" at"), "wrong", "city, not day"),
+        (text.index("noon"), len(text), "missed", "time"),
+    ]
+    parts = parts_of(text, judged.marks)
+    assert "".join(part.text for part in parts) == text
+    assert [part.text for part in parts if part.kind] == ["new york", "on", "monday", "noon"]
+    assert [part.label for part in parts if part.kind] == ["city", "day", "city, not day", "time"]
+
+
+def test_an_answer_is_marked_in_its_context_and_what_is_found_of_it_is_right() -> None:
+    context = "x" * 600 + " the old red door of anna " + "y" * 600
+    start = context.index("red door")
+    example = SquadQuestion("q", "what", context, (Answer("red door", start),), "")
+    judged = AnswerCounts().judge(example, {"text": "old red"}, {"answers": ["red door"]})
+    assert [tuple(mark[:3]) for mark in judged.marks] == [
+        (start - 4, start + 3, "extra"),
+        (start, start + 8, "missed"),
+    ]
+    shown = [(part.text, part.kind) for part in parts_of(context, judged.marks)]
+    assert shown[0] == shown[-1] == ("…", "")
+    assert [each for each in shown if each[1]] == [("old ", "extra"), ("red", "right"), (" door", "missed")]
 
 
 def test_answers_are_sorted_by_what_is_right_about_them() -> None:
@@ -276,8 +314,15 @@ def test_an_interval_stands_only_beside_the_score_of_its_own_model(run: Path) ->
     assert best is not None
     value = best.scores["cls"]["accuracy"]
     same = replace(found, scores={"accuracy": value}, intervals={"accuracy": (0.1, 0.9)})
-    assert _task(shown, "cls", same)["intervals"] == {"accuracy": (0.1, 0.9)}
-    assert _task(shown, "cls", replace(same, scores={"accuracy": value + 0.1}))["intervals"] == {}
+    old = without_rows(shown)  # of a version that recorded none
+    assert scored_rows(old, "cls", same).intervals == {"accuracy": (0.1, 0.9)}
+    assert scored_rows(old, "cls", replace(same, scores={"accuracy": value + 0.1})) == ScoredRows()
+    assert scored_rows(shown, "cls", same) == best.rows["cls"]
+
+
+def without_rows(run: Run) -> Run:
+    evaluations = [replace(each, rows={}) for each in run.history.evaluations]
+    return replace(run, history=replace(run.history, evaluations=evaluations))
 
 
 def test_a_report_predicts_in_the_precision_of_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,25 +1,19 @@
-"""Curves, smoothed and thinned, and the charts that are drawn of them."""
+"""The data of figures, and what is drawn of it."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from palm.report import curves
-from palm.report.charts import Chart, Line, labels, thinned, ticks
-from palm.report.curves import Curve
+from palm.report.charts import DASHED, DASHES, Chart, difference_chart, line_chart, score_chart
+from palm.report.curves import Curve, curve_of
 from palm.report.history import History
-from palm.report.page import environment
-from palm.train.callbacks import Drawn, Evaluated, Logged, Planned, PlannedTask
+from palm.train.callbacks import Drawn, Evaluated, Logged, Losses, Planned, PlannedTask
 
-
-def test_a_thinned_curve_keeps_its_ends() -> None:
-    points = thinned([(step, float(step)) for step in range(1000)], 100)
-    assert (len(points), points[0], points[-1]) == (101, (0, 0.0), (999, 999.0))
-    assert list(thinned([(1, 1.0)], 100)) == [(1, 1.0)]
-    assert list(thinned([], 100)) == []
+pytest.importorskip("altair", reason="the extra report is not installed")
 
 
 def history() -> History:
@@ -32,9 +26,12 @@ def history() -> History:
     return History(Planned(total_steps=6, tasks=tasks), steps, [Drawn(3, {"a": 2, "b": 1})])
 
 
-def test_losses_leave_out_what_was_not_a_number() -> None:
-    assert curves.losses(history(), "a").points == [(1, 3.0), (3, 1.0)]
-    assert curves.losses(history(), "b").points == []
+def test_losses_are_those_between_logged_steps_or_of_logged_steps_in_an_old_history() -> None:
+    assert curves.mean_losses(history(), "a") == [(1, 3.0), (3, 1.0)]
+    assert curve_of("b", curves.mean_losses(history(), "b")).points == []  # it is not a number
+    new = replace(history(), losses=[Losses(2, {"a": 3.0, "b": 0.5}), Losses(4, {"a": 2.0})])
+    assert curves.mean_losses(new, "a") == [(2, 3.0), (4, 2.0)]
+    assert curves.mean_losses(new, "b") == [(2, 0.5)]
 
 
 def test_the_pace_is_what_was_done_between_two_steps() -> None:
@@ -42,51 +39,70 @@ def test_the_pace_is_what_was_done_between_two_steps() -> None:
     assert (rows.points, tokens.points) == ([(2, 5.0), (3, 20.0)], [(2, 50.0), (3, 150.0)])
     rows, _ = curves.paces(replace(history(), evaluations=[Evaluated(2, {})]))
     assert rows.points == [(2, 5.0)]  # the evaluation is between the other two
+    assert curves.mean_of(rows) == 5.0
 
 
 def test_steps_that_were_had() -> None:
-    assert curves.realised_steps(history(), "a").points == [(0, 0), (3, 2)]
+    assert curves.realised_steps(history(), "a") == [(0, 0), (3, 2)]
     assert history().task_steps == {"a": 2, "b": 1}
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (0, 199, [0, 50, 100, 150, 200]),
-        (0.13, 4.2, [0, 1, 2, 3, 4, 5]),
-        (-1e-5, 3e-4, [-1e-4, 0, 1e-4, 2e-4, 3e-4]),
-        (70, 71, [70, 70.2, 70.4, 70.6, 70.8, 71]),
-    ],
-)
-def test_ticks_are_round_and_enclose_the_range(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high, 5) == expected
+def dashes_of(chart: Chart) -> dict[str, Any]:
+    scale = chart.spec["encoding"]["strokeDash"]["scale"]
+    return dict(zip(scale["domain"], scale["range"], strict=True))
 
 
-def svg(chart: Chart) -> str:
-    pytest.importorskip("jinja2", reason="the extra report is not installed")
-    return str(environment().get_template("chart.html").module.picture(chart))  # type: ignore[attr-defined]
+def test_a_chart_has_the_points_of_its_curves_and_a_table_of_them() -> None:
+    chart = line_chart(
+        "loss", "loss", [Curve("a", [(1, 0.5), (3, 0.25)]), Curve("b", [(3, 7.0)]), Curve("c", [])]
+    )
+    (values,) = chart.spec["datasets"].values()
+    assert [(each["name"], each["x"], each["y"]) for each in values] == [
+        ("a", 1, 0.5),
+        ("a", 3, 0.25),
+        ("b", 3, 7.0),
+    ]
+    assert (chart.head, chart.rows) == (["global step", "a", "b"], [[1, 0.5, None], [3, 0.25, 7.0]])
+    assert line_chart("nothing", "x", [Curve("c", [])]).spec == {}
 
 
-def test_a_chart_puts_points_where_their_numbers_are() -> None:
-    chart = Chart("loss", "loss", [Line(Curve("loss", [(0, 0.0), (50, 10.0), (100, 5.0)]))])
-    points = re.search(r'<polyline points="([^"]+)"', svg(chart))
-    assert points is not None
-    assert points[1] == "80.0,192.0 245.0,12.0 410.0,102.0"  # the corners of the frame, its top, its middle
+def test_seeds_have_the_colour_and_the_line_of_their_legend() -> None:
+    seeds = [Curve("rate 1 (a)", [(0, 1.0)], "rate 1"), Curve("rate 1 (b)", [(0, 2.0)], "rate 1")]
+    chart = line_chart("loss", "loss", [*seeds, Curve("rate 2", [(0, 3.0)], "rate 2")])
+    scale = chart.spec["encoding"]["color"]["scale"]
+    assert dict(zip(scale["domain"], scale["range"], strict=True)) == {
+        "rate 1": "var(--c0)",
+        "rate 2": "var(--c1)",
+    }
+    assert dashes_of(chart) == {name: [1, 0] for name in ("rate 1 (a)", "rate 1 (b)", "rate 2")}
+    dev = Curve("rate 2, dev", [(0, 3.0)], "rate 2", is_dashed=True)
+    assert dashes_of(line_chart("loss", "loss", [*seeds, dev]))["rate 2, dev"] == DASHED
 
 
-def test_the_axis_of_a_chart_encloses_its_numbers_at_even_steps() -> None:
-    chart = Chart("loss", "loss", [Line(Curve("loss", [(0, -1.0), (50, 8.9)]))])
-    assert chart.frame is not None
-    assert [text for _, text in labels(chart.frame.ys)] == ["−2", "0", "2", "4", "6", "8", "10"]
-    assert [chart.frame.y(value) for value in chart.frame.ys][::6] == [192.0, 12.0]
+def test_colours_that_come_again_have_another_dash() -> None:
+    chart = line_chart("loss", "loss", [Curve(str(k), [(0, float(k)), (1, 1.0)]) for k in range(16)])
+    scale = chart.spec["encoding"]["color"]["scale"]
+    looks = {
+        (colour, tuple(dashes_of(chart)[name]))
+        for name, colour in zip(scale["domain"], scale["range"], strict=True)
+    }
+    assert len(looks) == 16
+    assert {dash for _, dash in looks} == {tuple(each) for each in DASHES[:2]}
 
 
-@pytest.mark.parametrize("values", [[0.0], [3.0, 3.0], [79.99999999, 80.00000001], [-1.0, -1.0]])
-def test_a_chart_of_equal_numbers_can_be_drawn(values: list[float]) -> None:
-    chart = Chart("same", "x", [Line(Curve("same", list(enumerate(values))), marks=True)])
-    assert "nan" not in svg(chart)
-
-
-def test_names_in_a_chart_are_escaped() -> None:
-    chart = Chart("<b>", "<i>", [Line(Curve("<u>", [(0, 1.0), (1, 2.0)]), marks=True)])
-    assert not re.search("<[biu]>", svg(chart))
+def test_scores_and_differences_of_all_tasks_have_one_scale() -> None:
+    scores = score_chart("scores", [("a", 0.5, (0.4, 0.6), 0.3), ("b", 0.9, (), None)])
+    assert scores.spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 1]
+    assert list(scores.rows) == [("a", 0.5, 0.4, 0.6, 0.3), ("b", 0.9, None, None, None)]
+    found = difference_chart(
+        "d", "points", [("a", 1.0, -1.0, 3.0, [0.5, 1.5]), ("b", -40.0, -60.0, -20.0, [-41.0, -39.0])]
+    )
+    assert [layer["encoding"]["x"]["field"] for layer in found.spec["layer"]] == ["x", "low", "seed", "mean"]
+    assert found.spec["datasets"].keys() == {layer["data"]["name"] for layer in found.spec["layer"]}
+    seeds = [values for values in found.spec["datasets"].values() if "seed" in values[0]]
+    assert [(each["name"], each["seed"]) for each in seeds[0]] == [
+        ("a", 0.5),
+        ("a", 1.5),
+        ("b", -41.0),
+        ("b", -39.0),
+    ]

@@ -1,8 +1,7 @@
-"""Curves on a page and as text; seeds as their mean."""
+"""Several runs on one page and as text; seeds in one colour."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -12,13 +11,16 @@ import pytest
 
 import palm
 from palm.cli import main
-from palm.report.charts import Chart
+from palm.report.charts import scripts
+from palm.report.curves import Curve
 from palm.report.history import read_history
-from palm.report.plot import charts_of, terminal_plot
+from palm.report.plot import terminal_plot
+from palm.report.run import read_run
+from palm.report.several import curves_of, named
 
 
-def changed(run: Path, name: str, seed: int, shift: float = 0.0, **settings: str) -> Path:
-    """A copy of a run with another seed, and scores and losses that are higher by `shift`."""
+def changed(run: Path, name: str, seed: int, **settings: str) -> Path:
+    """A copy of a run with another seed and other settings."""
     other = run.with_name(name)
     shutil.copytree(run, other)
     config = (other / "resolved_config.yaml").read_text(encoding="utf-8")
@@ -27,55 +29,66 @@ def changed(run: Path, name: str, seed: int, shift: float = 0.0, **settings: str
         line = next(line for line in config.splitlines() if line.startswith(f"  {setting}:"))
         config = config.replace(line, f"  {setting}: {value}")
     (other / "resolved_config.yaml").write_text(config, encoding="utf-8")
-    lines = []
-    for text in (other / "history.jsonl").read_text(encoding="utf-8").splitlines():
-        event = json.loads(text)
-        if event["event"] == "step":
-            event["loss"] += shift
-        lines.append(json.dumps(event))
-    (other / "history.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return other
 
 
-def charts_by_title(*runs: Path) -> dict[str, Chart]:
-    return {chart.title: chart for chart in charts_of(runs)}
+def curves_by_title(*folders: Path) -> dict[str, list[Curve]]:
+    runs = [read_run(folder) for folder in folders]
+    return {title: found for title, _, found in curves_of(runs, *named(runs)[:2])}
 
 
 def test_the_points_of_a_chart_are_those_of_the_history(run: Path) -> None:
-    charts = charts_by_title(run)
+    charts = curves_by_title(run)
     history = read_history(run)
-    raw, mean, *_ = charts["mrc: loss"].lines
-    steps = [step for step in history.steps if step.task == "mrc"]
-    assert (list(raw.curve.points), raw.faint) == ([(step.step, step.loss) for step in steps], True)
-    assert list(mean.curve.points) == [(step.step, step.mean_loss) for step in steps]
+    mean, dev = charts["mrc: loss"]
+    assert mean.points == [(each.step, each.means["mrc"]) for each in history.losses if "mrc" in each.means]
+    assert (dev.is_dashed, dev.group) == (True, "run")
     f1 = [(each.step, each.scores["mrc"]["f1"]) for each in history.evaluations]
-    assert list(charts["mrc: f1"].lines[0].curve.points) == f1
+    assert charts["mrc: f1"][0].points == f1
     # cls has two metrics, match two, mlm two, mrc two, each task a loss
     assert len(charts) == 12
 
 
 def test_runs_are_named_by_the_settings_in_which_they_differ_and_seeds_have_one_colour(run: Path) -> None:
     others = [changed(run, "a", 1), changed(run, "b", 2), changed(run, "c", 1, learning_rate="0.5")]
-    lines = [line for line in charts_by_title(*others)["cls: loss"].lines if not line.faint]
-    assert [(line.curve.name, line.colour) for line in lines] == [
-        ("learning_rate 0.003 (a)", 0),
-        ("learning_rate 0.003 (a), dev loss", 0),
-        ("learning_rate 0.003 (b)", 0),
-        ("learning_rate 0.003 (b), dev loss", 0),
-        ("learning_rate 0.5", 1),
-        ("learning_rate 0.5, dev loss", 1),
+    assert [(each.name, each.group) for each in curves_by_title(*others)["cls: accuracy"]] == [
+        ("learning_rate 0.003 (a)", "learning_rate 0.003"),
+        ("learning_rate 0.003 (b)", "learning_rate 0.003"),
+        ("learning_rate 0.5", "learning_rate 0.5"),
     ]
-    assert [line.curve.name for line in charts_by_title(*others[:2])["cls: accuracy"].lines] == ["a", "b"]
+    assert [each.name for each in curves_by_title(*others[:2])["cls: accuracy"]] == ["a", "b"]
+    assert len({each.group for each in curves_by_title(*others[:2])["cls: accuracy"]}) == 1
+
+
+def test_several_runs_are_a_table_with_what_differs_and_their_scores(run: Path) -> None:
+    pytest.importorskip("altair", reason="the extra report is not installed")
+    others = [changed(run, "a", 1), changed(run, "c", 1, learning_rate="0.5")]
+    text = palm.write_report(others).read_text(encoding="utf-8")
+    best = read_history(run).best("cls")
+    assert best is not None
+    rows = text.partition('id="runs"')[2].partition("<tbody>")[2].partition("</tbody>")[0].split("<tr>")[1:]
+    assert [row.count(f'data-value="{best.scores["cls"]["accuracy"]}"') for row in rows] == [1, 1]
+    assert ["<td>0.003</td>" in rows[0], "<td>0.5</td>" in rows[1]] == [True, True]
+    assert text.count('<figure class="drawn">') == 12
 
 
 @pytest.mark.parametrize("name", ["c.html", None])
 def test_the_command_writes_a_page(run: Path, name: str | None, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("jinja2", reason="the extra report is not installed")
+    pytest.importorskip("altair", reason="the extra report is not installed")
     output = run / "curves.html" if name is None else run.parent / name
     given = [] if name is None else ["--output", str(output)]
     assert main(["plot", str(run), *given]) == 0
-    assert output.read_text(encoding="utf-8").count("<figure>") == 12
+    assert output.read_text(encoding="utf-8").count('<figure class="drawn">') == 12
     assert capsys.readouterr().out == f"{output}\n"
+
+
+def test_a_notebook_shows_the_page_in_a_frame(run: Path) -> None:
+    pytest.importorskip("altair", reason="the extra report is not installed")
+    page = palm.plot(run)
+    assert Path(page) == run / "curves.html"
+    shown = page._repr_html_()
+    assert shown.startswith('<iframe srcdoc="&lt;!doctype html&gt;')
+    assert shown.count("<") == 2  # the page is the value of an attribute
 
 
 def test_a_picture_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,23 +115,15 @@ def test_the_terminal_gets_text(run: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\x1b[" in terminal_plot(run)
 
 
-def test_the_names_of_curves_lie_on_no_curve(run: Path) -> None:
-    pytest.importorskip("plotext", reason="the extra plot is not installed")
-    others = [changed(run, "a", 1), changed(run, "b", 1, learning_rate="0.5")]
-    loss, *_ = terminal_plot(*others, width=80, colour=False).split("\n\n")
-    lines = loss.splitlines()
-    end = next(number for number, line in enumerate(lines) if "└" in line)
-    assert sum(name in line for line in lines[:end] for name in ("0.003", "0.5")) == 4
-    numbers = [number for number, line in enumerate(lines) if line.split("┤")[0].strip()[:1].isdigit()]
-    assert numbers[0] > end
-
-
-@pytest.mark.parametrize(("missing", "call"), [("jinja2", palm.plot), ("plotext", terminal_plot)])
+@pytest.mark.parametrize(
+    ("missing", "call"), [("jinja2", palm.plot), ("vl_convert", palm.plot), ("plotext", terminal_plot)]
+)
 def test_the_message_says_what_to_install(
     run: Path, missing: str, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scripts.cache_clear()
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(palm.PalmError, match=f"{missing}: pip install"):
+    with pytest.raises(palm.PalmError, match=rf"{missing.replace('_', '.')}.*: pip install"):
         call(run)
 
 

@@ -121,7 +121,7 @@ def test_dev_rows_that_are_training_rows_and_a_score_below_the_commonest_label_a
     )
     given["tasks"]["cls"]["dev_file"] = str(dev)
     palm.Controller(given, argv=[]).train()
-    events = [line for line in timeless(tmp_path / "out" / "history.jsonl")]
+    events = timeless(tmp_path / "out" / "history.jsonl")
     told = [line["message"] for line in events if line["event"] == "warning"]
     assert any(
         message.startswith("cls: 7 of 9 rows of the dev_file are also in the train_file") for message in told

@@ -1,0 +1,179 @@
+"""Several runs on one page: a sortable table, curves on top of each other, and the result of a comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palm.config.settings import NO_RESULT, TaskSettings, marked
+from palm.core.errors import StorageError
+from palm.core.io import check_plain, read_object, wrap_read_errors
+from palm.core.logging import shown_value
+from palm.report import curves
+from palm.report.charts import Chart, difference_chart, line_chart
+from palm.report.curves import Curve, curve_of
+from palm.report.rendering import rendered
+from palm.report.run import Run, read_run
+from palm.report.verdict import verdicts_of
+from palm.train.callbacks import HISTORY_FILE
+
+COMPARISON = "compare.json"
+SWEEP = "sweep.json"
+
+MOST_NAMED = 3
+"""Maximum settings in the name of a run."""
+
+MOST_METRICS = 3
+"""Number of metrics drawn for a task: its first ones."""
+
+MOST_COLUMNS = 8
+"""Maximum settings in which runs differ that the table shows."""
+
+
+def is_grid(folder: Path) -> bool:
+    """Check whether a folder is that of a comparison or of a sweep."""
+    return (folder / COMPARISON).is_file() or (folder / SWEEP).is_file()
+
+
+def page_of_several(folders: Sequence[Path]) -> str:
+    """Return the page of runs, or of the runs of a comparison or sweep.
+
+    Raises:
+        StorageError: a folder has no history, or a comparison is of another version.
+    """
+    folder = folders[0]
+    found = comparison_of(folder) if (folder / COMPARISON).is_file() else None
+    if is_grid(folder):
+        folders = sorted(path.parent for path in folder.glob(f"runs/*/out/{HISTORY_FILE}"))
+    runs = [read_run(path) for path in folders]
+    names, groups, settings = named(runs)
+    sweep = read_object(folder / SWEEP) if (folder / SWEEP).is_file() else {}
+    rows = [
+        {"name": name, "run": run, "verdicts": {each.task: each for each in verdicts_of(run, {})}}
+        for name, run in zip(names, runs, strict=True)
+    ]
+    return rendered(
+        "several.html",
+        title=", ".join(found["tests"]) if found else folder.resolve().name if sweep else "Runs",
+        kind="palm comparison" if found else "palm sweep" if sweep else "palm report",
+        folder=folder,
+        found=found,
+        differences=list(_difference_charts(found)) if found else [],
+        ties=_ties(sweep),
+        rows=rows,
+        tasks=list(dict.fromkeys(task for run in runs for task in run.history.tasks)),
+        columns=[
+            (name, [shown_value(each.get(name, "default")) for each in settings])
+            for name in differing(settings)
+        ][:MOST_COLUMNS],
+        charts=[line_chart(*each) for each in curves_of(runs, names, groups)],
+    )
+
+
+def comparison_of(folder: Path) -> dict[str, Any]:
+    """Read the result of a comparison.
+
+    Raises:
+        StorageError: it is damaged or of another version.
+    """
+    file = folder / COMPARISON
+    check_plain(file)
+    with wrap_read_errors(file):
+        found = dict(read_object(file))
+        if (found.get("format"), found.get("version")) != ("palm-comparison", 3):
+            raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")
+    return found
+
+
+def _ties(sweep: Mapping[str, Any]) -> list[str]:
+    """Return the runs of a sweep with the best score, the chosen one first."""
+    trials = {each["run"]: each["score"] for each in sweep.get("trials", ())}
+    best = sweep.get("best")
+    return (
+        [best, *(run for run, score in trials.items() if score == trials[best] and run != best)]
+        if best
+        else []
+    )
+
+
+def _difference_charts(found: Mapping[str, Any]) -> Iterator[Chart]:
+    """Yield a chart for every unit, so that all tasks whose differences are in points have one scale."""
+    units: dict[str, list[Any]] = {}
+    for answer in found["answers"]:
+        units.setdefault(answer["unit"].split()[0], []).append(answer)
+    for unit, answers in units.items():
+        rows = [
+            (
+                f"{each['target']}: {each['way']} − {each['against']}",
+                *(each["difference"][name] for name in ("mean", "low", "high", "per_seed")),
+            )
+            for each in answers
+        ]
+        yield difference_chart("Differences", unit, rows)
+
+
+def named(runs: Sequence[Run]) -> tuple[list[str], list[str], list[dict[str, Any]]]:
+    """Name runs after the settings in which they differ, and after their folders where that is not enough.
+
+    Returns:
+        The names, names without the seed, and the settings on which results depend.
+    """
+    settings = [_settings(run) for run in runs]
+    names = differing(settings)[:MOST_NAMED]
+    texts = [
+        ", ".join(f"{name.rpartition(' ')[2]} {shown_value(each.get(name, 'default'))}" for name in names)
+        for each in settings
+    ]
+    # Runs of programs without settings are not known to be equal.
+    keys = [json.dumps(each or run.label, default=str) for each, run in zip(settings, runs, strict=True)]
+    first = {key: (text, run.label) for key, text, run in reversed([*zip(keys, texts, runs, strict=True)])}
+    known = [text for text, _ in first.values()]
+    by_key = {
+        key: text if known.count(text) == 1 and text else f"{text} ({label})" if text else label
+        for key, (text, label) in first.items()
+    }
+    groups = [by_key[key] for key in keys]
+    found = [
+        f"{text} ({run.label})" if text and keys.count(key) + known.count(text) > 2 else text or run.label
+        for key, text, run in zip(keys, texts, runs, strict=True)
+    ]
+    return found, groups, settings
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of settings that are not the same in all runs."""
+    known = dict.fromkeys(name for each in settings for name in each)
+    return [name for name in known if len({json.dumps(each.get(name), default=str) for each in settings}) > 1]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """Return the settings on which the result of a run depends, without its seed."""
+    return {
+        f"{title}.{each.name}" if title.startswith("task ") else each.name: each.value
+        for title, values in run.sections.items()
+        for each in values
+        if each.name not in {*marked(NO_RESULT), *marked(NO_RESULT, TaskSettings), "random_seed"}
+    }
+
+
+def curves_of(
+    runs: Sequence[Run], names: Sequence[str], groups: Sequence[str]
+) -> Iterator[tuple[str, str, list[Curve]]]:
+    """Yield title, unit and curves of the charts of every task: its loss, then its first metrics."""
+    histories = [run.history for run in runs]
+    several = list(zip(names, groups, histories, strict=True))
+    for task in dict.fromkeys(task for each in histories for task in each.tasks):
+        losses = [curve_of(name, curves.mean_losses(each, task), group) for name, group, each in several]
+        dev = [
+            curve_of(f"{name}, dev", curves.dev_losses(each, task), group, is_dashed=True)
+            for name, group, each in several
+        ]
+        yield f"{task}: loss", "loss", [*losses, *dev]
+        metrics = dict.fromkeys(name for each in histories for name in curves.metric_names(each, task))
+        for metric in [*metrics][:MOST_METRICS]:
+            found = [
+                curve_of(name, curves.scores(each, task, metric), group) for name, group, each in several
+            ]
+            yield f"{task}: {metric}", metric, found

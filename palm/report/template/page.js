@@ -1,0 +1,72 @@
+// Charts, filters of rows, sorting of tables, and loading a page of a run that goes on again.
+const all = (selector, place = document) => [...place.querySelectorAll(selector)];
+const soft = "var(--soft)";
+const config = {
+  background: "transparent",
+  font: "system-ui, sans-serif",
+  view: { stroke: "transparent" },
+  axis: { labelColor: soft, titleColor: soft, domainColor: soft, tickColor: soft, gridColor: "var(--grid)", titleFontWeight: "normal", labelFontSize: 12, titleFontSize: 12 },
+  legend: { labelColor: "var(--ink)", labelFontSize: 12, symbolType: "stroke", symbolStrokeWidth: 3 },
+  line: { strokeWidth: 2 },
+};
+
+function draw(figure) {
+  const spec = JSON.parse(figure.querySelector("script").textContent);
+  const scale = figure.querySelector("input.log")?.checked ? { type: "log", nice: false } : null;
+  if (scale) {
+    spec.encoding.y.scale = scale;
+    spec.transform = [{ filter: "datum.y > 0" }];
+  }
+  vegaEmbed(figure.querySelector(".chart"), spec, { actions: false, renderer: "svg", ast: true, config });
+}
+all("figure.drawn").forEach((figure) => {
+  draw(figure);
+  figure.querySelector("input.log")?.addEventListener("change", () => draw(figure));
+});
+// A chart in a folded section has no width before it is opened.
+all("details").forEach((each) => each.addEventListener("toggle", () => window.dispatchEvent(new Event("resize"))));
+window.addEventListener("beforeprint", () => all("details").forEach((each) => (each.open = true)));
+
+all(".rows").forEach((place) => {
+  const [wrong, label] = [place.querySelector(".only-wrong"), place.querySelector("select")];
+  const items = all("li", place);
+  let cell = "";
+  const filter = () => {
+    let shown = 0;
+    for (const item of items) {
+      const fits = (!wrong.checked || item.classList.contains("wrong")) && (!label?.value || JSON.parse(item.dataset.labels).includes(label.value)) && (!cell || item.dataset.cell === cell);
+      item.hidden = !fits || (++shown > 10 && !place.classList.contains("whole-list"));
+    }
+    const count = items.filter((item) => !item.hidden).length;
+    place.querySelector(".count").textContent = `${count} of ${shown} rows${cell ? ": " + JSON.parse(cell).join(" taken for ") : ""}`;
+    place.querySelector("button").hidden = count === shown && !cell;
+  };
+  place.querySelector("button").addEventListener("click", () => {
+    cell = "";
+    place.classList.add("whole-list");
+    filter();
+  });
+  [wrong, label].forEach((each) => each?.addEventListener("change", () => { cell = ""; filter(); }));
+  all("[data-goto]", place.parentElement).forEach((each) => each.addEventListener("click", () => {
+    cell = each.dataset.goto;
+    wrong.checked = false;
+    if (label) label.value = "";
+    filter();
+    place.scrollIntoView();
+  }));
+  window.addEventListener("beforeprint", () => items.forEach((item) => (item.hidden = false)));
+  filter();
+});
+
+all("table.sortable th").forEach((head) => head.addEventListener("click", () => {
+  const body = head.closest("table").tBodies[0];
+  const column = [...head.parentElement.children].indexOf(head);
+  const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+  all("th", head.parentElement).forEach((each) => each.removeAttribute("aria-sort"));
+  head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+  const key = (row) => row.children[column].dataset.value ?? row.children[column].textContent;
+  const compare = (a, b) => (isNaN(a) || isNaN(b) || !a || !b ? a.localeCompare(b) : a - b);
+  body.append(...[...body.rows].sort((a, b) => sign * compare(key(a), key(b))));
+}));
+
+if (Number(document.body.dataset.refresh)) setTimeout(() => location.reload(), 1000 * document.body.dataset.refresh);
