@@ -31,21 +31,41 @@ def _names_model(options: argparse.Namespace, *needed: str) -> bool:
             )
         return False
     missing = [f"--{name}" for name in needed if getattr(options, name) is None]
-    unknown = [*options.settings, *(f"--task={task}" for task in options.task)]
-    if missing or unknown:
-        came = f"unknown: {', '.join(unknown)}" if unknown else f"missing: {', '.join(missing)}"
+    if missing or options.settings:
+        came = (
+            f"unknown: {', '.join(options.settings)}"
+            if options.settings
+            else f"missing: {', '.join(missing)}"
+        )
         raise PalmError(f"expected CONFIG, or --{', --'.join(needed)}; {came}")
     return True
 
 
-def _load_model(options: argparse.Namespace) -> InferenceModel:
-    """Load the saved model onto the device of this process, which is one of several under `torchrun`."""
+def _load_models(options: argparse.Namespace) -> dict[str, InferenceModel]:
+    """Load the saved model onto the device of this process, which is one of several under `torchrun`.
+
+    Returns:
+        The models of the tasks named with --task, or of all, by name.
+    """
     from palm.core.device import device_of
     from palm.parallel.group import join
-    from palm.predict.loading import load_model
+    from palm.predict.loading import load_models
+    from palm.reader.predictions import is_table_name
 
     join(device_of(options.engine == "torch", options.device or "auto"))
-    return load_model(options.model, **_loading(options))
+    models = load_models(options.model, **_loading(options))
+    for task in options.task:
+        if task not in models:
+            raise PalmError(f"--task: {options.model} has the tasks {', '.join(models)}, not {task!r}")
+    chosen = {task: models[task] for task in options.task or models}
+    if options.output is not None and is_table_name(options.output):
+        _check_one(list(chosen))
+    return chosen
+
+
+def _check_one(tasks: list[str]) -> None:
+    if len(tasks) > 1:
+        raise PalmError(f"--output is for the rows of one task; choose it with --task: {', '.join(tasks)}")
 
 
 def _loading(options: argparse.Namespace) -> dict[str, Any]:
@@ -74,10 +94,10 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
     """Return the tasks named with --task, or else the targets that have this file."""
     from palm.controller.controller import with_data
 
-    tasks = options.task or with_data(controller.chosen, setting)
-    if options.output is not None and len(tasks) > 1:
-        raise PalmError(f"--output is for the rows of one task; choose it with --task: {', '.join(tasks)}")
-    return list(tasks)
+    tasks = list(options.task or with_data(controller.chosen, setting))
+    if options.output is not None:
+        _check_one(tasks)
+    return tasks
 
 
 @cli.command(
@@ -95,17 +115,24 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
     takes_settings=True,
 )
 def predict(options: argparse.Namespace) -> None:
-    """Predict the pred_file of tasks of a configuration (by default, of every target that has one); or,
-    without a configuration, predict a file with a saved model: --model DIR --input FILE --output DIR.
+    """Predict the pred_file of tasks of a configuration: of every target that has one, with the model of all
+    targets, or of those named with --task, with their own best models. Or, without a configuration, predict a
+    file with a saved model: --model DIR --input FILE --output DIR, or OUT/TASK for a model of several tasks.
     """
+    how: dict[str, Any] = {"resume": options.resume, "shard": options.shard}
     if _names_model(options, "model", "input", "output"):
-        how = {"resume": options.resume, "shard": options.shard}
-        _load_model(options).predict_file(options.input, options.output, **how)
+        from palm.predict.joint import JointModel
+
+        models = _load_models(options)
+        places = {t: options.output / t if len(models) > 1 else options.output for t in models}
+        JointModel(models).predict_files({t: (options.input, place) for t, place in places.items()}, **how)
         return
     controller = _open_controller(options)
+    if not (options.task or options.inference_model_dir or options.output):
+        controller.pred_all(**how)
+        return
     for task in _chosen(options, controller, "pred_file"):
-        how = {"resume": options.resume, "output": options.output, "shard": options.shard}
-        controller.pred(task, options.inference_model_dir, **how)
+        controller.pred(task, options.inference_model_dir, output=options.output, **how)
 
 
 @cli.command(
@@ -122,16 +149,22 @@ def predict(options: argparse.Namespace) -> None:
     takes_settings=True,
 )
 def evaluate(options: argparse.Namespace) -> None:
-    """Score tasks of a configuration on their dev_file (by default, every target that has one), or a saved
-    model on a file with labels (--model DIR --input FILE). The last line of the output is JSON: the scores,
-    by task if there is a configuration.
+    """Score tasks of a configuration on their dev_file (every target that has one, with the model of all
+    targets, or those named with --task, with their own best models), or a saved model on a file with labels
+    (--model DIR --input FILE). The last line of the output is JSON: the scores, by task if there are several
+    or a configuration.
     """
     from palm.parallel.group import is_main_process
     from palm.train.evaluation import json_ready
 
     scores: Any
     if _names_model(options, "model", "input"):
-        scores = json_ready(_load_model(options).evaluate(options.input, options.metric, options.output))
+        given = (options.input, options.metric, options.output)
+        by_task = {task: json_ready(m.evaluate(*given)) for task, m in _load_models(options).items()}
+        scores = by_task if len(by_task) > 1 else next(iter(by_task.values()))
+    elif not (options.task or options.inference_model_dir or options.output):
+        found = _open_controller(options).evaluate_all()
+        scores = {task: json_ready(each) for task, each in found.items()}
     else:
         controller = _open_controller(options)
         tasks = _chosen(options, controller, "dev_file")
@@ -188,17 +221,17 @@ def serve_models(options: argparse.Namespace) -> None:
     "export",
     "write trained tasks for transformers or ONNX",
     [
-        cli.option("source", metavar="MODEL", help="a saved model, or the checkpoint of a run"),
+        cli.option("source", metavar="MODEL", help="a run or a saved model, or a checkpoint"),
         cli.output("it: a new folder", required=True),
         cli.OVERWRITE,
         cli.option("--to", choices=["hf", "onnx"], required=True, help="hf for transformers, or onnx"),
-        cli.flag("--all_heads", "all tasks of a run in one ONNX graph"),
+        cli.flag("--all_heads", "all tasks of a checkpoint in one ONNX graph"),
         cli.TRUST,
     ],
 )
 def export(options: argparse.Namespace) -> None:
-    """Write a saved model for Hugging Face's transformers or as an ONNX graph, or all tasks of a checkpoint
-    as one ONNX graph. A graph is first compared with PyTorch.
+    """Write a saved model for Hugging Face's transformers or as an ONNX graph, which is first compared with
+    PyTorch. Several tasks become one graph, or for transformers one directory per task.
     """
     from palm.export import to_hugging_face, to_onnx
 

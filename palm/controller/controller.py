@@ -25,7 +25,8 @@ from palm.core.io import check_not_read, is_sealed, read_object, wrap_read_error
 from palm.core.logging import display_of, logger, set_verbosity, show_on_console, shown_score
 from palm.parallel.group import join, launch, record_failure
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import best_note, load_model
+from palm.predict.joint import JointModel
+from palm.predict.loading import best_note, load_models, load_task
 from palm.pretrained import (
     find_vocabulary,
     load_pretrain,
@@ -42,7 +43,15 @@ from palm.train.folder import RunFolder
 from palm.train.loggers import logger_problems
 from palm.train.loop import Components, Training
 from palm.train.model_card import label_names
-from palm.train.model_paths import BEST, DESCRIPTION, LAST, chosen_model, describe_missing_model
+from palm.train.model_paths import (
+    BEST,
+    DESCRIPTION,
+    JOINT,
+    LAST,
+    chosen_model,
+    describe_missing_model,
+    part_of_task,
+)
 from palm.train.result import TrainingResult
 from palm.train.run import train
 from palm.train.task import Task
@@ -119,18 +128,57 @@ def saved_model(run: RunConfig, task: TaskConfig, given: Path | None) -> Inferen
         StorageError: there is no complete model, or it is from a task of another kind.
     """
     folder = _own_folder(run, task) if given is None else _check_kind(task, given)
-    # All settings except files replace those of the saved model, which contains its files.
-    reader, head = (
-        {name: value for name, value in arguments.items() if not isinstance(value, Path)}
-        for arguments in (_given(run, task, task.reader), _given(run, task, task.head))
-    )
-    model = load_model(folder, device="cpu", precision=run.settings.precision, reader=reader, head=head)
+    if _is_joint(folder):
+        model = _joint_model(run, [task], folder).tasks[task.name]
+    else:
+        reader, head = _replaced(run, task)
+        precision = run.settings.precision
+        model = load_task(folder, device="cpu", precision=precision, reader=reader, head=head)
     logger.info("%s: inference model loaded from %s%s", task.name, folder, best_note(model.trained))
     if model.task != task.name:
         remedy = "leave inference_model_dir out if this is not intended"
         logger.warning("%s: the model at %s is from task %r; %s", task.name, folder, model.task, remedy)
     model.batch_size = task.settings.pred_batch_size or task.settings.batch_size or model.batch_size
     return model
+
+
+def joint_model(run: RunConfig, tasks: Sequence[TaskConfig]) -> JointModel | None:
+    """Load the model of several tasks that the run saved, with the current settings; None if there is none.
+
+    Raises:
+        StorageError: it is damaged, or lacks a task or has it with other components.
+    """
+    folder = run.folder / JOINT
+    if not is_sealed(folder):
+        return None
+    for task in tasks:
+        _check_kind(task, folder)
+    return _joint_model(run, tasks, folder)
+
+
+def _joint_model(run: RunConfig, tasks: Sequence[TaskConfig], folder: Path) -> JointModel:
+    replaced = {task.name: _replaced(run, task) for task in tasks}
+    readers, heads = ({name: each[k] for name, each in replaced.items()} for k in (0, 1))
+    options: dict[str, Any] = {"device": "cpu", "precision": run.settings.precision}
+    models = load_models(folder, reader=readers, head=heads, **options)
+    for task in tasks:
+        model = models[task.name]
+        model.batch_size = task.settings.pred_batch_size or task.settings.batch_size or model.batch_size
+    return JointModel({task.name: models[task.name] for task in tasks})
+
+
+def _is_joint(folder: Path) -> bool:
+    return "tasks" in read_object(chosen_model(folder) / DESCRIPTION)
+
+
+def _replaced(run: RunConfig, task: TaskConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of reader and head that replace those of a saved model.
+
+    These are all that are given, except files, which a saved model contains.
+    """
+    parts = (_given(run, task, task.reader), _given(run, task, task.head))
+    reader, head = ({n: v for n, v in part.items() if not isinstance(v, Path)} for part in parts)
+    return reader, head
 
 
 def _given(run: RunConfig, task: TaskConfig, part: ComponentConfig) -> dict[str, Any]:
@@ -173,9 +221,12 @@ def _check_kind(task: TaskConfig, given: Path) -> Path:
     # The documentation of 0.2.1 has `infermodel` in its example and `infer_model` in its log.
     documented = given.with_name("infer_model")
     folder = documented if given.name == "infermodel" and not given.exists() else given
-    saved = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
+    description = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
     ours = {"reader": task.reader.name, "paradigm": task.head.name}
     with wrap_read_errors(chosen / DESCRIPTION):
+        if task.name not in (known := description.get("tasks", {task.name: {}})):
+            raise StorageError(f"the model at {chosen} has the tasks {', '.join(known)}, not {task.name!r}")
+        saved = {"task": task.name, **part_of_task(description, task.name)}
         theirs = {name: saved[name]["name"] for name in ours}
         if ours != theirs:
             components = [
@@ -346,7 +397,32 @@ class Controller:
         start_processes(self.run.settings)
         config = self._task(task)
         path = self._data_file(config, "dev_file", dev_file)
-        model = self._model(config, inference_model_dir)
+        return self._evaluate(config, self._model(config, inference_model_dir), path, dev_file, output)
+
+    def evaluate_all(self) -> dict[str, dict[str, float]]:
+        """Evaluate every target that has a `dev_file`; the model is as for `pred_all`.
+
+        Returns:
+            Task -> the values of its metrics, by name.
+        """
+        names = with_data(self.chosen, "dev_file")
+        joint = self._joint_model(names)
+        if joint is None:
+            return {name: self.evaluate(name) for name in names}
+        files = {name: self._data_file(self._task(name), "dev_file") for name in names}
+        return {
+            name: self._evaluate(self._task(name), joint.tasks[name], path) for name, path in files.items()
+        }
+
+    def _evaluate(
+        self,
+        config: TaskConfig,
+        model: InferenceModel,
+        path: Path,
+        dev_file: str | Path | None = None,
+        output: str | Path | None = None,
+    ) -> dict[str, float]:
+        task = config.name
         if dev_file is None and (other_file := model.other_data(path)):
             logger.warning("%s: %s", task, other_file)
         with tf32(self.run.settings.tf32):
@@ -388,6 +464,43 @@ class Controller:
         saved = "predictions" if shard is None else f"shard {shard}"
         logger.info("%s: %s saved at %s", task, saved, output)
         return predictions
+
+    def pred_all(self, *, resume: bool = False, shard: str | None = None) -> dict[str, Predictions]:
+        """Predict every target that has a `pred_file`.
+
+        Several targets are predicted with the model of all of them, `<save_path>/model`: if their files have
+        the same texts, its encoder reads them once. A target alone is predicted as with `pred`.
+
+        Args:
+            resume: continue the same prediction if it was interrupted.
+            shard: as for `pred`; then each target is predicted alone.
+
+        Returns:
+            Task -> its predictions, as from `pred`.
+        """
+        names = with_data(self.chosen, "pred_file")
+        joint = self._joint_model(names)
+        if joint is None:
+            return {name: self.pred(name, resume=resume, shard=shard) for name in names}
+        files = {}
+        for name in names:
+            config = self._task(name)
+            output = config.settings.pred_output_path or self.run.folder / name
+            files[name] = (self._data_file(config, "pred_file"), output)
+        with tf32(self.run.settings.tf32):
+            predictions = joint.predict_files(files, resume=resume, shard=shard)
+        for name, (_, output) in files.items():
+            logger.info("%s: predictions saved at %s", name, output)
+        return predictions
+
+    def _joint_model(self, names: Sequence[str]) -> JointModel | None:
+        """Return the model of several targets that the run saved; None if each has its own."""
+        start_processes(self.run.settings)
+        tasks = [self._task(name) for name in names]
+        if len(tasks) == 1 or (model := joint_model(self.chosen, tasks)) is None:
+            return None
+        logger.info("%s: inference model loaded from %s", ", ".join(names), self.run.folder / JOINT)
+        return model.to(self._device())
 
     def _data_file(self, task: TaskConfig, setting: str, given: str | Path | None = None) -> Path:
         path: Path | None = getattr(task.settings, setting) if given is None else self._resolve(given)

@@ -27,7 +27,7 @@ from palm.train.callbacks import Callback, Completed, Event, Started
 from palm.train.checkpoint import save_checkpoint
 from palm.train.folder import RunFolder
 from palm.train.loop import Training
-from palm.train.model_paths import BEST, LAST, STAGE_WEIGHTS, STAGES
+from palm.train.model_paths import BEST, JOINT, LAST, STAGE_WEIGHTS, STAGES
 from palm.train.result import TrainingResult, combined
 from palm.train.run import write_configuration
 from palm.train.task import StepPlan
@@ -260,15 +260,20 @@ def train_stages(
             if is_main_process():
                 # If several stages train a target, its model is from the last of them.
                 later = {task for each in stages[number:] for task in each.run.targets}
-                _publish(stage, folder.path, [task for task in stage.run.targets if task not in later])
+                final = [task for task in stage.run.targets if task not in later]
+                every_target = {task for each in stages for task in each.run.targets}
+                _publish(stage, folder.path, final, is_whole=every_target == {*final})
             with report_missing_ranks(f"after stage {stage.label}"):
                 barrier()
         return combined(results)
 
 
-def _publish(stage: Stage, folder: Path, targets: Sequence[str]) -> None:
-    """Copy the models of targets to their usual place, `<save_path>/<task>`."""
-    for source in (stage.run.folder / task / kind for task in targets for kind in (LAST, BEST)):
+def _publish(stage: Stage, folder: Path, targets: Sequence[str], is_whole: bool) -> None:
+    """Copy the models of targets to their usual place, and if they are all of the run, the joint one."""
+    sources = [stage.run.folder / task / kind for task in targets for kind in (LAST, BEST)]
+    if is_whole:
+        sources.append(stage.run.folder / JOINT)
+    for source in sources:
         place = folder / source.relative_to(stage.run.folder)
         # A resumed run meets stages whose models have been published already.
         if is_sealed(source) and not is_sealed(place):

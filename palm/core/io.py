@@ -526,14 +526,19 @@ def linked_copy(source: Path, path: Path) -> None:
     with new_directory(path, overwrite=True) as part:
         for name in verify(source):
             make_folder((part / name).parent)
-            if not (name.endswith(".safetensors") and _linked(source / name, part / name)):
+            if not (name.endswith(".safetensors") and linked(source / name, part / name)):
                 shutil.copyfile(source / name, part / name)
 
 
-def _linked(source: Path, path: Path) -> bool:
+def linked(source: Path, path: Path) -> bool:
+    """Make `path` a hard link to a file of a folder that palm wrote; False if that is not possible.
+
+    Then it is missing or damaged, or the file system has no hard links.
+    """
     try:
+        _check_files(source.parent, manifest_of(source.parent), [source.name])
         path.hardlink_to(source)
-    except OSError:
+    except (OSError, StorageError):
         return False
     return True
 

@@ -26,7 +26,7 @@ from palm.core.io import (
 from palm.core.logging import logger
 from palm.core.saved import save_tensors
 from palm.core.version import __version__
-from palm.export.sources import load_tokenizer, parts_of, save_reader, saved_model
+from palm.export.sources import load_tokenizer, models_of_source, parts_of, save_reader
 from palm.paradigm import HEADS, Embedding, SequenceLabel
 from palm.predict.inference import InferenceModel
 from palm.pretrained import from_ours
@@ -35,7 +35,7 @@ from palm.pretrained.families import Family, config_of, family_of, write_hugging
 from palm.pretrained.library import ABOVE, save_library_model
 from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
 from palm.train.model_card import CARD, label_names, model_card
-from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT
+from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT, chosen_model, part_of_task
 
 VERSION = 1
 
@@ -151,27 +151,33 @@ def _save_pooling(backbone: TokenEncoder, part: Path) -> None:
 def to_hugging_face(
     model_dir: str | Path, folder: str | Path, *, trust: str | Sequence[str] = (), overwrite: bool = False
 ) -> None:
-    """Write a saved model as a directory that `transformers` loads; for arguments see `to_onnx`.
+    """Write a saved model as a directory that `transformers` loads, or one of several tasks as a directory of
+    such directories, `<folder>/<task>`; for arguments see `to_onnx`.
 
     Raises:
         PalmError: `transformers` cannot compute what the model computes; with the reason.
         StorageError: `model_dir` is not a complete model, or `folder` is in use or cannot be written.
     """
     folder = Path(folder)
-    check_target(folder, overwrite, [model_dir])
-    model = saved_model(Path(model_dir), trust)
-    name, architecture, write = _parts(model, model_dir)
-    description = Path(model_dir) / DESCRIPTION
+    models = models_of_source(source := Path(model_dir), trust)
+    places = {model.task: folder / model.task if len(models) > 1 else folder for model in models}
+    for place in places.values():
+        check_target(place, overwrite, [model_dir])
+    description = chosen_model(source) / DESCRIPTION
     with wrap_read_errors(description):
-        card = model_card(
-            read_object(description), label_names(model.reader, model.head), architecture=architecture
-        )
-    with new_directory(folder, overwrite) as part:
-        write(part)
-        save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")
-        describe_export(part, "hf", [model], architecture=architecture)
-        write_text(part / CARD, card)
-    logger.info("%s: %s written to %s", model.task, architecture, folder)
+        saved = read_object(description)
+    parts = {model.task: _parts(model, model_dir) for model in models}
+    for model in models:
+        name, architecture, write = parts[model.task]
+        with wrap_read_errors(description):
+            about = {**saved, **part_of_task(saved, model.task), "task": model.task}
+            card = model_card(about, label_names(model.reader, model.head), architecture=architecture)
+        with new_directory(places[model.task], overwrite) as part:
+            write(part)
+            save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")
+            describe_export(part, "hf", [model], architecture=architecture)
+            write_text(part / CARD, card)
+        logger.info("%s: %s written to %s", model.task, architecture, places[model.task])
 
 
 def _parts(model: InferenceModel, model_dir: str | Path) -> tuple[str, str, Callable[[Path], None]]:

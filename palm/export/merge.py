@@ -16,9 +16,9 @@ from palm.core.errors import ConfigError, StorageError, changes, shortened
 from palm.core.io import MANIFEST, check_target, checksum
 from palm.core.logging import logger, show_on_console
 from palm.core.saved import load_into, weights_under
-from palm.export.sources import parts_of, tasks_of_run
+from palm.export.sources import parts_of
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_model
+from palm.predict.loading import models_in
 from palm.train.model_paths import STATE, chosen_model
 
 MOST_DIFFERENCES = 4
@@ -42,10 +42,10 @@ def merge(
     Tensors are averaged in float64. If one model has all of the weight, its values do not change.
 
     Args:
-        models: saved models, as for `palm.load_model`, or checkpoints, which may have several tasks.
+        models: saved models, as for `palm.load_model`, or checkpoints; both may have several tasks.
         output: a new folder for the saved model; its card lists the merged models.
         weights: one for each model, which are divided by their sum; None for equal weights.
-        task: the task to merge; required if checkpoints have several.
+        task: the task to merge; required if there are several.
         trust: as for `palm.load_model`.
         overwrite: replace a folder that palm wrote.
 
@@ -108,17 +108,10 @@ def mean_of(models: Sequence[Mapping[str, Tensor]], shares: Sequence[float]) -> 
 
 
 def _loaded(folder: Path, task: str | None, trust: str | Sequence[str]) -> InferenceModel:
-    if not (folder / STATE).is_file():
-        model = load_model(folder, device="cpu", precision="fp32", trust=trust)
-        if task not in (None, model.task):
-            raise StorageError(f"{folder} is a model of task {model.task!r}, not of {task!r}")
-        return model
-    models = {model.task: model for model in tasks_of_run(folder, trust)}
+    models = {model.task: model for model in models_in(folder, trust)}
     chosen = list(models) if task is None else [task]
     if len(chosen) > 1 or chosen[0] not in models:
-        raise StorageError(
-            f"{folder} is a checkpoint of the tasks {', '.join(models)}; name one of them with task (--task)"
-        )
+        raise StorageError(f"{folder} has the tasks {', '.join(models)}; name one of them with task (--task)")
     return models[chosen[0]]
 
 

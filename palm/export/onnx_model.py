@@ -10,7 +10,7 @@ from palm.core.errors import PalmError
 from palm.core.io import check_target, new_directory
 from palm.core.logging import logger
 from palm.export.hugging_face import describe_export
-from palm.export.sources import save_reader, saved_model, tasks_of_run
+from palm.export.sources import check_alike, models_of_source, save_reader
 from palm.predict.inference import InferenceModel
 from palm.predict.onnx import Graph, batch_specs, random_batch, require_onnx, write_graph
 
@@ -29,14 +29,15 @@ def to_onnx(
     trust: str | Sequence[str] = (),
     overwrite: bool = False,
 ) -> dict[str, float]:
-    """Write a trained task, or all tasks of a checkpoint, as one ONNX graph with its tokenizer.
+    """Write a trained task, or several on one encoder, as one ONNX graph with its tokenizer.
 
     Before it is written, the graph is compared with PyTorch on synthetic rows of every task.
 
     Args:
-        source: a saved model, `<save_path>/<task>/infer_model`; with `all_heads` a checkpoint.
+        source: a saved model, of one task or of several, as for `palm.load_model`; with `all_heads` also a
+            checkpoint.
         folder: a new folder, which is created atomically.
-        all_heads: write one graph with the heads of all tasks on one encoder.
+        all_heads: write one graph with the heads of all tasks of a checkpoint.
         tolerance: the largest accepted absolute difference of any output.
         trust: as for `palm.load_model`.
         overwrite: replace a folder that palm wrote and that contains nothing else.
@@ -51,7 +52,7 @@ def to_onnx(
     require_onnx("an export to ONNX")
     folder = Path(folder)
     check_target(folder, overwrite, [source])
-    models = tasks_of_run(Path(source), trust) if all_heads else [saved_model(Path(source), trust)]
+    models = models_of_source(Path(source), trust, all_heads)
     graph = graph_of(models)
     with new_directory(folder, overwrite) as part:
         session = write_graph(graph, part / FILE)
@@ -67,8 +68,13 @@ def graph_of(models: Sequence[InferenceModel]) -> Graph:
     """Build the graph of tasks on one encoder, from token ids to the heads' floating-point outputs.
 
     With several tasks, names of outputs have the prefix `<task>.`.
+
+    Raises:
+        PalmError: the tasks have different encoders, vocabularies or task embeddings.
     """
-    first = models[0]
+    first, *others = models
+    for other in others:
+        check_alike(first, other)
     outputs = {
         f"{model.task}.{name}" if len(models) > 1 else name: (model.task, name)
         for model in models

@@ -15,12 +15,11 @@ from palm.core.errors import PalmError, StorageError
 from palm.core.io import write_json, write_text
 from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_model, models_in
+from palm.predict.loading import models_in
 from palm.reader import READERS, Reader
 from palm.reader.tokenizer import Tokenizer
 from palm.reader.words import WordReader
-from palm.train.checkpoint import newest_checkpoint
-from palm.train.model_paths import LAST, STATE
+from palm.train.model_paths import JOINT, STATE
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 """Roles of special tokens, with Hugging Face's names."""
@@ -96,37 +95,25 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
     return tokenizer
 
 
-def saved_model(folder: Path, trust: str | Sequence[str] = ()) -> InferenceModel:
-    """Load the saved model of a task, on the CPU and in float32; `trust` is as for `load_model`.
+def models_of_source(
+    folder: Path, trust: str | Sequence[str] = (), all_heads: bool = False
+) -> list[InferenceModel]:
+    """Load the models to export, of one task or of several, on the CPU and in float32.
+
+    Args:
+        folder: as for `palm.load_model`; with `all_heads` also a checkpoint.
+        trust: as for `palm.load_model`.
+        all_heads: export all tasks of a checkpoint.
 
     Raises:
-        StorageError: `folder` is not a complete model; for the folder of a run, with those of its models.
+        StorageError: `folder` is neither.
     """
-    if _is_checkpoint(folder) or _targets(folder):
-        place = folder.parent if _is_checkpoint(folder) else folder
-        models = " or ".join(map(str, _targets(place)[:3])) or "<save_path>/<task>/infer_model"
+    if (folder / STATE).is_file() and not all_heads:
         raise StorageError(
-            f"{folder} contains several tasks; export {models}, or all of them as one ONNX graph with "
-            "--all_heads"
+            f"{folder} is a checkpoint; export a saved model, such as {folder.parent / JOINT}, or all of its "
+            "tasks as one ONNX graph with --all_heads"
         )
-    return load_model(folder, device="cpu", precision="fp32", trust=trust)
-
-
-def tasks_of_run(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
-    """Load all tasks of a checkpoint; `trust` is as for `load_model`.
-
-    Raises:
-        StorageError: there is no checkpoint.
-        PalmError: the tasks have different vocabularies, or different task embeddings.
-    """
-    if not _is_checkpoint(folder):
-        newest = newest_checkpoint(folder)
-        remedy = "train without save_every_n_steps: -1 to save one" if newest is None else f"give {newest}"
-        raise StorageError(f"{folder} is not a checkpoint, which has all heads on one encoder; {remedy}")
-    first, *others = models = models_in(folder, trust)
-    for other in others:
-        check_alike(first, other)
-    return models
+    return models_in(folder, trust)
 
 
 def parts_of(model: InferenceModel) -> dict[str, dict[str, Any]]:
@@ -143,7 +130,16 @@ def parts_of(model: InferenceModel) -> dict[str, dict[str, Any]]:
 
 
 def check_alike(first: InferenceModel, other: InferenceModel) -> None:
-    """Check that two tasks tokenize texts in the same way, because one encoder reads one token sequence."""
+    """Check that two tasks have the same encoder and tokenize texts in the same way.
+
+    Raises:
+        PalmError: they do not, so they cannot share a graph.
+    """
+    if first.backbone is not other.backbone:
+        raise PalmError(
+            f"{first.task!r} and {other.task!r} have different encoders (private_layers, lora), so "
+            "they cannot share a graph; export the models that the run saved for each task"
+        )
     library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
     if library.to_str() != theirs.to_str():
         raise PalmError(
@@ -156,11 +152,3 @@ def check_alike(first: InferenceModel, other: InferenceModel) -> None:
             f"{first.task!r} and {other.task!r} have different task_id, {numbers[0]} and {numbers[1]}, so "
             "they cannot share an encoder's outputs; export them one by one"
         )
-
-
-def _targets(folder: Path) -> list[Path]:
-    return sorted(file.parent for file in folder.glob(f"*/{LAST}/config.json"))
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    return (folder / STATE).is_file()

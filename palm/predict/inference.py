@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
@@ -37,11 +37,29 @@ Write = Callable[[Iterable[Record]], Predictions]
 """Consumes the records of a file, in order."""
 
 
+class Output(NamedTuple):
+    """The predictions of a file.
+
+    Args:
+        file: the data file.
+        folder: the folder of the predictions.
+        table: the name of their table in it; "" for the files of the reader.
+        about: returns all that they depend on (see `PredictionLog`).
+        write: writes all records.
+    """
+
+    file: Path
+    folder: Path
+    table: str
+    about: Callable[[], Mapping[str, Any]]
+    write: Write
+
+
 class InferenceModel(TaskModel):
     """A task's model that predicts texts and files, see `palm.load_model`.
 
     Attributes:
-        engine: an engine that computes instead of torch; None for torch.
+        engine: an engine that computes instead of torch, which tasks may share; None for torch.
         trained: the checksum of the run's `dev_file`; for a best model also the global `step` after which it
             was saved, and its `scores`.
     """
@@ -62,7 +80,7 @@ class InferenceModel(TaskModel):
         return self
 
     def outputs(self, batch: Tensors) -> Tensors:
-        return super().outputs(batch) if self.engine is None else self.engine(batch)
+        return super().outputs(batch) if self.engine is None else self.engine({self.task: batch})[self.task]
 
     def other_data(self, dev_file: Path) -> str | None:
         """Return a message if a dev file is not the one that the run was evaluated on, or None."""
@@ -115,30 +133,35 @@ class InferenceModel(TaskModel):
             DataError: a row cannot be read; its file and line are named.
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
+        out = self.output_of(path, directory)
+        size = task_model.CHUNK_EXAMPLES
+        if shard is None:
+            return self._predict(out.file, PredictionLog(out.folder, out.about, size), resume, out.write)
+        shards = Shards.of(out.folder, out.table, shard)
+        if shards.number is None:
+            return broadcast(lambda: shards.merge(out.about(), size, out.write))
+        log = ShardLog(shards, out.about, size)
+        if resume and broadcast(log.is_finished):
+            logger.info("%s: finished already", log.place)
+            return log.records()
+        return self._predict(out.file, log, resume, log.finish, shards.number - 1, shards.count)
+
+    def output_of(self, path: str | Path, directory: str | Path) -> Output:
+        """Return how to write the predictions of a file; arguments and errors as for `predict_file`."""
         raise_any(path_problems(path=path, directory=directory))
         file = data_path(path)
         target = Path(directory)
         is_table = _checked_table(file, target)
         folder = target.parent if is_table else target
-        shards = None if shard is None else Shards.of(folder, target.name if is_table else "", shard)
         # Now, because another file may take its name while this one is read.
         digest = data_checksum(file, "blake2b") if is_main_process() else ""
-        about = partial(self._about, digest)
 
         def write(records: Iterable[Record]) -> Predictions:
             if is_table:
                 return write_table(records, target, self.reader, file)
             return self.reader.write(records, folder)
 
-        if shards is None:
-            return self._predict(file, PredictionLog(folder, about, task_model.CHUNK_EXAMPLES), resume, write)
-        if shards.number is None:
-            return broadcast(lambda: shards.merge(about(), task_model.CHUNK_EXAMPLES, write))
-        log = ShardLog(shards, about, task_model.CHUNK_EXAMPLES)
-        if resume and broadcast(log.is_finished):
-            logger.info("%s: finished already", log.place)
-            return log.records()
-        return self._predict(file, log, resume, log.finish, shards.number - 1, shards.count)
+        return Output(file, folder, target.name if is_table else "", partial(self._about, digest), write)
 
     def _predict(
         self,

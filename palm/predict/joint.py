@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from palm.core.errors import ConfigError, DataError
 from palm.core.io import checksum
 from palm.core.layers import WeightCache
 from palm.core.saved import Tensors, tensor_digests
+from palm.parallel.group import broadcast, is_main_process, report_missing_ranks
 from palm.predict.inference import InferenceModel, check_texts
-from palm.reader import Reader, Record, Rows
+from palm.predict.log import PredictionLog
+from palm.reader import Predictions, Reader, Record, Rows
 from palm.reader.rows import Column, TextFacts
+from palm.train import task_model
 from palm.train.task_model import Chunk, Prediction, Work, encoded, shared_outputs
 
 
@@ -96,6 +100,47 @@ class JointModel:
             found[task] += [each.record for each in predictions]
         return [dict(zip(found, records, strict=True)) for records in zip(*found.values(), strict=True)]
 
+    @explain_limits(LESS_PREDICTED)
+    def predict_files(
+        self,
+        files: Mapping[str, tuple[str | Path, str | Path]],
+        *,
+        resume: bool = False,
+        shard: str | None = None,
+    ) -> dict[str, Predictions]:
+        """Predict files of several tasks; the same texts in the same order are encoded once.
+
+        Records are kept in `.predictions.resume` in each folder until all files are predicted.
+
+        Args:
+            files: task -> its data file, and where to write (see `InferenceModel.predict_file`).
+            resume: continue a stopped prediction.
+            shard: as for `InferenceModel.predict_file`; then each file is predicted alone.
+        """
+        if shard is not None or len(files) == 1:
+            models = self.tasks
+            return {t: models[t].predict_file(*f, resume=resume, shard=shard) for t, f in files.items()}
+        outs = {task: self.tasks[task].output_of(*places) for task, places in files.items()}
+        size = task_model.CHUNK_EXAMPLES
+        logs = {task: PredictionLog(out.folder, out.about, size) for task, out in outs.items()}
+        if resume and is_main_process():
+            for log in logs.values():
+                log.resume()
+        # Only the first rank has the logs, but all ranks skip their examples.
+        done = broadcast(lambda: {task: log.num_records for task, log in logs.items()})
+        work = {}
+        for task, out in outs.items():
+            reader = self.tasks[task].reader
+            examples = islice(reader.read(out.file, with_targets=False), done[task], None)
+            work[task] = self.tasks[task].work(encoded(reader, examples, done[task]), together=True)
+        with report_missing_ranks("while predicting"), ExitStack() as stack:
+            for log in logs.values() if is_main_process() else ():
+                stack.enter_context(log)
+            for task, predictions in self.steps(work):
+                if predictions:
+                    logs[task].append([each.record for each in predictions])
+            return broadcast(lambda: {t: out.write(logs[t].completed(iter(()))) for t, out in outs.items()})
+
     def encode(self, texts: Iterable[Any], tasks: Sequence[str] | None = None) -> list[EncodedText]:
         """Tokenize texts for some tasks; arguments and errors as for `predict`.
 
@@ -168,22 +213,23 @@ class JointModel:
                 passes.append([task])
             else:
                 shared.append(task)
-        found = {}
+        found: dict[str, Tensors] = {}
         for tasks in passes:
             models = [self.tasks[task] for task in tasks]
-            if len(tasks) == 1:
-                found[tasks[0]] = models[0].outputs(batches[tasks[0]])
-                continue
-            made = shared_outputs(models, [batches[task] for task in tasks], self._weight_cache)
-            found |= dict(zip(tasks, made, strict=True))
+            own = {task: batches[task] for task in tasks}
+            if models[0].engine is not None:
+                found |= models[0].engine(own)
+            else:
+                made = shared_outputs(models, list(own.values()), self._weight_cache)
+                found |= dict(zip(tasks, made, strict=True))
         return found
 
     def _is_shared(self, one: str, batch: Tensors, other: str, theirs: Tensors) -> bool:
         """Check whether two tasks need the same pass of the same encoder."""
         first, second = self.tasks[one], self.tasks[other]
-        if first.backbone is not second.backbone or first.precision != second.precision:
-            return False
-        if first.engine is not None or second.engine is not None:
+        if first.engine is not None:
+            return first.engine is second.engine and first.engine.shares(batch, theirs)
+        if (second.engine, first.backbone, first.precision) != (None, second.backbone, second.precision):
             return False
         return all(torch.equal(batch[name], theirs[name]) for name in first.backbone.inputs_attr)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -11,21 +12,25 @@ import torch
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.cache import explain_limits
-from palm.core.component import choice_problems, count_problems, path_problems, raise_any
+from palm.core.component import choice_problems, count_problems, path_problems, raise_any, unknown
 from palm.core.device import DeviceName, device_of
 from palm.core.errors import ConfigError, StorageError
 from palm.core.io import check_version, read_object, verify, wrap_read_errors
 from palm.core.logging import logger
-from palm.core.saved import Tensors, load_into, load_tensors, rebuild, tensor_digests, weights_under
+from palm.core.saved import Tensors, load_into, rebuild, tensor_digests, weights_under
 from palm.paradigm import HEADS, Head
 from palm.predict.inference import InferenceModel
+from palm.predict.joint import JointModel
 from palm.predict.onnx import OnnxEngine
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
 from palm.reader.cache import DataCache
 from palm.train.checkpoint import trained_weights
+from palm.train.joint import joint_weights
 from palm.train.model_paths import DESCRIPTION, FORMAT, STATE, VERSION, WEIGHTS, chosen_model
+from palm.train.task import PREDICTION_ROWS
+from palm.train.task_model import read_weights
 
 
 @explain_limits()
@@ -39,20 +44,21 @@ def load_model(
     reader: Mapping[str, Any] = MappingProxyType({}),
     head: Mapping[str, Any] = MappingProxyType({}),
     base: str | Path | None = None,
-) -> InferenceModel:
-    """Load the model that a finished target saved; only its directory is needed, and no code in it is run.
+) -> InferenceModel | JointModel:
+    """Load a saved model; only its directory is needed, and no code in it is run.
 
     Args:
-        folder: a saved model; or `<save_path>/<task>`, or `<save_path>` of a run with one task, for the best
-            model there (the last one if there was no evaluation).
+        folder: the saved model of a task, or `<save_path>/<task>` for the best one there (the last one if
+            there was no evaluation); or the `save_path` of a run: with several targets for the model of all
+            of them, `<save_path>/model`, with one target for its best model.
         device: 'cuda', 'cpu', or 'auto' for a GPU if one is visible and the engine supports it.
         precision: as in `InferenceModel`; with engine 'onnx' 'fp32' (also for 'auto') or 'int8'.
         engine: 'torch', or 'onnx' for onnxruntime on the CPU (extra `onnx`). The ONNX graph is made at the
             first load and kept in the cache.
         trust: dotted paths of classes, modules or packages that may be imported for the model, such as
             'mypackage.readers', besides palm and the running program.
-        reader: settings that replace saved settings of the reader.
-        head: settings that replace saved settings of the head.
+        reader: settings that replace saved settings of the reader; for several tasks, task -> settings.
+        head: settings that replace saved settings of the head; for several tasks, task -> settings.
         base: only for the folder `lora` of a saved model, which has only adapters and a head: the weights
             that they change, a directory or owner/name. The default is the directory the run started from.
 
@@ -67,24 +73,74 @@ def load_model(
     target = device_of(engine == "torch" and torch.cuda.is_available(), device)
     given = Path(folder)
     folder = chosen_model(given)
-    model = _model_in(folder, precision if engine == "torch" else "fp32", trust, reader, head, base)
+    description = _verified_description(folder)
+    computed = precision if engine == "torch" else "fp32"
+    settings = (trust, reader, head)
+    if "tasks" in description:
+        models = _joint_in(folder, description, computed, *settings)
+    else:
+        models = [_model_in(folder, description, computed, *settings, base)]
     if engine == "onnx":
-        model.engine = OnnxEngine(model.reader, model.backbone, model.head, precision, DataCache.of_user())
+        use_onnx(models, precision)
     if folder != given:
-        logger.info("%s: model loaded from %s%s", model.task, folder, best_note(model.trained))
-    return model.to(target)
+        names = ", ".join(model.task for model in models)
+        facts = models[0].trained
+        note = best_note(facts if len(models) == 1 else {**facts, "scores": {}})
+        logger.info("%s: model loaded from %s%s", names, folder, note)
+    found = JointModel({model.task: model for model in models}) if "tasks" in description else models[0]
+    return found.to(target)
+
+
+def use_onnx(models: Sequence[InferenceModel], precision: str) -> None:
+    """Let onnxruntime compute; tasks on one encoder have one graph.
+
+    Raises:
+        ConfigError: an unknown precision.
+        PalmError: the extra `onnx` is not installed, or an encoder or a head cannot be exported.
+    """
+    for encoder in {id(model.backbone): model.backbone for model in models}.values():
+        own = [model for model in models if model.backbone is encoder]
+        tasks = {model.task: (model.reader, model.head) for model in own}
+        engine = OnnxEngine(encoder, tasks, precision, DataCache.of_user())
+        for model in own:
+            model.engine = engine
+
+
+def load_models(folder: str | Path, **options: Any) -> dict[str, InferenceModel]:
+    """Load the models of all tasks in a directory, by name; arguments and errors as for `load_model`."""
+    model = load_model(folder, **options)
+    return model.tasks if isinstance(model, JointModel) else {model.task: model}
+
+
+def load_task(folder: str | Path, task: str | None = None, **options: Any) -> InferenceModel:
+    """Load the model of one task, also from a directory of several.
+
+    Args:
+        folder: as for `load_model`.
+        task: its name; None for the only one.
+        options: as for `load_model`.
+
+    Raises:
+        StorageError: as for `load_model`; or the directory has several tasks, or not this one.
+    """
+    models = load_models(folder, **options)
+    name = next(iter(models)) if task is None and len(models) == 1 else task
+    if name not in models:
+        asked = "name one of them" if task is None else f"not {task!r}"
+        raise StorageError(f"{folder} has the tasks {', '.join(models)}; {asked}")
+    return models[name]
 
 
 def _model_in(
     folder: Path,
+    description: Mapping[str, Any],
     precision: str,
     trust: str | Sequence[str],
     reader: Mapping[str, Any],
     head: Mapping[str, Any],
     base: str | Path | None,
 ) -> InferenceModel:
-    description = _verified_description(folder)
-    weights = load_tensors(folder / WEIGHTS)
+    weights = read_weights(folder)
     own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
     with wrap_read_errors(folder / DESCRIPTION):
         saved_base = description.get("base")
@@ -92,19 +148,63 @@ def _model_in(
         backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=whole)
         if saved_base:
             backbone = _with_base(backbone, weights, saved_base, folder, base)
-        model = InferenceModel(
-            str(description["task"]),
-            rebuild(READERS, description["reader"], folder, trust=trust, overrides=reader),
-            backbone,
-            rebuild(HEADS, description["paradigm"], folder, trust=trust, weights=own["head"], overrides=head),
-            batch_size=description["batch_size"],
-            precision=precision,
-        )
-        model.trained = _trained(description.get("training") or {})
-    if not saved_base:
-        load_into(model.backbone, own["backbone"], folder)
-    load_into(model.head, own["head"], folder)
+        else:
+            load_into(backbone, own["backbone"], folder)
+        task = str(description["task"])
+        return _task_in(folder, task, description, backbone, own["head"], precision, trust, reader, head)
+
+
+def _task_in(
+    folder: Path,
+    task: str,
+    saved: Mapping[str, Any],
+    backbone: Backbone,
+    weights: Tensors,
+    precision: str,
+    trust: str | Sequence[str] = (),
+    reader: Mapping[str, Any] = MappingProxyType({}),
+    head: Mapping[str, Any] = MappingProxyType({}),
+) -> InferenceModel:
+    """Build a task's reader and head from its description, and load the head's weights."""
+    model = InferenceModel(
+        task,
+        rebuild(READERS, saved["reader"], folder, trust=trust, overrides=reader),
+        backbone,
+        rebuild(HEADS, saved["paradigm"], folder, trust=trust, weights=weights, overrides=head),
+        batch_size=saved.get("batch_size", PREDICTION_ROWS),
+        precision=precision,
+    )
+    model.trained = _trained(saved.get("training") or {})
+    load_into(model.head, weights, folder)
     return model
+
+
+def _joint_in(
+    folder: Path,
+    description: Mapping[str, Any],
+    precision: str,
+    trust: str | Sequence[str],
+    reader: Mapping[str, Any] = MappingProxyType({}),
+    head: Mapping[str, Any] = MappingProxyType({}),
+) -> list[InferenceModel]:
+    with wrap_read_errors(folder / DESCRIPTION):
+        tasks = dict(description["tasks"])
+        raise_any(unknown("task", name, tasks) for name in {**reader, **head} if name not in tasks)
+        weights = joint_weights(folder, tasks)
+        backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=weights.backbone)
+        load_into(backbone, weights.backbone, folder)
+        models = []
+        for task, saved in tasks.items():
+            encoder = backbone
+            if own := weights.encoders[task]:
+                encoder = copy.deepcopy(backbone)
+                load_into(encoder, {**weights.backbone, **own}, folder)
+            elif task in weights.adapters:
+                encoder = read_adapters(backbone, weights.adapters[task]).merged_into(backbone)
+            settings = (reader.get(task, {}), head.get(task, {}))
+            heads = weights.heads[task]
+            models.append(_task_in(folder, task, saved, encoder, heads, precision, trust, *settings))
+        return models
 
 
 def _verified_description(folder: Path) -> dict[str, Any]:
@@ -113,7 +213,8 @@ def _verified_description(folder: Path) -> dict[str, Any]:
     remedy = "load it with the version of palm that wrote it"
     check_version(description, (FORMAT, VERSION), folder / DESCRIPTION, remedy)
     with wrap_read_errors(folder / DESCRIPTION):
-        if problems := count_problems(batch_size=description["batch_size"]):
+        sizes = [task["batch_size"] for task in description.get("tasks", {"": description}).values()]
+        if problems := [line for size in sizes for line in count_problems(batch_size=size)]:
             raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
     return description
 
@@ -142,7 +243,7 @@ def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
     Raises:
         StorageError: the weights cannot be read, or have other shapes.
     """
-    weights = load_tensors(folder / WEIGHTS)
+    weights = read_weights(folder)
     load_into(backbone, weights_under("backbone", weights), folder)
     load_into(head, weights_under("paradigm", weights), folder)
 
@@ -181,20 +282,22 @@ def _with_base(
 
 
 def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:
-    """Load the models of all tasks in a checkpoint, in float32; `trust` is that of `palm.load_model`.
+    """Load the models of all tasks in a checkpoint or a saved model, in float32 on the CPU.
+
+    `trust` is that of `palm.load_model`.
 
     Raises:
-        StorageError: damaged, of another version of palm, or its tasks have layers of their own.
+        StorageError: damaged, of another version of palm, or the tasks of a checkpoint have layers of their
+            own.
     """
+    if not (folder / STATE).is_file():
+        return list(load_models(folder, device="cpu", precision="fp32", trust=trust).values())
     weights = trained_weights(folder)
     with wrap_read_errors(folder / STATE):
         components = read_object(folder / STATE)["components"]
         backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
         load_into(backbone, weights.backbone, folder)
-        models = []
-        for task, parts in components["tasks"].items():
-            head = rebuild(HEADS, parts["paradigm"], folder, weights=weights.heads[task], trust=trust)
-            reader = rebuild(READERS, parts["reader"], folder, trust=trust)
-            models.append(InferenceModel(task, reader, backbone, head, precision="fp32"))
-            load_into(head, weights.heads[task], folder)
-        return models
+        return [
+            _task_in(folder, task, parts, backbone, weights.heads[task], "fp32", trust)
+            for task, parts in components["tasks"].items()
+        ]

@@ -81,12 +81,13 @@ class PredictionLog:
             chunk.append(record)
             yield record
             if len(chunk) == self.size:
-                self._append(chunk)
+                self.append(chunk)
                 chunk = []
         if self.keeps_last:
-            self._append(chunk)
+            self.append(chunk)
 
-    def _append(self, records: Sequence[Any]) -> None:
+    def append(self, records: Sequence[Any]) -> None:
+        """Log the records of a whole chunk, or of the last one."""
         with wrap_write_errors(self.path):
             if self._file is None:
                 self._file = self._opened()

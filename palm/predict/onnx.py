@@ -190,12 +190,11 @@ TOLERANCE = 1e-4
 
 
 class OnnxEngine:
-    """An engine that computes a head's outputs with onnxruntime on the CPU.
+    """An engine that computes the outputs of heads on one encoder with onnxruntime on the CPU.
 
     Args:
-        reader: the reader of the batches.
         backbone: the encoder.
-        head: the head.
+        tasks: task -> the reader of its batches, and its head.
         precision: 'fp32' (the same as 'auto'), or 'int8' for 8-bit weights and activations that are quantized
             to 8 bits per batch.
         cache: stores the graph for later loads; None: it is made at every load.
@@ -209,28 +208,48 @@ class OnnxEngine:
     """
 
     def __init__(
-        self, reader: Reader, backbone: Backbone, head: Head, precision: str, cache: Cache | None
+        self,
+        backbone: Backbone,
+        tasks: Mapping[str, tuple[Reader, Head]],
+        precision: str,
+        cache: Cache | None,
     ) -> None:
         if precision not in PRECISIONS:
             raise ConfigError(
                 f"precision with engine 'onnx' should be one of {', '.join(PRECISIONS)}, not {precision!r}"
             )
         require_onnx("engine 'onnx'")
-        outputs = {f"output.{name}": ("", name) for name in head.outputs_attr}
-        self.graph = Graph(backbone, {"": head}, batch_specs(reader), outputs).eval()
+        heads = {task: head for task, (_, head) in tasks.items()}
+        readers = [reader for reader, _ in tasks.values()]
+        # Numbers, because names of tasks may have any characters.
+        outputs = {
+            f"{number}.{name}": (task, name)
+            for number, (task, head) in enumerate(heads.items())
+            for name in head.outputs_attr
+        }
+        self.graph = Graph(backbone, heads, batch_specs(*readers), outputs).eval()
         version = importlib.metadata.version("onnxruntime")
         self.about = f"{PRECISIONS[precision]} by onnxruntime {version} on cpu"
         # Eight rows of different lengths, so a graph with a wrong constant size computes another result.
-        rows = random_batch(reader, num_rows=8)
+        rows = random_batch(readers[0], num_rows=8)
         with tempfile.TemporaryDirectory() as folder:
             file = graph_file(self.graph, rows, PRECISIONS[precision], cache, Path(folder) / FILE)
             self.session = session_of(file, torch.get_num_threads())
 
-    def __call__(self, batch: Tensors) -> Tensors:
-        """Compute the outputs of `palm.train.model.outputs_of`, within rounding."""
-        arrays = self.session.run(list(self.graph.outputs), self.graph.arrays(batch))
-        names = [name for _, name in self.graph.outputs.values()]
-        return {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
+    def shares(self, batch: Tensors, other: Tensors) -> bool:
+        """Check whether the batches of two tasks have equal inputs of the graph, so one run computes both."""
+        return all(torch.equal(batch[n], other[n]) for n in self.graph.inputs if n in batch and n in other)
+
+    def __call__(self, batches: Mapping[str, Tensors]) -> dict[str, Tensors]:
+        """Compute the outputs of tasks, as `palm.train.model.outputs_of` within rounding, from their batches,
+        which are equal where several have the same input."""
+        names = {name: place for name, place in self.graph.outputs.items() if place[0] in batches}
+        batch = {name: value for each in batches.values() for name, value in each.items()}
+        arrays = self.session.run(list(names), self.graph.arrays(batch))
+        found: dict[str, Tensors] = {task: {} for task in batches}
+        for (task, name), array in zip(names.values(), arrays, strict=True):
+            found[task][name] = torch.from_numpy(array)
+        return found
 
 
 def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None, fallback: Path) -> Path:
@@ -290,7 +309,7 @@ def _make(graph: Graph, rows: Tensors, precision: str, file: Path) -> None:
     logger.info("making an ONNX graph of %s", graph.title)
     exact = file if precision == "fp32" else file.with_name("exact.onnx")
     session = write_graph(graph, exact, torch.get_num_threads())
-    difference = graph.difference(session, next(iter(graph.by_task)), rows)
+    difference = max(graph.difference(session, task, rows) for task in graph.by_task)
     if not difference <= TOLERANCE:
         raise PalmError(
             f"the ONNX graph of {graph.title} differs from PyTorch by {difference:.1e} on made-up "

@@ -375,7 +375,10 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
 
 def _vocabulary_of(config_file: Path) -> tuple[Path | None, bool]:
     """Find the vocabulary beside a JSON file, and check whether it needs lower-cased texts."""
-    saved = read_config(config_file).get("reader")
+    config = read_config(config_file)
+    # A palm model of several tasks has a reader for each.
+    tasks = config["tasks"].values() if isinstance(config.get("tasks"), dict) else ()
+    saved = next((task.get("reader") for task in tasks), config.get("reader"))
     if isinstance(saved, dict) and "settings" in saved:  # a palm model, which stores both
         settings = file_settings(saved["settings"], config_file.parent)
         return settings["vocab_path"], bool(settings.get("do_lower_case"))

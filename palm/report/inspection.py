@@ -83,6 +83,8 @@ def _model(folder: Path) -> Facts | None:
     description = _description(folder / model_paths.DESCRIPTION, model_paths.FORMAT)
     if description is None:
         return None
+    if "tasks" in description:
+        return _joint(folder, description)
     return {
         "format": f"{description['format']}, version {description['version']}",
         "task": description["task"],
@@ -90,6 +92,18 @@ def _model(folder: Path) -> Facts | None:
         "parameters": _parameters_by_part(folder, {"paradigm": "paradigm"}),
         **_adapters(folder),
         **_task(description, folder),
+        "versions": {"palm": description["palm_version"]},
+    }
+
+
+def _joint(folder: Path, description: Mapping[str, Any]) -> Facts:
+    tasks = description["tasks"]
+    heads = {task: f"tasks.{saved['head']}.paradigm" for task, saved in tasks.items()}
+    return {
+        "format": f"{description['format']} of several tasks, version {description['version']}",
+        "backbone": _component(description["backbone"]),
+        "parameters": _parameters_by_part(folder, heads),
+        "tasks": {task: _task(saved, folder) for task, saved in tasks.items()},
         "versions": {"palm": description["palm_version"]},
     }
 
@@ -137,7 +151,9 @@ def _run(folder: Path) -> Facts | None:
     run = read_run(folder)
     models: dict[str, list[str]] = {}
     for model in run.models:
-        models.setdefault(model.kind, []).append(model.folder.relative_to(folder).as_posix())
+        place = model.folder.relative_to(folder).as_posix()
+        if place not in models.setdefault(model.kind, []):  # a model of several tasks
+            models[model.kind].append(place)
     return {
         "format": "palm run",
         "state": "not ended" if run.history.end is None else run.history.end.reason,
@@ -199,7 +215,12 @@ def _parameters_by_part(folder: Path, heads: Mapping[str, str]) -> Facts:
     from palm.core.saved import weights_under
     from palm.pretrained import read_weights
 
-    found = read_weights(folder / model_paths.WEIGHTS, headers=True)
+    found = {
+        name: value
+        for file in (model_paths.WEIGHTS, model_paths.HEAD_WEIGHTS)
+        if (folder / file).is_file()
+        for name, value in read_weights(folder / file, headers=True).items()
+    }
     places = {"backbone": "backbone", **heads}
     return {part: _parameters(weights_under(place, found)) for part, place in places.items()}
 

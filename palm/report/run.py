@@ -13,7 +13,7 @@ from palm.core.cache import explain_limits
 from palm.core.errors import StorageError
 from palm.core.io import check_plain, is_sealed, numbered, stays_inside, verified_object, wrap_read_errors
 from palm.report.history import History, read_history
-from palm.train.model_paths import CONFIGURATION, DESCRIPTION, RECIPE, models_of, name_problem
+from palm.train.model_paths import CONFIGURATION, DESCRIPTION, RECIPE, models_of, name_problem, part_of_task
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Model:
 
     Args:
         task: its task.
-        kind: `best`, `last`, `best of the run`, `after step N`, or `last checkpoint's`.
+        kind: `best`, `last`, `joint`, `after step N`, or `last checkpoint's`.
         folder: where it is saved.
     """
 
@@ -116,7 +116,9 @@ def training_of(model: Model) -> Mapping[str, Any]:
     """Return what a model recorded about its training; empty if it is not there or was just replaced."""
     if not (model.folder / DESCRIPTION).is_file():
         return {}
-    return verified_object(model.folder, DESCRIPTION).get("training") or {}
+    description = verified_object(model.folder, DESCRIPTION)
+    with wrap_read_errors(model.folder / DESCRIPTION):
+        return part_of_task(description, model.task).get("training") or {}
 
 
 @explain_limits()

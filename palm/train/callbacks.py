@@ -268,9 +268,9 @@ class Saved(Recorded, recorded_as="saved"):
 
     Args:
         step: the global step.
-        kind: target, best, best_overall, on_the_way or checkpoint.
+        kind: target, best, best_overall, last_overall, on_the_way or checkpoint.
         path: the directory; in the history, relative to the run's folder if it is inside.
-        task: the task of a model; None for a checkpoint.
+        task: the task of a model; None for a checkpoint and a model of all targets.
     """
 
     step: int

@@ -292,9 +292,8 @@ def saved_in(folder: Path) -> list[Path]:
     checkpoints = [path for _, path in sorted(numbered(folder, names.CHECKPOINT).items())]
     patterns = (names.BEST, names.LAST, f"{names.ON_THE_WAY}*")
     models = [path for pattern in patterns for path in sorted(folder.glob(f"*/{pattern}"))]
-    best = sorted(folder.glob(f"{names.BEST_OF_RUN}/*"))
-    weights = [folder / names.STAGE_WEIGHTS]
-    found = [path for path in (*checkpoints, *models, *best, *weights) if is_sealed(path)]
+    whole = [folder / names.JOINT, folder / names.STAGE_WEIGHTS]
+    found = [path for path in (*checkpoints, *models, *whole) if is_sealed(path)]
     for stage in sorted(folder.glob(f"{names.STAGES}/*")):
         found += saved_in(stage)
     return found
@@ -319,7 +318,8 @@ def is_only_a_run(folder: Path) -> bool:
 
 
 _SAVED = re.compile(
-    rf"{names.CHECKPOINT}\d+|{names.BEST}|{names.LAST}|{re.escape(names.ON_THE_WAY)}\d+|{names.STAGE_WEIGHTS}"
+    rf"{names.CHECKPOINT}\d+|{names.BEST}|{names.LAST}|{re.escape(names.ON_THE_WAY)}\d+|{names.JOINT}|"
+    rf"{names.STAGE_WEIGHTS}"
 )
 """Names of the folders of checkpoints, models and weights."""
 
@@ -334,8 +334,7 @@ def _is_of_run(place: Path) -> bool:
         of_run = (*names.RUN_FILES, names.LOCK, *PREDICTION_FILES, *PAGES)
         return place.name in of_run or place.name.endswith(SUFFIX) or place.name.startswith(".predictions.")
     if is_sealed(place):
-        is_saved = _SAVED.fullmatch(place.name) or place.parent.name == names.BEST_OF_RUN
-        return bool(is_saved) and not foreign_files(place)
+        return _SAVED.fullmatch(place.name) is not None and not foreign_files(place)
     return place.name in names.LOGGER_FOLDERS or is_only_a_run(place)
 
 

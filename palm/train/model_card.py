@@ -113,6 +113,36 @@ def model_card(
     return f"---\n{front}\n---\n\n" + "\n\n".join(sections) + "\n"
 
 
+def joint_card(description: Mapping[str, Any]) -> str:
+    """Return the text of the card of a model of several tasks; `description` is its `config.json`."""
+    from huggingface_hub import ModelCardData
+
+    tasks = description["tasks"]
+    encoder = description["backbone"]["name"]
+    front = ModelCardData(library_name="palm", tags=["palm", encoder, "multi-task"])
+    rows = []
+    for task, saved in tasks.items():
+        head = saved["paradigm"]["name"]
+        _, what = (HEADS[head].card if head in HEADS else None) or (None, head)
+        training = saved["training"]
+        scores = (training.get("evaluation") or {}).get("scores", {})
+        shown = (f"{name} {value:.4f}" for name, value in scores.items() if value is not None)
+        rows.append((task, what, f"{training.get('step', 0):,}", next(shown, "")))
+    code = (
+        "import palm\n\n"
+        'model = palm.load_model("model")  # the path of this directory\n'
+        f"model.predict([...], tasks=[{json.dumps(next(iter(tasks)), ensure_ascii=False)}])\n"
+    )
+    sections = [
+        f"# {len(tasks)} tasks on one encoder",
+        f"Encoder: {text_of(encoder)}. It reads a text once for all tasks that read the same tokens.",
+        _table(("task", "kind", "global step", "score on `dev_file`"), rows),
+        "## How to load it",
+        block_of("python", code),
+    ]
+    return f"---\n{front.to_yaml(line_break=chr(10))}\n---\n\n" + "\n\n".join(sections) + "\n"
+
+
 def _front(
     description: Mapping[str, Any],
     training: Mapping[str, Any],

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
 from palm.config.files import MODEL_NAME
 from palm.core.component import text_problem
 from palm.core.errors import StorageError
-from palm.core.io import is_sealed, numbered, stays_inside
+from palm.core.io import is_sealed, numbered, read_object, stays_inside
 from palm.train.callbacks import HISTORY_FILE
 
 FORMAT = "palm-model"
 VERSION = 1
 WEIGHTS = "model.safetensors"
+HEAD_WEIGHTS = "heads.safetensors"
 DESCRIPTION = "config.json"
 ADAPTERS = "lora"
-"""For a saved model: its format, its files, and the folder that holds only its adapters and its head."""
+"""For a saved model: its format; its files, with the encoder and the heads, which older ones have in one; and
+the folder that holds only its adapters and its head."""
 
 EXPORT = "palm_export.json"
 EXPORT_FORMAT = "palm-export"
@@ -31,8 +34,8 @@ LAST = "infer_model"
 ON_THE_WAY = f"{LAST}.step"
 """Prefix of the folders of a target's intermediate models; the step follows."""
 
-BEST_OF_RUN = "best"
-"""The folder in a run that holds a model of every target at the best evaluation of the whole run."""
+JOINT = "model"
+"""The folder in a run with several targets that holds all of them at one step, as one model."""
 
 RECORD = "run.json"
 CONFIGURATION = "resolved_config.yaml"
@@ -56,7 +59,7 @@ LOGGER_FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
 
 RUN_FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS)
 
-_NAMES = (*RUN_FILES, BEST_OF_RUN, STAGES, STAGE_WEIGHTS, *LOGGER_FOLDERS)
+_NAMES = (*RUN_FILES, JOINT, STAGES, STAGE_WEIGHTS, *LOGGER_FOLDERS)
 _RESERVED = re.compile("|".join([rf"{CHECKPOINT}\d+", *map(re.escape, _NAMES)]))
 
 
@@ -80,6 +83,12 @@ class RunRecord(TypedDict):
     finished: str | None
 
 
+def part_of_task(description: Mapping[str, Any], task: str) -> Mapping[str, Any]:
+    """Return what the description of a saved model, of one task or of several, says about a task."""
+    found: Mapping[str, Any] = description["tasks"][task] if "tasks" in description else description
+    return found
+
+
 def name_problem(task: object) -> str | None:
     """Return the reason why a task's folder would clash with those of the run, or None."""
     if not isinstance(task, str) or not task.strip() or "\0" in task or text_problem(task):
@@ -87,7 +96,7 @@ def name_problem(task: object) -> str | None:
     # Many file systems ignore case.
     if _RESERVED.fullmatch(task.casefold()) or task.startswith(".") or "/" in task or "\\" in task:
         return (
-            f"task {task!r}: this name is reserved for files of the run under save_path (step_N, best, "
+            f"task {task!r}: this name is reserved for files of the run under save_path (step_N, {JOINT}, "
             f"{RECORD}, hidden files, paths); rename the task"
         )
     return None
@@ -96,22 +105,31 @@ def name_problem(task: object) -> str | None:
 def models_of(run: Path, task: str) -> Iterator[tuple[str, Path]]:
     """Yield kind and folder of each of a task's models in the folder of a run, the best one first.
 
-    Kinds are `best`, `last`, `best of the run` and `after step N`. Links out of the run are ignored.
+    Kinds are `best`, `last`, `joint` and `after step N`. Links out of the run are ignored.
     """
     on_the_way = sorted(numbered(run / task, ON_THE_WAY).items(), reverse=True)
     places = {
         "best": run / task / BEST,
         "last": run / task / LAST,
-        "best of the run": run / BEST_OF_RUN / task,
+        "joint": run / JOINT,
         **{f"after step {number}": path for number, path in on_the_way},
     }
     for kind, path in places.items():
-        if is_sealed(path) and stays_inside(run, path):
+        if is_sealed(path) and stays_inside(run, path) and (kind != "joint" or task in tasks_of(path)):
             yield kind, path
 
 
+def tasks_of(model: Path) -> Collection[str]:
+    """Return the tasks in a saved model of several; none if it cannot be read."""
+    with suppress(StorageError):
+        tasks = read_object(model / DESCRIPTION).get("tasks")
+        return tasks if isinstance(tasks, dict) else ()
+    return ()
+
+
 def chosen_model(path: Path) -> Path:
-    """Return the model at a path; for a task's folder, or a run with one task, its best or last model.
+    """Return the model at a path; for a run, the model of all its targets; for a task's folder, or a run with
+    one target, the task's best or last model.
 
     Raises:
         StorageError: there is no model, or there are several.
@@ -123,6 +141,8 @@ def chosen_model(path: Path) -> Path:
         )
     if is_sealed(path):
         return path
+    if is_sealed(path / JOINT) and stays_inside(path, path / JOINT):
+        return path / JOINT
     if found := _model_in(path, path):
         return found
     tasks = [folder for folder in sorted(path.iterdir()) if _model_in(folder, path)] if path.is_dir() else []

@@ -77,13 +77,15 @@ class TrainingResult:
         Args:
             folder: the folder of the run, to which saved paths are relative.
         """
-        scores = {event.step: event.scores for event in self.history if isinstance(event, Evaluated)}
+        evaluations = {event.step: event for event in self.history if isinstance(event, Evaluated)}
         saved = [event for event in self.history if isinstance(event, Saved) and event.kind in MODELS]
         # A path that was saved several times holds the last model.
         rows = [["task", "model", "at step", "score", "path"]]
         for path, event in {event.path: event for event in saved}.items():
-            task = str(event.task)
-            name, score = next(iter(scores.get(event.step, {}).get(task, {"": None}).items()))
+            task = event.task or "all"
+            found = evaluations.get(event.step, Evaluated(event.step, {}))
+            scores = found.scores.get(task, {"": None}) if event.task else {"mean": found.mean}
+            name, score = next(iter(scores.items()))
             shown = f"{name} {shown_score(score)}".strip()
             rows.append([task, MODELS[event.kind], str(event.step), shown, str(folder / path)])
         return rows
@@ -97,7 +99,12 @@ class TrainingResult:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-MODELS = {"target": "last", "best": "best", "best_overall": "best of the run"}
+MODELS = {
+    "target": "last",
+    "best": "best",
+    "best_overall": "best of the run",
+    "last_overall": "last of the run",
+}
 """Kind of a saved model -> its name in the table."""
 
 KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from palm.core.io import keep_foreign, linked_copy, numbered, remove_directory
+from palm.core.io import keep_foreign, numbered, remove_directory
 from palm.core.logging import logger
 from palm.parallel.group import is_main_process
 from palm.train.callbacks import Completed, Evaluated, Event, Saved, Stopping
 from palm.train.checkpoint import evaluator_of, save_checkpoint, training_facts
 from palm.train.evaluation import model_of
 from palm.train.folder import run_of
+from palm.train.joint import save_joint
 from palm.train.loop import Step, Training
-from palm.train.model_paths import BEST, BEST_OF_RUN, LAST, ON_THE_WAY
+from palm.train.model_paths import BEST, JOINT, LAST, ON_THE_WAY, WEIGHTS
 from palm.train.task import TaskState
+from palm.train.task_model import TaskModel
 from palm.train.train_step import check_finite
 
 MOST_CHECKPOINTS = 10
@@ -28,11 +30,11 @@ BEST_KINDS = ("best", "best_overall")
 
 
 class ModelSaver:
-    """A callback that saves the models of targets; one that was just saved elsewhere is copied by hard links.
+    """A callback that saves the models of targets, and all of them as one.
 
-    A target is saved to `<task>/infer_model` when it finishes, to `<task>/best_model` at its best evaluation
-    and, together with all other targets, to `best/<task>` at the best evaluation of the whole run. The last
-    is omitted if the only target decides both.
+    A target is saved to `<task>/infer_model` when it finishes and to `<task>/best_model` at its best
+    evaluation. Several targets are also saved together, to `model`: at the best evaluation of the whole run,
+    or without one at its end. Models with the same encoder share its file by hard links.
 
     Args:
         training: the run; its weights are saved, averaged ones if it keeps averages.
@@ -48,23 +50,28 @@ class ModelSaver:
         self.every = every
         self.keep = keep
         self.targets = [task for task in training.tasks if task.is_target]
-        self._saved: dict[str, tuple[object, Path]] = {}
+        self._encoders: dict[str, tuple[object, Path]] = {}
 
     def __call__(self, event: Event) -> list[Saved]:
         if isinstance(event, Evaluated):
             return self._best(event)
+        if isinstance(event, Completed):
+            evaluator = evaluator_of(self.training)
+            has_best = evaluator is not None and evaluator.overall.score > -math.inf
+            return [] if has_best or len(self.targets) == 1 else [self._joint("last_overall")]
         if not isinstance(event, Step):
             return []
         return [saved for task in self.targets for saved in self._of_step(task, event)]
 
     def _best(self, event: Evaluated) -> list[Saved]:
-        best = [(task, Path(task.name, BEST), "best") for task in self.targets if task.name in event.best]
+        saved = [
+            self.save(task, Path(task.name, BEST), "best") for task in self.targets if task.name in event.best
+        ]
         evaluator = evaluator_of(self.training)
         assert evaluator is not None
-        only_target_decides = len(self.targets) == 1 and evaluator.best_by == [self.targets[0].name]
-        if evaluator.overall.step == event.step and not only_target_decides:
-            best += [(task, Path(BEST_OF_RUN, task.name), "best_overall") for task in self.targets]
-        return [self.save(*each) for each in best]
+        if evaluator.overall.step == event.step and len(self.targets) > 1:
+            saved.append(self._joint("best_overall"))
+        return saved
 
     def _of_step(self, task: TaskState, event: Step) -> Iterator[Saved]:
         own = event.part_of(task)
@@ -84,18 +91,34 @@ class ModelSaver:
 
     def save(self, task: TaskState, path: Path, kind: str) -> Saved:
         """Save a task's model in its current state at a path in the folder; see `Saved` for its kind."""
+        model = self.training.model
+        is_shared = model.top(task.name) is None and model.adapters(task.name) is None
+        owner = "" if is_shared else task.name
         path = self.folder / path
-        evaluator = evaluator_of(self.training)
-        # A model states the last evaluation, so one that was saved before it is another model.
-        state = (self.training.step, 0 if evaluator is None else len(evaluator.evaluations))
-        known, source = self._saved.get(task.name, (None, path))
-        if known != state:
-            self._saved[task.name] = (state, path)
-            return save_model(self.training, task, path, kind, self.run)
-        if is_main_process():
-            keep_foreign(path)
-            linked_copy(source, path)
-        return Saved(self.training.step, kind, path, task.name)
+        saved = save_model(self.training, task, path, kind, self.run, self._encoder(owner))
+        self._encoders.setdefault(owner, (self._state(), path / WEIGHTS))
+        return saved
+
+    def _joint(self, kind: str) -> Saved:
+        path = self.folder / JOINT
+        save_targets(self.training, self.targets, path, kind, self.run, self._encoder(""))
+        self._encoders.setdefault("", (self._state(), path / WEIGHTS))
+        return Saved(self.training.step, kind, path)
+
+    def _encoder(self, owner: str) -> Path | None:
+        """Return the file of an encoder in its current state, if it has been saved; "" owns the shared."""
+        state, path = self._encoders.get(owner, (None, None))
+        if state != self._state():
+            self._encoders.pop(owner, None)
+            return None
+        return path
+
+    def _state(self) -> object:
+        """Return a value that stays the same as long as the encoder does."""
+        parameters = list(self.training.model.backbone.parameters())
+        if self.training.ema is None and not any(parameter.requires_grad for parameter in parameters):
+            return [parameter._version for parameter in parameters]
+        return self.training.step
 
 
 class PeriodicSaver:
@@ -179,6 +202,7 @@ def save_model(
     path: Path,
     kind: str = "target",
     run: Mapping[str, Any] | None = None,
+    encoder: Path | None = None,
 ) -> Saved:
     """Save a task's model in its current state, with averaged weights if the run keeps averages.
 
@@ -188,22 +212,51 @@ def save_model(
         path: the folder; a model of palm there is replaced.
         kind: the kind of model (see `Saved`); one of `BEST_KINDS` marks it as best.
         run: the resolved configuration, stored with the model without its other tasks.
+        encoder: as for `TaskModel.save`.
     """
     if run:
         settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
         run = {**run, "global": settings, "tasks": {task.name: run["tasks"].get(task.name, {})}}
     with training.averaged():
-        model = model_of(training, task.task)
-        is_frozen = not any(parameter.requires_grad for parameter in model.backbone.parameters())
-        if model.adapted is not None and is_frozen and run:
-            model.adapted = replace(model.adapted, base=run["global"].get("pretrain_path"))
-        parts = (("backbone", model.backbone), ("head", model.head))
-        weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
-        check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
+        model = _checked_model(training, task, run)
         if is_main_process():
             keep_foreign(path)
-        model.save(path, run, training_facts(training, task, kind in BEST_KINDS), overwrite=True)
+        facts = training_facts(training, task, kind in BEST_KINDS)
+        model.save(path, run, facts, overwrite=True, encoder=encoder)
     return Saved(training.step, kind, path, task.name)
+
+
+def save_targets(
+    training: Training,
+    tasks: Sequence[TaskState],
+    path: Path,
+    kind: str,
+    run: Mapping[str, Any],
+    encoder: Path | None,
+) -> None:
+    """Save the models of several tasks as one; arguments as for `save_model`."""
+    with training.averaged():
+        models = [_checked_model(training, task, run) for task in tasks]
+        if is_main_process():
+            keep_foreign(path)
+        facts = {task.name: training_facts(training, task, kind in BEST_KINDS) for task in tasks}
+        save_joint(models, training.model.backbone, path, run, facts, encoder)
+
+
+def _checked_model(training: Training, task: TaskState, run: Mapping[str, Any] | None) -> TaskModel:
+    """Return the model of a task.
+
+    Raises:
+        TrainingError: it has values that are not finite.
+    """
+    model = model_of(training, task.task)
+    is_frozen = not any(parameter.requires_grad for parameter in model.backbone.parameters())
+    if model.adapted is not None and is_frozen and run:
+        model.adapted = replace(model.adapted, base=run["global"].get("pretrain_path"))
+    parts = (("backbone", model.backbone), ("head", model.head))
+    weights = {f"{part}.{name}": value for part, m in parts for name, value in m.named_parameters()}
+    check_finite(weights, f"the model of {task.name!r} at global step {training.step}")
+    return model
 
 
 def keep_last(

@@ -17,9 +17,9 @@ from palm.backbone.packing import LAYOUT
 from palm.core.component import path_problems, raise_any
 from palm.core.device import checked, resolved
 from palm.core.errors import PalmError
-from palm.core.io import new_directory, write_json, write_text
+from palm.core.io import linked, manifest_of, new_directory, write_json, write_text
 from palm.core.layers import WeightCache, generator
-from palm.core.saved import Tensors, describe, save_tensors
+from palm.core.saved import Tensors, describe, load_tensors, save_tensors
 from palm.core.version import __version__
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair
@@ -39,7 +39,7 @@ from palm.reader.rows import Ints
 from palm.train.loop import fetched, placed
 from palm.train.model import Adapted, joint_outputs, restored_modes
 from palm.train.model_card import CARD, example_input, label_names, model_card
-from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION, WEIGHTS
+from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, HEAD_WEIGHTS, VERSION, WEIGHTS
 from palm.train.task import PREDICTION_ROWS
 
 CHUNK_EXAMPLES = 1024
@@ -343,6 +343,7 @@ class TaskModel:
         training: Mapping[str, Any] | None = None,
         *,
         overwrite: bool = False,
+        encoder: Path | None = None,
     ) -> None:
         """Write one self-contained directory: weights, components and settings, vocabulary, labels, a card.
 
@@ -351,6 +352,8 @@ class TaskModel:
             run: the configuration of the run that trained the model, stored for the record.
             training: the training data and scores (see `palm.train.checkpoint`), also stored.
             overwrite: replace an existing folder if palm wrote it and it contains nothing else.
+            encoder: a file of another saved model with the same encoder, to which a hard link is made, if
+                possible, instead of a copy.
 
         Raises:
             StorageError: the folder exists or cannot be written; nothing is left half-written.
@@ -362,14 +365,16 @@ class TaskModel:
             return
         record = {"run": run or {}, "training": training or {}}
         with new_directory(Path(folder), overwrite) as part:
-            self._write(part, weights, record)
+            self._write(part, weights, record, encoder)
             if self.adapted is not None:
                 with new_directory(part / ADAPTERS) as small:
                     self.adapted.write(small)
                     self._write(small, self.adapted.extras(weights), {**record, **self.adapted.facts()})
 
-    def _write(self, part: Path, weights: Tensors, record: Mapping[str, Any]) -> None:
-        save_tensors(part / WEIGHTS, weights)
+    def _write(
+        self, part: Path, weights: Tensors, record: Mapping[str, Any], encoder: Path | None = None
+    ) -> None:
+        write_weights(part, weights, encoder)
         description = {
             "format": FORMAT,
             "version": VERSION,
@@ -384,6 +389,24 @@ class TaskModel:
         write_json(part / DESCRIPTION, description)
         example = example_input(self.reader, HEADS.name_of(type(self.head)))
         write_text(part / CARD, model_card(description, label_names(self.reader, self.head), example))
+
+
+def write_weights(folder: Path, weights: Tensors, encoder: Path | None) -> None:
+    """Write the encoder and the heads into two files; `encoder` is as for `TaskModel.save`."""
+    shared = {name: value for name, value in weights.items() if name.startswith("backbone.")}
+    if encoder is None or not linked(encoder, folder / WEIGHTS):
+        save_tensors(folder / WEIGHTS, shared)
+    save_tensors(folder / HEAD_WEIGHTS, {n: value for n, value in weights.items() if n not in shared})
+
+
+def read_weights(folder: Path) -> Tensors:
+    """Return the weights of a verified directory, of the encoder and of all heads.
+
+    Raises:
+        StorageError: they cannot be read.
+    """
+    files = [name for name in (WEIGHTS, HEAD_WEIGHTS) if name in manifest_of(folder)]
+    return {name: value for file in files for name, value in load_tensors(folder / file).items()}
 
 
 @torch.inference_mode()

@@ -10,24 +10,25 @@ from palm.backbone import Backbone
 from palm.core.errors import StorageError
 from palm.core.io import read_object, verify, wrap_read_errors
 from palm.core.logging import logger
-from palm.core.saved import file_settings, load_into, load_tensors, weights_under
+from palm.core.saved import file_settings, load_into, weights_under
 from palm.paradigm import Head
 from palm.pretrained import vocabulary_differences
 from palm.reader.labels import Labels, moved_labels
 from palm.train.checkpoint import TrainedWeights, trained_weights
+from palm.train.joint import joint_weights
 from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model
 from palm.train.task import Task
+from palm.train.task_model import read_weights
 
 ALL_HEADS = "heads"
 """Value of `reset` that stands for the heads of all tasks."""
 
 
 def saved_weights(path: Path) -> TrainedWeights:
-    """Read the weights of a checkpoint (with or without optimizer) or of a task's model.
+    """Read the weights of a checkpoint (with or without optimizer) or of a saved model.
 
     Args:
-        path: the folder of either; the folder of a task, or of a run with one task, stands for its best
-            model or, without one, its last.
+        path: the folder of either, or of a task or a run for the model that `palm.load_model` loads.
 
     Raises:
         StorageError: the folder is neither, is damaged, or is of another version.
@@ -36,13 +37,26 @@ def saved_weights(path: Path) -> TrainedWeights:
         return trained_weights(path)
     folder = chosen_model(path)
     verify(folder, (DESCRIPTION, WEIGHTS))
-    weights = load_tensors(folder / WEIGHTS)
     with wrap_read_errors(folder / DESCRIPTION):
         description = read_object(folder / DESCRIPTION)
+        if "tasks" in description:
+            return _of_several(folder, description["tasks"])
+        weights = read_weights(folder)
         task = str(description["task"])
         readers = {task: file_settings(description["reader"]["settings"], folder)}
     heads = {task: weights_under("paradigm", weights)}
     return TrainedWeights(weights_under("backbone", weights), heads, readers)
+
+
+def _of_several(folder: Path, tasks: Mapping[str, Any]) -> TrainedWeights:
+    weights = joint_weights(folder, tasks)
+    if weights.adapters or any(weights.encoders.values()):
+        raise StorageError(
+            f"{folder} has tasks with private_layers or lora, so the tasks share no encoder; use the models "
+            "that the run saved for each task"
+        )
+    readers = {task: file_settings(saved["reader"]["settings"], folder) for task, saved in tasks.items()}
+    return TrainedWeights(weights.backbone, dict(weights.heads), readers)
 
 
 def _check_vocabularies(tasks: Sequence[Task], saved: TrainedWeights) -> None:

@@ -14,7 +14,7 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.core.io import read_json, verify
-from palm.train.task_model import TaskModel
+from palm.train import task_model
 
 
 def with_dev(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -58,19 +58,17 @@ def test_models_of_equal_weights_are_one_file_on_the_disk(tmp_path: Path) -> Non
         task["dev_file"] = task["train_file"]
     Controller(config, argv=[]).train()
     out = tmp_path / "out"
-    shared = 0
-    for name in ("cls", "match"):
-        last, best, whole = (
-            out / place / "model.safetensors"
-            for place in (f"{name}/infer_model", f"{name}/best_model", f"best/{name}")
-        )
-        assert best.samefile(whole)
-        assert last.samefile(best) == (last.read_bytes() == best.read_bytes())
-        shared += last.samefile(best)
-        assert not (last.parent / "config.json").samefile(best.parent / "config.json")
-        for model in (last, best, whole):
-            verify(model.parent)
-    assert shared >= 1  # the task of the last step
+    whole, *best = (
+        out / place / "model.safetensors" for place in ("model", "cls/best_model", "match/best_model")
+    )
+    assert all(each.samefile(whole) for each in best)
+    last = [out / name / "infer_model" / "model.safetensors" for name in ("cls", "match")]
+    assert [each.samefile(whole) for each in last] == [
+        each.read_bytes() == whole.read_bytes() for each in last
+    ]
+    assert any(each.samefile(whole) for each in last)  # of the task of the last step
+    for file in (whole, *best, *last):
+        verify(file.parent)
 
 
 def test_predictions_and_scores_are_of_the_best_model_which_is_named(
@@ -103,8 +101,8 @@ def test_a_run_closes_with_step_score_and_path_of_each_model(run: tuple[Path, li
     start = next(k for k, line in enumerate(lines) if line.startswith("task   model"))
     rows = [line.split() for line in lines[start + 1 :]]
     out = folder / "out"
-    places = {str(out / name) for name in ("cls/infer_model", "cls/best_model", "best/cls")}
-    places |= {str(out / name) for name in ("match/infer_model", "best/match")}
+    places = {str(out / name) for name in ("cls/infer_model", "cls/best_model")}
+    places |= {str(out / name) for name in ("match/infer_model", "model")}
     assert {row[-1] for row in rows} == places
     (best,) = [row for row in rows if row[:2] == ["cls", "best"] and row[2] != "of"]
     assert int(best[2]) == palm.load_model(best[-1]).trained["step"]
@@ -125,7 +123,6 @@ def test_a_model_that_is_missing_says_why(run: tuple[Path, list[str]], tmp_path:
     folder, _ = run
     out = folder / "out"
     words = {
-        out: "(cls, match)",
         out / "step_9": "--resume",
         folder / "nowhere": str(folder / "nowhere"),
         Path("google-bert/bert-base-uncased"): "`palm download google-bert/bert-base-uncased`",
@@ -169,17 +166,23 @@ def test_predict_takes_a_list(run: tuple[Path, list[str]], texts: Any) -> None:
         model.predict(texts)
 
 
-def test_an_evaluation_writes_each_model_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_writes_an_encoder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.write_files(tmp_path)
     config = tiny.config(tmp_path, "cls", "match", eval_every_n_steps=5, max_steps=5)
     for task in config["tasks"].values():
         task["dev_file"] = task["train_file"]
     written = []
-    write = TaskModel._write
-    monkeypatch.setattr(TaskModel, "_write", lambda *given: written.append(given[0].task) or write(*given))
+    save = task_model.save_tensors
+    monkeypatch.setattr(task_model, "save_tensors", lambda *given: written.append(given[0]) or save(*given))
     palm.Controller(config, argv=[]).train()
     # The model of match is that of its last step, which is an earlier one.
-    assert written == ["match", "cls", "match"]
-    places = [Path("cls", "best_model"), Path("cls", "infer_model"), Path("best", "cls")]
+    encoders = [path.parent.name for path in written if path.name == "model.safetensors"]
+    assert len(encoders) == 2
+    places = [
+        Path("cls", "best_model"),
+        Path("cls", "infer_model"),
+        Path("match", "best_model"),
+        Path("model"),
+    ]
     best, *others = (tmp_path / "out" / place / "model.safetensors" for place in places)
     assert all(other.samefile(best) for other in others)

@@ -80,14 +80,14 @@ def test_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = told(run, capsys)
     assert facts["format"] == "palm run"
-    assert facts["models"] == {"last": ["cls/infer_model", "mrc/infer_model"]}
+    assert facts["models"] == {"last": ["cls/infer_model", "mrc/infer_model"], "joint": ["model"]}
     assert facts["checkpoints"] == ["step_10", "step_20"]
 
 
 def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a run"
     shutil.copytree(run, folder)
-    for place in ("cls/best_model", "best/cls", "cls/infer_model.step4", "cls/infer_model.step12"):
+    for place in ("cls/best_model", "cls/infer_model.step4", "cls/infer_model.step12"):
         shutil.copytree(run / "cls" / "infer_model", folder / place)
     events: list[Recorded] = [Logged(18, "cls"), Logged(19, "mrc"), Ended(20, "interrupted")]
     write_events(folder / "history.jsonl", events)
@@ -95,7 +95,7 @@ def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.
     assert facts["models"] == {
         "best": ["cls/best_model"],
         "last": ["cls/infer_model", "mrc/infer_model"],
-        "best of the run": ["best/cls"],
+        "joint": ["model"],
         "after step 4": ["cls/infer_model.step4"],
         "after step 12": ["cls/infer_model.step12"],
     }
@@ -138,7 +138,7 @@ def test_paddlepalms_directories(kind: str, place: str, capsys: pytest.CaptureFi
 
 
 def test_a_header_is_enough(run: Path, tmp_path: Path) -> None:
-    for name in ("config.json", "vocab.txt"):
+    for name in ("config.json", "vocab.txt", "heads.safetensors"):
         shutil.copy(run / "cls" / "infer_model" / name, tmp_path)
     weights = (run / "cls" / "infer_model" / "model.safetensors").read_bytes()
     header = 8 + int.from_bytes(weights[:8], "little")

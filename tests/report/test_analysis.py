@@ -77,7 +77,7 @@ def test_a_hostile_row_is_kept_as_it_is(run: Path) -> None:
     assert [("text_a", [Part(runs.HOSTILE)])] in [row.texts for row in of("cls", run).hardest]
 
 
-MODELS = ["cls/best_model", "cls/infer_model", "best/cls"]
+MODELS = ["cls/best_model", "cls/infer_model", "model"]
 
 
 def test_nothing_is_predicted_unless_asked(run: Path) -> None:

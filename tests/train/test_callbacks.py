@@ -80,12 +80,11 @@ def test_a_step_is_written_down_before_what_follows_from_it(tmp_path: Path) -> N
         "Evaluated",
         "best",
         "best_overall",
-        "best_overall",
         "checkpoint",
     ]
     events = read_events(tmp_path / "out" / HISTORY_FILE)
     kinds = [type(event).__name__ for event in events_until(events, 10) if event.step == 10]
-    assert kinds == ["Losses", "Logged", "Drawn", "Evaluated", "Saved", "Saved", "Saved", "Saved"]
+    assert kinds == ["Losses", "Logged", "Drawn", "Evaluated", "Saved", "Saved", "Saved"]
     assert events_until(events, 10)[-1] == Saved(10, "checkpoint", Path("step_10"))
 
 

@@ -163,7 +163,7 @@ def test_the_best_model_of_a_task_has_its_best_score_and_the_weights_of_that_ste
     best = controller.evaluate("cls", folder / "out" / "cls" / "best_model")
     assert best["accuracy"] == max(scores.values())
     assert controller.evaluate("cls")["accuracy"] == scores[30]
-    assert not (folder / "out" / "best").exists()  # there is one target alone
+    assert not (folder / "out" / "model").exists()  # there is one target alone
 
 
 def test_the_best_step_of_the_run_is_that_of_the_highest_mean(folder: Path) -> None:
@@ -180,10 +180,11 @@ def test_the_best_step_of_the_run_is_that_of_the_highest_mean(folder: Path) -> N
         for line in history(folder)
     }
     best = max(means, key=lambda step: means[step])
-    assert {path.name for path in (folder / "out" / "best").iterdir()} == {"cls", "match", "mrc"}
+    joint = palm.load_model(folder / "out", precision="fp32")
+    assert list(joint.tasks) == ["cls", "match", "mrc"]
     [scores] = [line["scores"] for line in history(folder) if line["step"] == best]
     for task, file in {"cls": "cls.tsv", "match": "match.tsv", "mrc": "mrc.json"}.items():
-        model = palm.load_model(folder / "out" / "best" / task, precision="fp32")
+        model = joint.tasks[task]
         model.batch_size = 4
         assert model.evaluate(folder / file) == scores[task]
     assert "perplexity" in scores["mlm"]
@@ -253,7 +254,7 @@ def test_a_resumed_run_evaluates_and_stops_as_an_uninterrupted_one(tmp_path: Pat
     assert 12 < len(uninterrupted) < 60  # the plan is 20 steps for each task, and they gain nothing
     config = with_dev(broken, *tasks, **settings)
     palm.Controller(config | {"save_every_n_steps": 12}, argv=[]).train()
-    for name in ("cls", "match", "mrc", "best"):
+    for name in ("cls", "match", "mrc", "model"):
         shutil.rmtree(broken / "out" / name)
     resumed = observed(config | {"resume": str(broken / "out" / "step_12")})
     assert resumed == uninterrupted[12:]
@@ -277,7 +278,7 @@ def test_a_run_ends_with_a_table_of_all_tasks(folder: Path, caplog: pytest.LogCa
     lines = [record.getMessage() for record in caplog.records]
     start = next(k for k, line in enumerate(lines) if line.startswith("task"))
     rows = [line.split() for line in lines[start + 1 :]]
-    assert {(row[0], row[-3]) for row in rows} == {("cls", "accuracy"), ("mrc", "f1")}
+    assert {(row[0], row[-3]) for row in rows} == {("cls", "accuracy"), ("mrc", "f1"), ("all", "mean")}
 
 
 def test_what_is_wrong_with_an_evaluation_is_reported_before_the_run(folder: Path) -> None:

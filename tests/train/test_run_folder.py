@@ -139,7 +139,7 @@ def whole_run(path: Path) -> None:
         "cls/infer_model",
         "cls/infer_model.step8",
         "cls/best_model",
-        "best/cls",
+        "model",
         "stages/1-a/weights",
     ):
         model(path / place)
@@ -230,14 +230,13 @@ def test_a_restart_by_the_launcher_continues_without_being_asked(tmp_path: Path)
 def test_what_dead_processes_left_is_removed_at_the_start(tmp_path: Path) -> None:
     first = begun(RunFolder(tmp_path))
     model(tmp_path / "cls" / "infer_model").rename(tmp_path / "cls" / ".infer_model.node-17.old")
-    for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", "best/.cls.node-17.part"):
+    for name in (".step_8.node-17.part", "cls/.infer_model.step8.node-17.part", ".model.node-17.part"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / ".history.jsonl.node-17.part").touch()
     checkpoint(tmp_path, 4, first.run_id)
     with RunFolder(tmp_path, resume="auto").locked():
-        assert names(tmp_path) == [".run.lock", "best", "cls", "run.json", "step_4"]
+        assert names(tmp_path) == [".run.lock", "cls", "run.json", "step_4"]
     assert names(tmp_path / "cls") == ["infer_model"]
-    assert names(tmp_path / "best") == []
 
 
 def test_only_the_runs_own_checkpoints_are_counted_and_removed(tmp_path: Path) -> None:
@@ -259,10 +258,10 @@ def test_the_advice_says_what_is_complete(tmp_path: Path) -> None:
     assert "resume: auto" in run.resume_advice()
 
 
-@pytest.mark.parametrize("name", ["step_4", "best", "Best", "run.json", "history.jsonl", ".hidden", "a/b"])
+@pytest.mark.parametrize("name", ["step_4", "model", "Model", "run.json", "history.jsonl", ".hidden", "a/b"])
 def test_a_task_cannot_be_called_like_a_folder_of_the_run(name: str) -> None:
     assert f"task {name!r}: " in (name_problem(name) or "")
 
 
 def test_other_names_are_free() -> None:
-    assert [name_problem(name) for name in ("a.b", "step_", "step_4a", "bests", "run")] == [None] * 5
+    assert [name_problem(name) for name in ("a.b", "step_", "step_4a", "models", "best")] == [None] * 5

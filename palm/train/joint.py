@@ -1,0 +1,141 @@
+"""Several tasks saved as one model: the encoder once, and what belongs to each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from palm.backbone import BACKBONES, Backbone
+from palm.config.files import ADAPTER_CONFIG
+from palm.core.io import (
+    make_folder,
+    manifest_of,
+    new_directory,
+    wrap_read_errors,
+    write_json,
+    write_text,
+)
+from palm.core.saved import Tensors, describe, weights_under
+from palm.core.version import __version__
+from palm.paradigm import HEADS
+from palm.parallel.group import full_tensors, is_main_process
+from palm.reader import READERS
+from palm.train.model_card import CARD, joint_card
+from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION
+from palm.train.task_model import TaskModel, read_weights, write_weights
+
+
+def save_joint(
+    models: Sequence[TaskModel],
+    backbone: Backbone,
+    folder: Path,
+    run: Mapping[str, Any],
+    training: Mapping[str, Mapping[str, Any]],
+    encoder: Path | None = None,
+) -> None:
+    """Write one self-contained directory for several tasks, which replaces one of palm.
+
+    Args:
+        models: the models of the tasks. Their encoders may have adapters or layers of their own.
+        backbone: the encoder that they share.
+        folder: written atomically. All ranks must call this; rank 0 writes.
+        run: the configuration of the run.
+        training: task -> its training data and scores (see `palm.train.checkpoint`).
+        encoder: as for `TaskModel.save`.
+
+    Raises:
+        StorageError: the folder cannot be written; nothing is left half-written.
+    """
+    weights = full_tensors({**backbone.state_dict(prefix="backbone."), **_own_weights(models, backbone)})
+    if not is_main_process():
+        return
+    with new_directory(folder, overwrite=True) as part:
+        write_weights(part, weights, encoder)
+        for model in models:
+            if model.adapted is not None:
+                place = part / ADAPTERS / model.task
+                make_folder(place)
+                model.adapted.write(place)
+        description = {
+            "format": FORMAT,
+            "version": VERSION,
+            "palm_version": __version__,
+            "backbone": describe(BACKBONES, backbone, part),
+            "tasks": _described(models, part, training),
+            "run": run,
+        }
+        write_json(part / DESCRIPTION, description)
+        write_text(part / CARD, joint_card(description))
+
+
+def _own_weights(models: Sequence[TaskModel], backbone: Backbone) -> Tensors:
+    """Return what is not in the shared encoder; a head that tasks share belongs to the first of them."""
+    shared = {id(value) for value in backbone.state_dict(keep_vars=True).values()}
+    heads = [model.head for model in models]
+    own: Tensors = {}
+    for number, model in enumerate(models):
+        if heads.index(model.head) == number:
+            own |= model.head.state_dict(prefix=f"tasks.{number}.paradigm.")
+        if model.adapted is None:
+            encoder = model.backbone.state_dict(prefix=f"tasks.{number}.backbone.", keep_vars=True)
+            own |= {name: value.detach() for name, value in encoder.items() if id(value) not in shared}
+    return own
+
+
+def _described(
+    models: Sequence[TaskModel], part: Path, training: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    known: dict[str, Path] = {}  # tasks mostly have the same vocabulary
+    heads = [model.head for model in models]
+    found = {}
+    for number, model in enumerate(models):
+        # Other programs expect the vocabulary beside the weights.
+        place = f"tasks/{model.task}" if number else ""
+        found[model.task] = {
+            "batch_size": model.batch_size,
+            "reader": describe(READERS, model.reader, part, place, known),
+            "paradigm": describe(HEADS, model.head, part, place, known),
+            "head": heads.index(model.head),
+            "training": training.get(model.task, {}),
+        }
+    return found
+
+
+@dataclass(frozen=True)
+class JointWeights:
+    """The weights of several tasks.
+
+    Args:
+        backbone: weights of the shared encoder, by name.
+        heads: task -> weights of its head.
+        encoders: task -> weights of its encoder that replace shared ones.
+        adapters: task -> the folder with its adapters.
+    """
+
+    backbone: Tensors
+    heads: Mapping[str, Tensors]
+    encoders: Mapping[str, Tensors]
+    adapters: Mapping[str, Path]
+
+
+def joint_weights(folder: Path, tasks: Mapping[str, Any]) -> JointWeights:
+    """Read the weights that `save_joint` wrote.
+
+    Args:
+        folder: the directory, which the caller has verified.
+        tasks: `tasks` of its description.
+
+    Raises:
+        StorageError: missing or damaged.
+    """
+    weights = read_weights(folder)
+    with wrap_read_errors(folder / DESCRIPTION):
+        owners = {task: f"tasks.{int(saved['head'])}" for task, saved in tasks.items()}
+    heads = {task: weights_under(f"{place}.paradigm", weights) for task, place in owners.items()}
+    encoders = {task: weights_under(f"tasks.{number}.backbone", weights) for number, task in enumerate(tasks)}
+    files = manifest_of(folder)
+    is_adapted = {task: f"{ADAPTERS}/{task}/{ADAPTER_CONFIG}" in files for task in tasks}
+    adapters = {task: folder / ADAPTERS / task for task in tasks if is_adapted[task]}
+    return JointWeights(weights_under("backbone", weights), heads, encoders, adapters)
