@@ -23,7 +23,7 @@ from palm.core.layers import generator
 from palm.core.saved import Tensors
 from palm.export import to_hugging_face, to_onnx
 from palm.export.onnx_model import check_graph, graph_of
-from palm.export.sources import check_alike, tasks_of_run
+from palm.export.sources import check_alike, models_of_source
 from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_model
@@ -496,7 +496,7 @@ def test_the_export_shows_what_was_compared(pairs_graph: OnnxModel) -> None:
 
 
 def test_one_graph_has_all_heads_of_a_checkpoint(run: Path, joint_graph: OnnxModel) -> None:
-    models = {model.task: model for model in tasks_of_run(run / "out" / "step_50")}
+    models = {model.task: model for model in models_of_source(run / "out" / "step_50", all_heads=True)}
     assert list(models) == list(TASKS)
     texts = [text for _, text in columns(run, "topic")]
     expected = models["topic"].predict(texts)
@@ -518,10 +518,10 @@ def test_one_graph_has_all_heads_of_a_checkpoint(run: Path, joint_graph: OnnxMod
 
 
 def test_a_run_is_exported_from_its_checkpoint(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"step_\d+$"):
-        tasks_of_run(run / "out")
-    with pytest.raises(StorageError, match="save_every_n_steps"):
-        tasks_of_run(tmp_path)
+    with pytest.raises(StorageError, match="--all_heads"):
+        models_of_source(run / "out" / "step_50")
+    with pytest.raises(StorageError, match=r"manifest\.json"):
+        models_of_source(tmp_path)
 
 
 def test_tasks_that_read_texts_otherwise_do_not_share_a_graph() -> None:

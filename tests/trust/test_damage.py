@@ -164,5 +164,11 @@ def test_a_whole_description_that_fits_nothing_is_an_error_with_its_place(
 def test_a_manifest_shows_sizes_and_checksums_and_the_checksum_of_itself(model: Path) -> None:
     content = json.loads((model / "manifest.json").read_text(encoding="utf-8"))
     assert sorted(content) == ["files", "sha256"]
-    assert sorted(content["files"]) == ["README.md", "config.json", "model.safetensors", "vocab.txt"]
+    assert sorted(content["files"]) == [
+        "README.md",
+        "config.json",
+        "heads.safetensors",
+        "model.safetensors",
+        "vocab.txt",
+    ]
     assert content["files"]["vocab.txt"]["size"] == (model / "vocab.txt").stat().st_size
