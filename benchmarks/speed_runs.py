@@ -106,6 +106,7 @@ class ReadyTask(TaskState):
 
     def __init__(self, task: Task, case: Case) -> None:
         self.task = task
+        self.name, self.reader, self.head = task.name, task.reader, task.head
         self.stream = Ready(case)  # type: ignore[assignment]
         self.expected_steps = self.step = 0
         self.stopped_at: int | None = None
@@ -155,12 +156,7 @@ class Palm:
             mixing=MixRatio(),
         )
         run = RunSettings(task_instance=[task.name for task in every], precision=precision, **settings)
-        steps = StepPlan(
-            tasks=[task.progress() for task in every],
-            mixing=parts.mixing,
-            tasks_per_step=run.tasks_per_step,
-        )
-        expect(every, steps.over_epochs(9))
+        expect(every, StepPlan.of(every, parts.mixing, run).over_epochs(9))
         schedule = WarmupScheduler(0)
         self.training = start(run_config(run, parts, schedule), parts, every, schedule, device)
 

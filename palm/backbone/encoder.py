@@ -168,27 +168,35 @@ class Layer(nn.Module):
         return layer_norm(residual + self.dropout(self.ffn(residual)), self.ffn_norm)
 
 
-def _size_problems(
-    hidden_size: int, num_heads: int, num_positions: int, pad_token_id: int | None, **sizes: int | None
-) -> list[str]:
-    problems = count_problems(
-        hidden_size=hidden_size,
-        num_attention_heads=num_heads,
-        max_position_embeddings=num_positions,
-        **{name: size for name, size in sizes.items() if size is not None},
-    )
-    if not problems and hidden_size % num_heads:
+COUNTS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings"),
+    *("intermediate_size", "embedding_size", "type_vocab_size", "sent_type_vocab_size"),
+    "task_type_vocab_size",
+)
+"""Settings of encoders that are whole numbers, 1 or more."""
+
+
+def encoder_problems(settings: Mapping[str, Any]) -> list[str]:
+    """Check the settings of an encoder by name; one line for each invalid value."""
+
+    def given(*names: str) -> dict[str, Any]:
+        return {name: settings[name] for name in names if settings.get(name) is not None}
+
+    problems = count_problems(**given(*COUNTS))
+    problems += dropout_problems(**given("hidden_dropout_prob", "attention_probs_dropout_prob"))
+    problems += positive_problems(**given("initializer_range", "layer_norm_eps"))
+    problems += activation_problems(settings["hidden_act"])
+    if problems:
+        return problems
+    if settings["hidden_size"] % settings["num_attention_heads"]:
         line = (
-            f": {num_heads} heads cannot share hidden_size {hidden_size}; hidden_size must be a multiple of "
-            "the number of heads"
+            f": {settings['num_attention_heads']} heads cannot share hidden_size {settings['hidden_size']}; "
+            "hidden_size must be a multiple of the number of heads"
         )
-        problems = [about("num_attention_heads", line)]
-    if not problems and pad_token_id is not None:
-        expected = f"0 or more, and below max_position_embeddings - 1, which is {num_positions - 1}"
-        problems = number_problems(
-            expected, lambda pad: 0 <= pad < num_positions - 1, pad_token_id=pad_token_id
-        )
-    return problems
+        return [about("num_attention_heads", line)]
+    most = settings["max_position_embeddings"] - 1
+    expected = f"0 or more, and below max_position_embeddings - 1, which is {most}"
+    return number_problems(expected, lambda pad: 0 <= pad < most, **given("pad_token_id"))
 
 
 E = TypeVar("E", bound="Encoder")
@@ -250,21 +258,7 @@ class Encoder(TokenEncoder):
         pad_token_id: int | None = None,
     ) -> None:
         super().__init__(pooling)
-        problems = _size_problems(
-            hidden_size,
-            num_attention_heads,
-            max_position_embeddings,
-            pad_token_id,
-            num_hidden_layers=num_hidden_layers,
-            vocab_size=vocab_size,
-            intermediate_size=intermediate_size,
-            embedding_size=embedding_size,
-            **{table.setting: table.rows for table in other_tables},
-        )
-        problems += dropout_problems(hidden_dropout_prob=hidden_dropout_prob)
-        problems += dropout_problems(attention_probs_dropout_prob=attention_probs_dropout_prob)
-        problems += positive_problems(initializer_range=initializer_range, layer_norm_eps=layer_norm_eps)
-        raise_any([*problems, *activation_problems(hidden_act)])
+        raise_any(encoder_problems(self.settings))
         unused = 0 if pad_token_id is None else pad_token_id + 1
         places = Table("position", "position_ids", "max_position_embeddings", max_position_embeddings, unused)
         tables = (Table("word", "token_ids", "vocab_size", vocab_size), places, *other_tables)

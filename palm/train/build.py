@@ -208,12 +208,7 @@ def open_data(
         logger.info("%s: %d rows of training data", task.name, len(tasks[-1].stream.rows))
     # Once all streams are open, a task with shared rows can use the batches of the other one.
     share_rows(tasks)
-    plan = StepPlan(
-        tasks=[task.progress() for task in tasks],
-        mixing=parts.mixing,
-        tasks_per_step=settings.tasks_per_step,
-        max_steps=settings.max_steps,
-    ).over_epochs(settings.num_epochs)
+    plan = StepPlan.of(tasks, parts.mixing, settings).over_epochs(settings.num_epochs)
     expect(tasks, plan)
     return tasks, plan
 

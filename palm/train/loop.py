@@ -265,12 +265,7 @@ class Training:
         self.replica = replica
         self.optimizer = optimizer
         self.ema = ema
-        self.plan = StepPlan(
-            tasks=[task.progress(0) for task in tasks],
-            mixing=parts.mixing,
-            tasks_per_step=config.settings.tasks_per_step,
-            max_steps=config.settings.max_steps,
-        )
+        self.plan = StepPlan.of(tasks, parts.mixing, config.settings)
         self.total_steps = self.plan.total_steps
         self.primary_tasks = [task for task in self.tasks if task.task.share_rows_with is None]
         self.base_rates = [group["lr"] for group in optimizer.param_groups]

@@ -58,7 +58,8 @@ def standard_callbacks(
     settings = training.config.settings
     if is_main_process():
         yield from progress_callbacks(settings.progress)
-        yield from loggers_of(settings.loggers or (), folder.path)
+        if settings.loggers:
+            yield from loggers_of(settings.loggers, folder.path)
     yield from given
     if evaluator is not None:
         yield evaluator

@@ -19,7 +19,7 @@ from palm.backbone.base import Backbone
 from palm.backbone.low_rank import lora_problems
 from palm.config.files import data_path
 from palm.config.run import TaskConfig, config_of
-from palm.config.settings import NO_BATCH_SIZE, TaskSettings, TasksPerStep
+from palm.config.settings import NO_BATCH_SIZE, RunSettings, TaskSettings, TasksPerStep
 from palm.core.component import did_you_mean, raise_any, type_problems
 from palm.core.errors import DataError, Problem, TrainingError
 from palm.core.logging import logger
@@ -190,6 +190,7 @@ class TaskState:
         devices: number of devices that train; the number of processes by default.
 
     Attributes:
+        name, reader, head: those of the task.
         stream: batches of its training data.
         expected_steps: number of planned steps.
         step: number of steps so far.
@@ -202,6 +203,9 @@ class TaskState:
 
     def __init__(self, task: Task, rows: Rows, seed: int, devices: int | None = None) -> None:
         self.task = task
+        self.name = task.name
+        self.reader = task.reader
+        self.head = task.head
         self.expected_steps = 0
         self.step = 0
         self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
@@ -228,21 +232,6 @@ class TaskState:
                 f"gradient_accumulation_steps (now {task.gradient_accumulation_steps}) to {batches} or less, "
                 "or add data"
             )
-
-    @property
-    def name(self) -> str:
-        """The task's name."""
-        return self.task.name
-
-    @property
-    def reader(self) -> Reader:
-        """The task's reader."""
-        return self.task.reader
-
-    @property
-    def head(self) -> Head:
-        """The task's head."""
-        return self.task.head
 
     @property
     def is_target(self) -> bool:
@@ -421,6 +410,16 @@ class StepPlan:
     mixing: Mixing
     tasks_per_step: TasksPerStep = 1
     max_steps: int | None = None
+
+    @classmethod
+    def of(cls, tasks: Sequence[TaskState], mixing: Mixing, settings: RunSettings) -> StepPlan:
+        """Return the plan of tasks before their first step."""
+        return cls(
+            tasks=[task.progress(0) for task in tasks],
+            mixing=mixing,
+            tasks_per_step=settings.tasks_per_step,
+            max_steps=settings.max_steps,
+        )
 
     @cached_property
     def primary_tasks(self) -> list[TaskProgress]:
