@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -38,32 +37,21 @@ from palm.train.train_step import (
 )
 
 
-def prepared(batch: Tensors, device: torch.device, backbone: Backbone) -> Tensors:
-    """Prepare a batch for its transfer: for a GPU, add the layout of its tokens and pin its memory.
+def placed(batch: Tensors, device: torch.device, backbone: Backbone) -> Tensors:
+    """Move a batch to a device; for a GPU, add the layout of its tokens, so the host does not wait for it.
 
     Args:
         batch: the batch, on the CPU.
         device: the target device.
         backbone: the encoder of the batch; only packed encoders get the layout.
     """
-    if device.type != "cuda" or POSITIONS in batch:
-        return batch
+    if device.type != "cuda":
+        return {name: value.to(device) for name, value in batch.items()}
     mask = as_declared(batch, backbone.inputs_attr).get("input_mask") if backbone.is_packed else None
-    with_layout = batch if mask is None else {**batch, **layout_of(mask)}
+    if mask is not None and POSITIONS not in batch:
+        batch = {**batch, **layout_of(mask)}
     # Copies to a GPU are asynchronous only from pinned memory.
-    return {name: value.pin_memory() for name, value in with_layout.items()}
-
-
-def placed(batch: Tensors, device: torch.device, backbone: Backbone) -> Tensors:
-    """Move a batch, prepared or not, to a device; the host does not wait for a GPU.
-
-    Args:
-        batch: the batch, on the CPU.
-        device: the target device.
-        backbone: the encoder of the batch.
-    """
-    ready = prepared(batch, device, backbone)
-    return {name: value.to(device, non_blocking=device.type == "cuda") for name, value in ready.items()}
+    return {name: value.pin_memory().to(device, non_blocking=True) for name, value in batch.items()}
 
 
 def fetched(tensors: Tensors) -> Callable[[], Tensors]:
@@ -85,50 +73,6 @@ def fetched(tensors: Tensors) -> Callable[[], Tensors]:
         return host
 
     return read
-
-
-def prefetches(device: torch.device) -> bool:
-    """Check whether the host is idle while a step is computed."""
-    return device.type == "cuda"
-
-
-class Prefetcher:
-    """Makes the batches of the next step in a separate thread.
-
-    Batches are functions of a task's step, so it does not matter where and when they are made. Batches of
-    tasks or steps that are not requested, because a score changed the draw, are discarded.
-
-    Args:
-        device: the device for which batches are prepared.
-        backbone: the encoder of the batches.
-    """
-
-    def __init__(self, device: torch.device, backbone: Backbone) -> None:
-        self._device = device
-        self._backbone = backbone
-        # A single thread, because a stream is not thread-safe.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="palm-prefetch")
-        self._pending: dict[tuple[str, int], Future[list[Tensors]]] = {}
-
-    def begin(self, tasks: Sequence[TaskState]) -> None:
-        """Start making the batches of the tasks' next steps."""
-        self._pending = {
-            (task.name, task.step): self._thread.submit(self._make, task, task.step) for task in tasks
-        }
-
-    def batches(self, tasks: Sequence[TaskState]) -> list[list[Tensors]]:
-        """Return the batches of each task's next step.
-
-        Raises:
-            Exception: any error from making them.
-        """
-        # After a changed draw or a resume, the prefetched batches are of other steps.
-        if self._pending.keys() != {(task.name, task.step) for task in tasks}:
-            self.begin(tasks)
-        return [self._pending[task.name, task.step].result() for task in tasks]
-
-    def _make(self, task: TaskState, step: int) -> list[Tensors]:
-        return [prepared(batch, self._device, self._backbone) for batch in task.batches(step)]
 
 
 Drawn = Sequence[tuple[TaskState, Sequence[Tensors]]]
@@ -281,7 +225,6 @@ class Training:
         self._guard = NanGuard(
             optimizer, decides_on_device(config.settings.parallel, parts.balance, device, optimizer)
         )
-        self._prefetcher = Prefetcher(device, model.backbone) if prefetches(device) else None
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
 
@@ -318,20 +261,12 @@ class Training:
 
     def next_step(self) -> Step:
         """Draw one or several tasks, and train them on their next batches."""
-        tasks = self._drawn()
-        if self._prefetcher is None:
-            return self.step_on([(task, task.batches(task.step)) for task in tasks])
-        step = self.step_on(list(zip(tasks, self._prefetcher.batches(tasks), strict=True)))
-        if not self.is_over:
-            self._prefetcher.begin(self._drawn())
-        return step
-
-    def _drawn(self) -> list[TaskState]:
-        """Draw the tasks of the next step, as a function of its number and of all tasks' progress."""
+        # A function of the step's number and of all tasks' progress.
         progress = [task.progress() for task in self.primary_tasks]
         stopped = [task.name for task in self.tasks if task.stopped_at is not None]
         names = self.plan.drawn(self._seed, self.step, progress, stopped)
-        return [task for task in self.tasks if task.name in names]
+        tasks = (task for task in self.tasks if task.name in names)
+        return self.step_on([(task, task.batches(task.step)) for task in tasks])
 
     def step_on(self, drawn: Drawn) -> Step:
         """Train tasks in one step on given batches, which need not be their next ones.

@@ -119,7 +119,7 @@ class TaskStream:
 
     def picks(self, step: int) -> list[tuple[int, int]]:
         """Return (epoch, row) of every row of this process's batch at `step`, counted from 0."""
-        # A function of the step without state, so a run can resume anywhere, and prefetching changes nothing.
+        # A function of the step without state, so a run can resume anywhere.
         places = (
             divmod(place, len(self.rows))
             for place in self._batches.places(step * self.world_size + self.rank)

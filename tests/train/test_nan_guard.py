@@ -37,7 +37,6 @@ def folder(tmp_path: Path) -> Path:
 
 def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "decides_on_device", lambda *_: True)
-    patch.setattr(loop, "prefetches", lambda *_: True)
 
 
 def run(folder: Path, tasks: list[str], **settings: Any) -> Training:
