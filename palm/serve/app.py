@@ -66,7 +66,8 @@ class PredictResponse(BaseModel):
     results: list[dict[str, dict[str, Any]]]
 
 
-def _service(request: Request) -> Service:
+# Dependencies are coroutines, because FastAPI calls functions in another thread.
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
@@ -75,7 +76,7 @@ Served = Annotated[Service, Depends(_service)]
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
 
 
-def _check_key(request: Request, given: Credentials = None) -> None:
+async def _check_key(request: Request, given: Credentials = None) -> None:
     """Let only requests with the key in, if there is one."""
     key = request.app.state.api_key
     if key and not compare_digest(given.credentials.encode() if given else b"", key.encode()):
