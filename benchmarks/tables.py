@@ -19,8 +19,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from palm.core.cache import Cache
+from palm.core.errors import DataError
 from palm.reader import ClassifyReader
-from palm.reader.cache import DataCache, key_of
+from palm.reader.cache import training_rows
 from palm.reader.tables.reading import raw_rows
 
 FORMATS = ("tsv", "csv", "jsonl", "parquet")
@@ -104,7 +106,7 @@ def encode(file: Path, kind: str, rows: int, number: int) -> None:
     before = mebibytes("VmRSS")
     with tempfile.TemporaryDirectory(dir=file.parent) as cache:
         began = time.process_time()
-        made = DataCache(Path(cache)).rows(reader, file, key_of(reader, file))
+        made = training_rows(reader, file, Cache(Path(cache)))
         seconds = time.process_time() - began
         assert len(made) == rows
     print(
@@ -131,7 +133,10 @@ def fault(folder: Path, gigabytes: float) -> None:
     problems: list[str] = []
     rows = 0
     began = time.process_time()
-    for _ in raw_rows(path, refuse=lambda error: problems.append(str(error))):
+    for row in raw_rows(path):
+        if isinstance(row, DataError):
+            problems.append(str(row))
+            continue
         rows += 1
         if rows == 1000:
             before = mebibytes("VmHWM")

@@ -19,9 +19,9 @@ from palm.core.errors import DataError
 from palm.core.io import parse_json, wrap_read_errors
 from palm.core.logging import logger
 from palm.reader import READERS
-from palm.reader.tables.columns import TARGETS, Columns, cell_text, is_missing
+from palm.reader.tables.columns import TARGETS, Columns, TableRow, cell_text, is_missing
 from palm.reader.tables.files import SUFFIX, Selection, data_checksum, keep_selection
-from palm.reader.tables.reading import ignore, raw_rows
+from palm.reader.tables.reading import raw_rows
 
 Numbers = npt.NDArray[np.int64]
 
@@ -161,10 +161,10 @@ def _keys_of(tasks: Sequence[TaskConfig]) -> tuple[Numbers, list[RowKeys]]:
     wanted = _wanted(settings)
     missing = {(name, value) for name, values in wanted.items() for value in values}
     numbers = []
-    rows = raw_rows(
-        path, look_up, ignore, readers[0].table_format(path, tasks[0].reader.settings.get("format"))
-    )
-    for number, row in enumerate(rows):
+    table_format = readers[0].table_format(path, tasks[0].reader.settings.get("format"))
+    rows = raw_rows(path, look_up, table_format)
+    # The reader reports rows that cannot be read.
+    for number, row in enumerate(row for row in rows if isinstance(row, TableRow)):
         found = {(name, cell_text(row.cells.get(name))) for name in settings.where or {}}
         missing -= found
         if all(value in wanted[name] for name, value in found):

@@ -78,7 +78,6 @@ def _limit(error: BaseException, of_a_gpu: str) -> str | None:
 
 
 T = TypeVar("T")
-C = TypeVar("C", bound="Cache")
 
 VARIABLE = "PALM_DATA_CACHE"
 KEPT_DAYS = 30
@@ -98,7 +97,7 @@ class Cache:
     folder: Path
 
     @classmethod
-    def of_user(cls: type[C]) -> C | None:
+    def of_user(cls) -> Cache | None:
         """Return the cache in $PALM_DATA_CACHE, or `palm` in the user's cache folder.
 
         Returns:
@@ -115,7 +114,7 @@ class Cache:
         return cls(caches / "palm")
 
     @classmethod
-    def of_anyone(cls: type[C]) -> C:
+    def of_anyone(cls) -> Cache:
         """Return the cache of the user, or that of this process."""
         return cls.of_user() or cls(Path(_of_process().name))
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from palm.backbone import BACKBONES, Backbone
-from palm.core.cache import explain_limits
+from palm.core.cache import Cache, explain_limits
 from palm.core.component import choice_problems, count_problems, path_problems, raise_any, unknown
 from palm.core.device import DeviceName, device_of
 from palm.core.errors import ConfigError, StorageError
@@ -25,7 +25,6 @@ from palm.predict.onnx import OnnxEngine
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
-from palm.reader.cache import DataCache
 from palm.train.checkpoint import trained_weights
 from palm.train.joint import joint_weights
 from palm.train.model_paths import DESCRIPTION, FORMAT, STATE, VERSION, WEIGHTS, chosen_model
@@ -101,7 +100,7 @@ def use_onnx(models: Sequence[InferenceModel], precision: str) -> None:
     for encoder in {id(model.backbone): model.backbone for model in models}.values():
         own = [model for model in models if model.backbone is encoder]
         tasks = {model.task: (model.reader, model.head) for model in own}
-        engine = OnnxEngine(encoder, tasks, precision, DataCache.of_user())
+        engine = OnnxEngine(encoder, tasks, precision, Cache.of_user())
         for model in own:
             model.engine = engine
 

@@ -81,36 +81,22 @@ FORMAT = 4
 _HASH = "blake2b"
 
 
-class DataCache(Cache):
-    """A cache of encoded files."""
+def _cached_rows(cache: Cache, reader: Reader, path: Path, key: str) -> Rows:
+    """The memory-mapped rows of a training file; if they are not cached yet, one process encodes them."""
+    is_new = False
 
-    def rows(self, reader: Reader, path: Path, key: str) -> Rows:
-        """The memory-mapped rows of a training file; if they are not cached yet, one process encodes them.
+    def fill(part: Path) -> None:
+        nonlocal is_new
+        is_new = True
+        _encode_into(part, reader, path, key)
 
-        Args:
-            reader: the reader of the file.
-            path: the training file.
-            key: the result of `key_of` for both.
+    def read(entry: Path) -> Rows:
+        rows, warnings = mapped_rows(entry)
+        for warning in () if is_new else warnings:
+            logger.warning("%s", warning)
+        return rows
 
-        Raises:
-            DataError: a row that cannot be used, no rows, or a file that changes while it is read.
-            OSError: the folder cannot be written to.
-            StorageError: a cached file cannot be read.
-        """
-        is_new = False
-
-        def fill(part: Path) -> None:
-            nonlocal is_new
-            is_new = True
-            _encode_into(part, reader, path, key)
-
-        def read(entry: Path) -> Rows:
-            rows, warnings = mapped_rows(entry)
-            for warning in () if is_new else warnings:
-                logger.warning("%s", warning)
-            return rows
-
-        return self.entry(key, str(path), fill, read)
+    return cache.entry(key, str(path), fill, read)
 
 
 def key_of(reader: Reader, path: Path) -> str | None:
@@ -154,7 +140,7 @@ def _content(value: object) -> dict[str, str]:
     raise TypeError(f"{value!r} cannot be serialized")
 
 
-def training_rows(reader: Reader, path: Path, cache: DataCache | None) -> Rows:
+def training_rows(reader: Reader, path: Path, cache: Cache | None) -> Rows:
     """All rows of a training file, memory-mapped from the cache, or in memory without one.
 
     Raises:
@@ -163,7 +149,7 @@ def training_rows(reader: Reader, path: Path, cache: DataCache | None) -> Rows:
     key = None if cache is None else key_of(reader, path)
     if cache is not None and key is not None:
         try:
-            return cache.rows(reader, path, key)
+            return _cached_rows(cache, reader, path, key)
         except (OSError, StorageError) as error:
             logger.warning(
                 "%s: the encoded rows cannot be cached in %s (%s) and are kept in memory; "

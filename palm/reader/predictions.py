@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO, TypeAlias, overload
 from palm.core.errors import StorageError
 from palm.core.io import make_folder, wrap_read_errors, write_atomically
 from palm.reader.rows import BadRow
-from palm.reader.tables.reading import arrow_schemas, raw_rows
+from palm.reader.tables.reading import arrow_schemas, raw_rows, usable
 
 if TYPE_CHECKING:
     from palm.reader.base import Reader
@@ -237,7 +237,7 @@ def write_table(
         else:
             own = [name for name in columns if name not in names]
             count = _write_parquet(file, uniform, [_only(head, names), _only(samples, own)], source)
-    return SavedRecords(path, count, lambda path: (dict(row.cells) for row in raw_rows(path)))
+    return SavedRecords(path, count, lambda path: (dict(usable(row).cells) for row in raw_rows(path)))
 
 
 def _joined(

@@ -384,6 +384,11 @@ class RelationReader(SpanReader):
         self.span_labels = Labels(n_span_classes, span_label_map)
         self.spans_given = spans == "given"
         self.num_labels = self.labels.count
+        self.gold_names = ("relations", "spans")
+        self._declare()
+
+    def _declare(self) -> None:
+        """Declare the tensors of a batch: the places of spans are read from the file, or are targets."""
         one_per_span = TensorSpec(("batch", "spans"), torch.long)
         places = {"span_starts": one_per_span, "span_ends": one_per_span}
         pairs = TensorSpec(("batch", "spans", "spans", self.num_labels), torch.long)
@@ -393,7 +398,6 @@ class RelationReader(SpanReader):
             self.targets_attr = {"relation_labels": pairs}
         else:
             self.targets_attr = {**self.targets_attr, **places, "relation_labels": pairs}
-        self.gold_names = ("relations", "spans")
 
     def example_of(self, row: TableRow, with_targets: bool) -> SpanExample | None:
         try:

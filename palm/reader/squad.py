@@ -12,7 +12,7 @@ from typing import Any, Literal
 from palm.core.errors import DataError
 from palm.core.io import describe_error, parse_json
 from palm.reader.rows import RepairableError
-from palm.reader.tables.columns import OnHeader, Refuse, TableRow, cut, is_missing
+from palm.reader.tables.columns import OnHeader, TableRow, cut, is_missing
 from palm.reader.tables.files import content_of
 
 AnswerPart = Literal["positions", "texts", "none"]
@@ -143,27 +143,36 @@ Kind = type | tuple[type, ...]
 _KINDS = {list: "a list", str: "a string", int: "a whole number", (str, int): "a string"}
 
 
-def squad_rows(file: Path, on_header: OnHeader, refuse: Refuse) -> Iterator[TableRow]:
+def squad_rows(file: Path, on_header: OnHeader) -> Iterator[TableRow | DataError]:
     """The questions of a file with their contexts; the place of a question contains its id.
+
+    Articles, paragraphs and questions that are left out are errors.
 
     Args:
         file: a file in SQuAD's format.
         on_header: called with the keys of the first question.
-        refuse: called with the problem of an article, paragraph or question that is left out.
 
     Raises:
         DataError: not JSON, or an error from `on_header`.
     """
     is_first = True
+    for found in _questions(file):
+        if isinstance(found, TableRow):
+            if is_first:
+                on_header(list(found.cells), str(file), True)
+            is_first = False
+        yield found
+
+
+def _questions(file: Path) -> Iterator[TableRow | DataError]:
     for number, article in enumerate(field_of(_content(file), "data", list, str(file)), start=1):
-        place = f"{file}: article {number}"
-        for paragraph, inner in _parts(article, "paragraphs", place, ("context", str), refuse):
-            for qa, _ in _parts(paragraph, "qas", inner, ("id", (str, int)), refuse):
-                cells = {**qa, "context": paragraph["context"]}
-                if is_first:
-                    on_header(list(cells), str(file), True)
-                is_first = False
-                yield TableRow(cells, f"{file}: question {str(qa['id'])!r}")
+        for paragraph, place in _parts(article, "paragraphs", f"{file}: article {number}", ("context", str)):
+            for qa, _ in _parts(paragraph, "qas", place, ("id", (str, int))):
+                if isinstance(qa, DataError):
+                    yield qa
+                else:
+                    cells = {**qa, "context": paragraph["context"]}
+                    yield TableRow(cells, f"{file}: question {str(qa['id'])!r}")
 
 
 def _content(file: Path) -> Any:
@@ -178,22 +187,21 @@ def _content(file: Path) -> Any:
 
 
 def _parts(
-    owner: Any, key: Literal["paragraphs", "qas"], place: str, needed: tuple[str, Kind], refuse: Refuse
+    owner: Any, key: Literal["paragraphs", "qas"], place: str, needed: tuple[str, Kind]
 ) -> Iterator[tuple[Any, str]]:
-    """The elements of a list that have the needed field, each with its place."""
+    """The elements of a list that have the needed field, or else an error, each with its place."""
     try:
         parts = field_of(owner, key, list, place)
     except DataError as error:
-        refuse(error)
+        yield error, place
         return
     for number, part in enumerate(parts, start=1):
         inner = f"{place}, {'paragraph' if key == 'paragraphs' else 'question'} {number}"
         try:
             field_of(part, *needed, inner)
         except DataError as error:
-            refuse(error)
-        else:
-            yield part, inner
+            part = error
+        yield part, inner
 
 
 def field_of(owner: Any, name: str, kind: Kind, place: str) -> Any:
@@ -202,6 +210,8 @@ def field_of(owner: Any, name: str, kind: Kind, place: str) -> Any:
     Raises:
         DataError: no such field, or a value of another type.
     """
+    if isinstance(owner, DataError):
+        raise owner
     if not isinstance(owner, dict):
         raise DataError(f"{place}: expected an object with {name!r}, not {cut(repr(owner), 40)}")
     if name not in owner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise, starmap
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
@@ -21,7 +21,7 @@ from palm.reader.base import Draw, Reader
 from palm.reader.rows import SEQUENCE_ATTR, BadRows, OnBadRow, Rows, padded_batch
 from palm.reader.tables.columns import Columns, TableRow, column_problems
 from palm.reader.tables.files import TableFormat, shown_path
-from palm.reader.tables.reading import fail, raw_rows, read_table
+from palm.reader.tables.reading import Row, raw_rows, read_table, usable
 from palm.reader.tokenizer import load_tokenizer
 
 
@@ -207,16 +207,11 @@ class TokenizingReader(Reader):
             self.warn_once(f"{shown}: {unlabelled} rows have no label for this task and are not used")
 
     def rows_of(self, path: Path, examples: Iterable[Any] | None = None) -> Iterator[Mapping[str, Any]]:
-        refused: list[DataError] = []
-        rows = raw_rows(Path(path), refuse=refused.append, default=self.table_format(path, self.format))
+        rows = raw_rows(Path(path), default=self.table_format(path, self.format))
         if examples is not None:
             rows = _rows_at(rows, (example.place for example in examples))
-        for row in chain(rows, [None]):
-            if examples is None:
-                yield from ({} for _ in refused)  # a row that cannot be read has a record, too
-            refused.clear()
-            if row is not None:
-                yield row.cells
+        # A row that cannot be read has a record, too.
+        return ({} if isinstance(row, DataError) else row.cells for row in rows)
 
     def table_examples(
         self, path: Path, with_targets: bool, columns: Sequence[str], make: Callable[[TableRow], Any]
@@ -236,29 +231,20 @@ class TokenizingReader(Reader):
         whole_file = self.bad_rows is not None  # the encoder adds problems too, and reports all of them
         bad = self.bad_rows or BadRows(path, self.on_bad_row if with_targets else "predict")
         table_format = self.table_format(path, self.format)
-        # A part of SQuAD's JSON that cannot be read has no question that could have an empty answer.
-        refused: list[Any] = []
-        refuse = (
-            fail
-            if bad.mode == "predict" and table_format == "squad"
-            else lambda error: refused.append(bad.add(error))
-        )
         found = Columns(columns, self.optional_columns, self.columns, self.warn_once)
-        rows = read_table(Path(path), found, refuse, table_format)
         used = unlabelled = 0
-        for row in chain(rows, [None]):
-            examples = refused[:]
-            refused.clear()
-            if row is not None:
-                try:
-                    examples.append(example := make(row))
-                    unlabelled += example is None
-                except DataError as error:
-                    examples.append(bad.add(error, row.cells.get("id", row.place)))
-            for example in examples:
-                if example is not None and (whole_file or not bad.is_refused):
-                    used += 1
-                    yield example
+        for row in read_table(Path(path), found, table_format):
+            try:
+                example = make(usable(row))
+                unlabelled += example is None
+            except DataError as error:
+                if row is error and bad.mode == "predict" and table_format == "squad":
+                    raise  # a part of SQuAD's JSON, not a question that could have an empty answer
+                name = "" if isinstance(row, DataError) else row.cells.get("id", row.place)
+                example = bad.add(error, name)
+            if example is not None and (whole_file or not bad.is_refused):
+                used += 1
+                yield example
         if not whole_file:
             bad.finish(self.warn_once)
         self._report_unlabelled(path, used, unlabelled)
@@ -276,10 +262,11 @@ class TokenizingReader(Reader):
             self.bad_rows.add(error)
 
 
-def _rows_at(rows: Iterator[TableRow], places: Iterable[str]) -> Iterator[TableRow]:
+def _rows_at(rows: Iterable[Row], places: Iterable[str]) -> Iterator[TableRow]:
     """The rows at these places, in their order; a place may be repeated consecutively."""
+    readable = (row for row in rows if isinstance(row, TableRow))
     row = TableRow({}, "")
     for place in places:
         while row.place != place:
-            row = next(rows)
+            row = next(readable)
         yield row

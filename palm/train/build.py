@@ -14,6 +14,7 @@ from palm.backbone import BACKBONES
 from palm.config.config import located
 from palm.config.run import ComponentConfig, RunConfig, TaskConfig
 from palm.config.settings import RunSettings
+from palm.core.cache import Cache
 from palm.core.component import Registry, raise_any
 from palm.core.device import choice, keep_freed_memory
 from palm.core.errors import ConfigError, PalmError, Problem
@@ -26,7 +27,6 @@ from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
 from palm.paradigm import HEADS, Head
 from palm.parallel.replica import Replica
 from palm.reader import READERS
-from palm.reader.cache import DataCache
 from palm.reader.labels import Labels, moved_labels
 from palm.train.loop import Components, Training
 from palm.train.model import PRIVATE, MultiTaskModel
@@ -201,7 +201,7 @@ def open_data(
     logger.info("%s: set as main task", main.name)
     cache = None
     if settings.use_data_cache:
-        cache = DataCache(settings.data_cache) if settings.data_cache else DataCache.of_user()
+        cache = Cache(settings.data_cache) if settings.data_cache else Cache.of_user()
     tasks = []
     for task in parts.tasks:
         tasks.append(opened(task, settings.random_seed, cache, devices))

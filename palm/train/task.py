@@ -20,6 +20,7 @@ from palm.backbone.low_rank import lora_problems
 from palm.config.files import data_path
 from palm.config.run import TaskConfig, config_of
 from palm.config.settings import NO_BATCH_SIZE, RunSettings, TaskSettings, TasksPerStep
+from palm.core.cache import Cache
 from palm.core.component import did_you_mean, raise_any, type_problems
 from palm.core.errors import DataError, Problem, TrainingError
 from palm.core.logging import logger
@@ -30,7 +31,7 @@ from palm.mixing.strategies import TaskProgress
 from palm.paradigm.base import HEADS, Head
 from palm.parallel.group import rank, world_size
 from palm.reader.base import READERS, Reader
-from palm.reader.cache import DataCache, training_rows
+from palm.reader.cache import training_rows
 from palm.reader.rows import SEQUENCE_ATTR, BadRows, Rows
 from palm.reader.tables.files import file_facts
 from palm.train.stream import TaskStream
@@ -308,7 +309,7 @@ class TaskState:
             )
 
 
-def opened(task: Task, seed: int, cache: DataCache | None = None, devices: int | None = None) -> TaskState:
+def opened(task: Task, seed: int, cache: Cache | None = None, devices: int | None = None) -> TaskState:
     """Encode a task's training file, and return the task at its first batch.
 
     Args:

@@ -21,7 +21,7 @@ from palm.controller.controller import Controller
 from palm.controller.rows import RowKeys, sample, split
 from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader, MRCReader
-from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.reading import raw_rows, usable
 from palm.train.loop import Training
 
 LABELS = list(article.LABELS)
@@ -202,7 +202,7 @@ def test_a_squad_file_is_split_by_contexts(tmp_path: Path) -> None:
     again = Controller(made, for_train=False, argv=[])
     assert {*again.pred("mrc")} == {each.id for each in parts[2]}
     assert "f1" in again.evaluate("mrc", output=tmp_path / "scored.jsonl")
-    scored = [row.cells for row in raw_rows(tmp_path / "scored.jsonl")]
+    scored = [row.cells for row in map(usable, raw_rows(tmp_path / "scored.jsonl"))]
     assert [row["id"] for row in scored] == [each.id for each in parts[1]]
     assert {"question", "context", "answers", "text", "probability"} <= scored[0].keys()
 
@@ -304,7 +304,7 @@ def test_an_evaluation_writes_the_rows_that_it_scored(
     out = tmp_path / f"out.{kind}"
     scores = trained.evaluate(file, ["accuracy"], out)
     assert scores == trained.evaluate(file, ["accuracy"])
-    made = [dict(row.cells) for row in raw_rows(out)]
+    made = [dict(row.cells) for row in map(usable, raw_rows(out))]
     scored = [row for row in rows if row["intent"]]
     told = [{name: str(value) for name, value in row.items()} if kind == "csv" else row for row in scored]
     assert [{name: row[name] for name in rows[0]} for row in made] == told

@@ -11,9 +11,10 @@ import pytest
 
 import palm.compat as palm
 from helpers import tiny
+from palm.core.cache import Cache
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MaskLMReader, MatchReader, MRCReader, Reader, SequenceLabelReader
-from palm.reader.cache import DataCache, training_rows
+from palm.reader.cache import training_rows
 from palm.reader.rows import RECORDED_PROBLEMS
 
 CONTEXT = "the red door has a red lamp ."
@@ -227,7 +228,7 @@ def test_a_million_bad_rows_are_counted_and_the_first_are_kept(folder: Path) -> 
 def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, cache = squad(folder, *QUESTIONS), DataCache(folder / "cache")
+    path, cache = squad(folder, *QUESTIONS), Cache(folder / "cache")
 
     def rows(mode: str) -> Any:
         caplog.clear()

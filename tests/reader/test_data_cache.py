@@ -19,7 +19,7 @@ from helpers import tiny
 from helpers.loaded import run_script
 from helpers.reader_files import asked, write_squad
 from palm.controller.controller import Controller
-from palm.core.cache import KEPT_DAYS
+from palm.core.cache import KEPT_DAYS, Cache
 from palm.core.errors import DataError, PalmError
 from palm.reader import (
     ClassifyReader,
@@ -34,7 +34,7 @@ from palm.reader import (
     SpanReader,
 )
 from palm.reader import cache as cache_module
-from palm.reader.cache import DataCache, key_of, training_rows
+from palm.reader.cache import key_of, training_rows
 from palm.reader.table import TextExample
 from palm.train.stream import TaskStream
 
@@ -48,8 +48,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> DataCache:
-    return DataCache(tmp_path / "cache")
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
 
 
 def classify(folder: Path, **settings: Any) -> ClassifyReader:
@@ -77,7 +77,7 @@ READERS: dict[str, Callable[[Path], tuple[Reader, str]]] = {
 }
 
 
-def entries(cache: DataCache) -> list[Path]:
+def entries(cache: Cache) -> list[Path]:
     return sorted(place for place in cache.folder.glob("*") if place.is_dir())
 
 
@@ -89,7 +89,7 @@ def forbid_encoding(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_batches_from_the_cache_are_those_from_memory(name: str, folder: Path, cache: DataCache) -> None:
+def test_batches_from_the_cache_are_those_from_memory(name: str, folder: Path, cache: Cache) -> None:
     reader, file = READERS[name](folder)
     in_memory = training_rows(reader, folder / file, None)
     first = training_rows(reader, folder / file, cache)
@@ -105,7 +105,7 @@ def test_batches_from_the_cache_are_those_from_memory(name: str, folder: Path, c
             assert all(torch.equal(batch[key], expected[key]) for key in batch)
 
 
-def test_rows_of_the_cache_stay_on_the_disk(folder: Path, cache: DataCache) -> None:
+def test_rows_of_the_cache_stay_on_the_disk(folder: Path, cache: Cache) -> None:
     rows = training_rows(classify(folder), folder / "cls.tsv", cache)
     arrays = [array for column in rows.columns.values() for array in (column.values, column.offsets)]
     assert [isinstance(array.base, np.memmap) for array in arrays if array is not None] == [True] * 5
@@ -117,7 +117,7 @@ def lengthen(file: Path, times: int) -> None:
     file.write_text("\n".join([header, *lines * times]) + "\n", encoding="utf-8")
 
 
-def test_a_file_of_several_chunks_is_joined_without_a_seam(folder: Path, cache: DataCache) -> None:
+def test_a_file_of_several_chunks_is_joined_without_a_seam(folder: Path, cache: Cache) -> None:
     lengthen(folder / "cls.tsv", 110)
     reader = classify(folder)
     rows = training_rows(reader, folder / "cls.tsv", cache)
@@ -225,7 +225,8 @@ import logging, os, signal, sys, time
 from pathlib import Path
 from palm.reader import ClassifyReader
 from palm.reader import cache
-from palm.reader.cache import DataCache, training_rows
+from palm.core.cache import Cache
+from palm.reader.cache import training_rows
 
 cache.REPORT_SECONDS = 0.0
 folder, number = Path(sys.argv[1]), sys.argv[2]
@@ -236,7 +237,7 @@ if number == "dies":
 (folder / f"ready{number}").touch()
 while not (folder / "go").exists():
     time.sleep(0.002)
-rows = training_rows(reader, folder / "cls.tsv", DataCache(folder / "cache"))
+rows = training_rows(reader, folder / "cls.tsv", Cache(folder / "cache"))
 print(len(rows), rows.digest)
 """
 
@@ -250,7 +251,7 @@ def encoded(folder: Path, number: str) -> tuple[int | None, list[str]]:
     return status, output.splitlines()
 
 
-def test_of_several_processes_that_start_at_once_one_encodes(folder: Path, cache: DataCache) -> None:
+def test_of_several_processes_that_start_at_once_one_encodes(folder: Path, cache: Cache) -> None:
     lengthen(folder / "cls.tsv", 500)
     with ThreadPoolExecutor() as pool:
         processes = [pool.submit(encoded, folder, str(number)) for number in range(3)]
@@ -267,7 +268,7 @@ def test_of_several_processes_that_start_at_once_one_encodes(folder: Path, cache
 
 
 def test_a_process_that_is_killed_while_it_encodes_leaves_nothing_half_done(
-    folder: Path, cache: DataCache
+    folder: Path, cache: Cache
 ) -> None:
     (folder / "go").touch()
     status, _ = encoded(folder, "dies")
@@ -309,7 +310,7 @@ def retype(entry: Path) -> None:
     ids=["cut short", "a bit flipped", "another type", "a file missing", "no JSON", "no object", "no list"],
 )
 def test_a_damaged_entry_is_rebuilt_and_what_was_changed_is_kept(
-    damage: Callable[[Path], None], folder: Path, cache: DataCache, caplog: pytest.LogCaptureFixture
+    damage: Callable[[Path], None], folder: Path, cache: Cache, caplog: pytest.LogCaptureFixture
 ) -> None:
     digest = training_rows(classify(folder), folder / "cls.tsv", cache).digest
     damage(entries(cache)[0])
@@ -330,7 +331,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_rows_in_memory_and_says_so(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (folder / "taken").write_text("a file", encoding="utf-8")
-    rows = training_rows(classify(folder), folder / "cls.tsv", DataCache(folder / "taken"))
+    rows = training_rows(classify(folder), folder / "cls.tsv", Cache(folder / "taken"))
     assert rows.digest == training_rows(classify(folder), folder / "cls.tsv", None).digest
     [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert message.startswith(f"{folder / 'cls.tsv'}: ")
@@ -338,7 +339,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_rows_in_memory_and_says_so(
     assert "data_cache" in message
 
 
-def test_entries_that_nobody_used_for_a_month_go_when_a_new_one_comes(folder: Path, cache: DataCache) -> None:
+def test_entries_that_nobody_used_for_a_month_go_when_a_new_one_comes(folder: Path, cache: Cache) -> None:
     for length in (20, 21):
         training_rows(classify(folder, max_seq_len=length), folder / "cls.tsv", cache)
     old = time.time() - (KEPT_DAYS + 1) * 24 * 3600
@@ -353,7 +354,7 @@ def test_entries_that_nobody_used_for_a_month_go_when_a_new_one_comes(folder: Pa
 
 
 def test_what_was_warned_of_while_encoding_is_reported_at_every_start(
-    folder: Path, cache: DataCache, caplog: pytest.LogCaptureFixture
+    folder: Path, cache: Cache, caplog: pytest.LogCaptureFixture
 ) -> None:
     long = asked("lost", "who", ("bert has a red boat", 5)), asked("held", "who", ("anna", 0))
     path = write_squad(folder, ("anna bert has a red boat", list(long)))
@@ -377,7 +378,7 @@ class Meddler(ClassifyReader):
         return super().encode(examples, with_targets)
 
 
-def test_a_file_that_changes_while_it_is_read_is_an_error(folder: Path, cache: DataCache) -> None:
+def test_a_file_that_changes_while_it_is_read_is_an_error(folder: Path, cache: Cache) -> None:
     reader = Meddler(folder / "vocab.txt", 24, n_classes=4)
     reader.path = folder / "cls.tsv"
     with pytest.raises(DataError, match=r"cls.tsv: .*changed"):
@@ -397,7 +398,7 @@ class Moody(ClassifyReader):
         return Rows({**rows.columns, "label_ids": Column(label_ids)})
 
 
-def test_chunks_of_different_types_are_an_error_that_names_the_column(folder: Path, cache: DataCache) -> None:
+def test_chunks_of_different_types_are_an_error_that_names_the_column(folder: Path, cache: Cache) -> None:
     lengthen(folder / "cls.tsv", 110)
     with pytest.raises(PalmError, match=r"'label_ids': .*<i8.*'label_ids': .*<i4"):
         training_rows(Moody(folder / "vocab.txt", 24, n_classes=4), folder / "cls.tsv", cache)
@@ -415,14 +416,14 @@ def test_a_configuration_chooses_the_folder_or_none(folder: Path, monkeypatch: p
         training = Controller(tiny.config(folder, "cls", num_epochs=0.5, **settings), argv=[]).training()
         losses[name] = [step.loss.item() for step in training.steps()]
     assert losses["of_user"] == losses["chosen"] == losses["none"]
-    assert len(entries(DataCache(folder / "of_user"))) == len(entries(DataCache(folder / "chosen"))) == 1
+    assert len(entries(Cache(folder / "of_user"))) == len(entries(Cache(folder / "chosen"))) == 1
 
 
 def test_the_users_folder_is_among_the_users_caches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALM_DATA_CACHE", "")
-    assert DataCache.of_user() is None
+    assert Cache.of_user() is None
     monkeypatch.delenv("PALM_DATA_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "caches")
-    assert DataCache.of_user() == DataCache(Path("caches") / "palm")
+    assert Cache.of_user() == Cache(Path("caches") / "palm")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert DataCache.of_user() == DataCache(Path.home() / ".cache" / "palm")
+    assert Cache.of_user() == Cache(Path.home() / ".cache" / "palm")

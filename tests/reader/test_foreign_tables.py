@@ -35,13 +35,13 @@ from palm.reader.tables.files import (
     parts_of,
     table_of,
 )
-from palm.reader.tables.reading import raw_rows, read_table
+from palm.reader.tables.reading import raw_rows, read_table, usable
 
 MIB = 1 << 20
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    return [dict(row.cells) for row in raw_rows(path)]
+    return [dict(row.cells) for row in map(usable, raw_rows(path))]
 
 
 def written(path: Path, text: str | bytes) -> Path:
@@ -61,7 +61,7 @@ MUTANTS = """
 import random, sys
 from pathlib import Path
 from palm.core.errors import DataError
-from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.reading import raw_rows, usable
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 ends = {"rows": 0, "refused": 0}
 for source in sorted(folder.glob("whole.*")):
@@ -83,7 +83,7 @@ for source in sorted(folder.glob("whole.*")):
         mutant = folder / f"mutant{source.suffix}"
         mutant.write_bytes(bytes_)
         try:
-            for row in raw_rows(mutant):
+            for row in map(usable, raw_rows(mutant)):
                 str(row.cells).encode()
             ends["rows"] += 1
         except DataError:
@@ -125,14 +125,14 @@ READ = """
 import resource, sys
 from pathlib import Path
 from palm.core.errors import DataError
-from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.reading import raw_rows, usable
 import pyarrow.parquet, pyarrow.compute, fsspec
 used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), -1))
 for name in sys.argv[1:]:
     try:
         kind = "squad" if "squad" in name else None
-        print(sum(1 for _ in raw_rows(Path(name), default=kind)), "rows")
+        print(sum(1 for _ in map(usable, raw_rows(Path(name), default=kind))), "rows")
     except DataError as error:
         print(error)
 """
@@ -535,7 +535,7 @@ def test_a_deeply_nested_cell_is_a_bad_row(tmp_path: Path) -> None:
     path = written(tmp_path / "a.tsv", "label\ttext_a\n" + "[" * 100_000 + "\ta\n")
     with pytest.raises(DataError, match=r"a\.tsv:2: "):
         list(ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2, label_type="soft").read(path, True))
-    assert len(list(read_table(path, Columns(["label", "text_a"])))) == 1
+    assert len(list(map(usable, read_table(path, Columns(["label", "text_a"]))))) == 1
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
@@ -545,4 +545,4 @@ def test_without_pyarrow_the_command_that_installs_it_is_told(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / name).write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"needs pyarrow: pip install 'palm-torch\[parquet\]'"):
-        list(raw_rows(tmp_path / name))
+        list(map(usable, raw_rows(tmp_path / name)))

@@ -15,7 +15,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MatchReader
 from palm.reader.labels import Labels
 from palm.reader.tables.columns import Columns
-from palm.reader.tables.reading import read_table
+from palm.reader.tables.reading import read_table, usable
 from palm.reader.tokenizer import fitting_lengths
 
 
@@ -121,7 +121,7 @@ def test_only_line_feeds_end_a_line_and_quotes_are_text(tmp_path: Path) -> None:
         tmp_path, "odd.tsv", '\ufefftext_a\tlabel\r\n"a\u2028b\x0bc\x1cd\x85\t1\r\n\'e\u2029"\t0'
     )
 
-    rows = [row.cells for row in read_table(path, Columns(["label", "text_a"]))]
+    rows = [row.cells for row in map(usable, read_table(path, Columns(["label", "text_a"])))]
 
     assert rows == [
         {"text_a": '"a\u2028b\x0bc\x1cd\x85', "label": "1"},

@@ -18,7 +18,7 @@ from palm.core.errors import DataError
 from palm.reader.tables import files
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import copies_of
-from palm.reader.tables.reading import read_table
+from palm.reader.tables.reading import read_table, usable
 
 fsspec = pytest.importorskip("fsspec")
 TABLE = b"label,text_a\n" + b"1,the boat\n" * 5000
@@ -97,7 +97,7 @@ class Store:
 
     def count(self, name: str = "a.csv") -> int:
         copies_of.cache_clear()  # as another process would
-        return sum(1 for _ in read_table(self.address(name), Columns(["label", "text_a"])))
+        return sum(1 for _ in map(usable, read_table(self.address(name), Columns(["label", "text_a"]))))
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_pattern_of_a_store_is_read_in_order(tmp_path: Path, monkeypatch: pyte
     memory = fsspec.filesystem("memory")
     for number in (2, 0, 1):
         memory.pipe(f"/tables/part-{number}.jsonl", b'{"label": %d, "text_a": "a"}' % number)
-    rows = read_table(Path("memory://tables/part-*.jsonl"), Columns(["label", "text_a"]))
+    rows = map(usable, read_table(Path("memory://tables/part-*.jsonl"), Columns(["label", "text_a"])))
     assert [row.cells["label"] for row in rows] == [0, 1, 2]
     memory.rm("/tables", recursive=True)
 

@@ -24,9 +24,9 @@ from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
 from palm.reader.cache import key_of, training_rows
 from palm.reader.rows import BadRows
-from palm.reader.tables.columns import Columns
+from palm.reader.tables.columns import Columns, TableRow
 from palm.reader.tables.files import files_of
-from palm.reader.tables.reading import raw_rows, read_table
+from palm.reader.tables.reading import raw_rows, read_table, usable
 
 ROWS = [{"label": str(k % 2), "text_a": f"the {['boat', 'door'][k % 2]} {k}"} for k in range(9)]
 PACKED: dict[str, Callable[[bytes], bytes]] = {
@@ -69,7 +69,7 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 
 def cells(path: Path, *names: str) -> list[dict[str, Any]]:
-    return [dict(row.cells) for row in read_table(path, Columns(names))]
+    return [dict(row.cells) for row in map(usable, read_table(path, Columns(names)))]
 
 
 # ---- formats ----
@@ -259,7 +259,9 @@ def test_a_number_is_the_label_that_it_names(vocab: Path, tmp_path: Path, label:
 
 def problems(path: Path) -> list[str]:
     bad = BadRows(path, "skip")
-    list(read_table(path, Columns(["label", "text_a"]), bad.add))
+    for row in read_table(path, Columns(["label", "text_a"])):
+        if isinstance(row, DataError):
+            bad.add(row)
     return [f"{each['line']}: {each['problem']}" for each in bad.records]
 
 
@@ -269,7 +271,9 @@ def test_a_mistake_after_a_cell_of_two_lines_has_the_first_line_of_its_record(tm
         b'\xef\xbb\xbflabel,text_a\r\n1,"two\r\nlines, ""quoted"""\r\n'
         b'0,"a\nb",c\r\n1,"x\ncaf\xe9"\r\n1,"no"end\r\n0,last\r\n'
     )
-    found = [dict(row.cells) for row in read_table(path, Columns(["label", "text_a"]), lambda _: None)]
+    found = [
+        dict(row.cells) for row in read_table(path, Columns(["label", "text_a"])) if isinstance(row, TableRow)
+    ]
     assert found == [{"label": "1", "text_a": 'two\r\nlines, "quoted"'}, {"label": "0", "text_a": "last"}]
     width, byte, quote = problems(path)
     assert width.startswith("4: 3 columns")
@@ -410,7 +414,7 @@ TABLE = st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5)
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_what_others_write_is_read_as_it_was(tmp_path: Path, rows: list[tuple[str, str]], kind: str) -> None:
     table = [{"one": one, "two": two} for one, two in rows]
-    assert [dict(row.cells) for row in raw_rows(write(tmp_path / f"a.{kind}", table))] == table
+    assert [dict(row.cells) for row in map(usable, raw_rows(write(tmp_path / f"a.{kind}", table)))] == table
 
 
 @ANY
@@ -420,14 +424,14 @@ def test_any_bytes_end_in_rows_or_in_an_error(tmp_path: Path, data: bytes, kind:
     path = tmp_path / f"a.{kind}"
     path.write_bytes(b"one,two\n" + data if kind == "csv" else data)
     with suppress(DataError):
-        assert all(row.place.startswith(str(path)) for row in raw_rows(path))
+        assert all(row.place.startswith(str(path)) for row in map(usable, raw_rows(path)))
 
 
 def test_a_key_twice_in_a_line_of_json_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"label": "0", "text_a": "x"}\n{"label": "0", "label": "1"}\n', encoding="utf-8")
     with pytest.raises(DataError) as caught:
-        list(raw_rows(path))
+        list(map(usable, raw_rows(path)))
     assert f"{path}:2: " in str(caught.value)
     assert "'label' twice" in str(caught.value)
 
@@ -438,14 +442,14 @@ def test_a_table_that_changes_while_it_is_read_is_an_error(tmp_path: Path, suffi
     opener: Any = {"": open, ".gz": gzip.open, ".xz": lzma.open}[suffix]
     with opener(file, "wb") as stream:
         stream.write(b"label\ttext_a\n" + b"1\tthe dog\n" * 10)
-    rows = raw_rows(file)
+    rows = map(usable, raw_rows(file))
     next(rows)
     whole = file.read_bytes()
     (tmp_path / "new").write_bytes(b"")
     (tmp_path / "new").replace(file)  # the old file is read to its end
     assert len(list(rows)) == 9
     file.write_bytes(whole)
-    rows = raw_rows(file)
+    rows = map(usable, raw_rows(file))
     next(rows)
     os.utime(file, (1, 1))
     with pytest.raises(DataError, match="changed while it was being read"):

@@ -28,7 +28,7 @@ from palm.core.io import read_json
 from palm.pretrained import read_directory, read_weights
 from palm.reader.labels import Labels
 from palm.reader.tables.files import SUFFIX, Selection, data_checksum
-from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.reading import raw_rows, usable
 from palm.reader.tokenizer import load_tokenizer
 
 
@@ -379,4 +379,4 @@ def test_a_selection_of_rows_that_do_not_exist_takes_no_memory(
     file = tmp_path / f"dev{SUFFIX}"
     file.write_text(selection.text, encoding="utf-8")
     with pytest.raises(DataError) if is_refused else nullcontext():
-        assert [each.cells["text_a"] for each in raw_rows(file)] == ["a boat"]
+        assert [each.cells["text_a"] for each in map(usable, raw_rows(file))] == ["a boat"]

@@ -14,7 +14,7 @@ from palm.cli.starter.project import KINDS
 from palm.core.errors import ConfigError
 from palm.core.io import parse_json
 from palm.reader.tables.columns import USUAL, cell_text, is_missing
-from palm.reader.tables.reading import raw_rows
+from palm.reader.tables.reading import raw_rows, usable
 
 ROWS = 2000
 """Number of rows to examine."""
@@ -104,7 +104,7 @@ def _joined(cell: str | list[str]) -> str:
 def _values(path: Path) -> dict[str, list[Any]]:
     """Return the values of each column in the first rows."""
     values: dict[str, list[Any]] = {}
-    for row in islice(raw_rows(path), ROWS):
+    for row in islice(map(usable, raw_rows(path)), ROWS):
         for name, cell in row.cells.items():
             values.setdefault(name, []).extend([] if is_missing(cell) else [cell])
     return {name: _decoded(cells) for name, cells in values.items()}

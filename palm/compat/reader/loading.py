@@ -12,11 +12,12 @@ import torch
 
 from palm.backbone import Backbone
 from palm.compat.conventions import Phased, checked_phase
+from palm.core.cache import Cache
 from palm.core.component import count_problems, path_problems, raise_any
 from palm.core.errors import ConfigError, DataError, PalmError, WiringError
 from palm.core.saved import mismatches
 from palm.reader.base import Reader
-from palm.reader.cache import DataCache, encoded_chunks, training_rows
+from palm.reader.cache import encoded_chunks, training_rows
 from palm.reader.predictions import Record
 from palm.reader.rows import Rows
 from palm.reader.tables.files import is_data
@@ -118,7 +119,7 @@ class LoadingReader(Phased, Reader):
             raise ConfigError(f"shuffle_train should be true or false, not {shuffle_train!r}")
         data = LoadedData(Path(input_file), batch_size, num_epochs, shuffle_train)
         is_training = self.phase == "train"
-        self.loaded_rows = training_rows(self, data.path, DataCache.of_user()) if is_training else None
+        self.loaded_rows = training_rows(self, data.path, Cache.of_user()) if is_training else None
         self.loaded_data = data
 
     def register_with(self, backbone: Backbone) -> None:

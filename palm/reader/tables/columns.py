@@ -10,9 +10,6 @@ from typing import Any, NamedTuple
 from palm.core.component import choice_problems, did_you_mean
 from palm.core.errors import DataError, about
 
-Refuse = Callable[[DataError], object]
-"""Called with the problem of a row that is left out."""
-
 OnHeader = Callable[[Sequence[str], str, bool], Sequence[str] | None]
 """Called with a file's column names, their place, and whether other rows may have others; returns the columns
 to read, or None for all."""

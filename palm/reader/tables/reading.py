@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import chain, compress, repeat
+from itertools import chain, repeat
 from pathlib import Path
 from struct import unpack_from
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from palm.core.errors import DataError
 from palm.core.io import describe_error, parse_json, unique_keys, wrap_read_errors
 from palm.reader.squad import squad_rows
-from palm.reader.tables.columns import ClassId, Columns, OnHeader, Refuse, TableRow, cut
+from palm.reader.tables.columns import ClassId, Columns, OnHeader, TableRow, cut
 from palm.reader.tables.files import (
     WHOLE,
     TableFormat,
@@ -34,49 +34,41 @@ from palm.reader.tables.files import (
     too_large,
 )
 
-
-def fail(error: DataError) -> None:
-    """Raise the problem with a row."""
-    raise error
+Row = TableRow | DataError
+"""A row of a table, or the problem with one that cannot be read."""
 
 
-def ignore(error: DataError) -> None:
-    """Leave out an unreadable row that the reader reports elsewhere."""
+def usable(row: Row) -> TableRow:
+    """Return a row, or raise the problem with it."""
+    if isinstance(row, DataError):
+        raise row
+    return row
 
 
 def all_columns(names: Sequence[str], place: str, varies: bool) -> None:
     """Read all columns of a file."""
 
 
-def read_table(
-    path: Path, columns: Columns, refuse: Refuse = fail, default: TableFormat | None = None
-) -> Iterator[TableRow]:
+def read_table(path: Path, columns: Columns, default: TableFormat | None = None) -> Iterator[Row]:
     """The rows of a table with the reader's columns, lazily.
 
     Args:
         path: a path that `files_of` accepts, or a selection of rows.
         columns: the reader's columns.
-        refuse: called with the problem of a row that is left out.
         default: the format of files whose suffix does not determine it.
 
     Raises:
-        DataError: no such file, no rows, a missing column, or a row that cannot be read.
+        DataError: no such file, no rows, or a missing column.
     """
     is_empty = True
-
-    def left_out(error: DataError) -> None:
-        nonlocal is_empty
+    for row in raw_rows(path, columns.find, default):
         is_empty = False
-        refuse(error)
-
-    for raw in raw_rows(path, columns.find, left_out, default):
-        is_empty = False
-        try:
-            row = columns.row(raw)
-        except DataError as error:
-            refuse(error)
-        else:
-            yield row
+        if isinstance(row, TableRow):
+            try:
+                row = columns.row(row)
+            except DataError as error:
+                row = error
+        yield row
     if is_empty:
         names = cut(", ".join(columns.names))
         if is_selection(path):
@@ -89,28 +81,24 @@ def read_table(
 
 
 def raw_rows(
-    path: Path,
-    look_up: OnHeader = all_columns,
-    refuse: Refuse = fail,
-    default: TableFormat | None = None,
-) -> Iterator[TableRow]:
+    path: Path, look_up: OnHeader = all_columns, default: TableFormat | None = None
+) -> Iterator[Row]:
     """The rows of a table with the columns of its files.
 
     Args:
         path: see `read_table`.
         look_up: see `OnHeader`.
-        refuse: see `read_table`.
         default: see `read_table`.
 
     Raises:
         DataError: see `read_table`.
     """
     files = files_of(table_of(path))
-
     kinds = [format_of(file) or default or "tsv" for file in files]
-    each = (_READ[kind](file, look_up, refuse) for kind, file in zip(kinds, files, strict=True))
+    each = (_READ[kind](file, look_up) for kind, file in zip(kinds, files, strict=True))
     rows = chain.from_iterable(each)
-    yield from compress(rows, chain(chosen_of(path, files), repeat(False))) if is_selection(path) else rows
+    chosen = chain(chosen_of(path, files), repeat(False)) if is_selection(path) else repeat(True)
+    yield from (row for row in rows if isinstance(row, DataError) or next(chosen))
 
 
 def arrow_schemas(path: Path) -> list[Any]:
@@ -130,18 +118,17 @@ Record = tuple[int, list[str] | dict[str, Any], str]
 
 
 def text_rows(
-    file: Path, on_header: OnHeader, refuse: Refuse, split: Callable[[Iterable[bytes]], Iterator[Record]]
-) -> Iterator[TableRow]:
+    file: Path, on_header: OnHeader, split: Callable[[Iterable[bytes]], Iterator[Record]]
+) -> Iterator[Row]:
     """The rows of a text file in UTF-8.
 
     Args:
         file: a file whose first record names the columns, unless its records are JSON objects.
         on_header: called with the column names and their place.
-        refuse: called with the problem of a row that is left out.
         split: `tsv_records`, `csv_records` or `json_records`.
 
     Raises:
-        DataError: no such file, a row that is too large, or an error from `on_header`.
+        DataError: no such file, a line that is too large, or an error from `on_header`.
     """
     with opened(file) as stream:
         records = split(lines_of(stream, file))
@@ -159,7 +146,7 @@ def text_rows(
                 header = [*cells]
                 on_header(header, f"{file}:{line}", True)
             if problem:
-                refuse(DataError(f"{file}:{line}: {problem}"))
+                yield DataError(f"{file}:{line}: {problem}")
             elif isinstance(cells, dict):
                 yield TableRow(cells, f"{file}:{line}")
 
@@ -271,7 +258,7 @@ MANY_CELLS = 4
 """These rows may be this many times as large as a cell."""
 
 
-def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool) -> Iterator[TableRow]:  # noqa: ARG001
+def arrow_rows(file: Path, on_header: OnHeader, is_parquet: bool) -> Iterator[Row]:
     """The rows of a Parquet file, or of an Arrow file saved by the library `datasets`.
 
     A place is the row group (or record batch) and the row in it, both counted from 1.
@@ -279,7 +266,6 @@ def arrow_rows(file: Path, on_header: OnHeader, refuse: Refuse, is_parquet: bool
     Args:
         file: the file.
         on_header: called with the column names and the file name.
-        refuse: never called, because every row can be read.
         is_parquet: True for Parquet.
 
     Raises:
@@ -490,7 +476,7 @@ def _named(value: Any, feature: Any) -> Any:
     return named
 
 
-_READ: Mapping[TableFormat, Callable[[Path, OnHeader, Refuse], Iterator[TableRow]]] = {
+_READ: Mapping[TableFormat, Callable[[Path, OnHeader], Iterator[Row]]] = {
     "tsv": partial(text_rows, split=tsv_records),
     "csv": partial(text_rows, split=csv_records),
     "jsonl": partial(text_rows, split=json_records),
