@@ -89,9 +89,6 @@ def guessed(value: Any) -> Any:
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):[\\/]{1,2}([^\\/\s]*@)?([^?\s]*)(\?[^…\s]\S*)?")
 """A URL: its protocol, its user and password, its place, and its query unless that is a digest."""
 
-URLS = "PALM_URLS"
-"""Environment variable with the URLs of this process, for those that it starts: JSON, public -> whole."""
-
 
 def public(text: str) -> str:
     """Return a text with its URLs without user, password and query, which may be secret.
@@ -100,7 +97,7 @@ def public(text: str) -> str:
     """
 
     def query(url: re.Match[str]) -> str:
-        return f"?…{hashlib.sha256(url[4].encode()).hexdigest()[:8]}" if url[4] else ""
+        return f"?…{hashlib.sha256(url[4].encode('utf-8', 'replace')).hexdigest()[:8]}" if url[4] else ""
 
     return _URL.sub(lambda url: f"{url[1]}://{url[3]}{query(url)}", text)
 
@@ -109,7 +106,8 @@ def public_url(url: str) -> str:
     """Return a URL without what may be secret; `full_url` finds it again, in later processes too."""
     found = _URL.match(url)
     if found is not None and (found[2] or found[4]):
-        os.environ[URLS] = json.dumps(_known_urls() | {public(url): url})
+        with suppress(ValueError):  # no variable can have NUL or half a surrogate pair
+            os.environ[_variable(url)] = url
     return public(url)
 
 
@@ -125,11 +123,12 @@ def data_path(path: str | Path) -> Path:
 
 def full_url(url: str) -> str:
     """Return the URL from which `public_url` was made, or the same URL."""
-    return _known_urls().get(public(url), url)
+    return os.environ.get(_variable(url), url)
 
 
-def _known_urls() -> dict[str, str]:
-    return dict(json.loads(os.environ.get(URLS, "{}")))
+def _variable(url: str) -> str:
+    """The environment variable with a whole URL, which the processes that this one starts know as well."""
+    return f"PALM_URL_{hashlib.sha256(public(url).encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def shown(value: Any) -> str:

@@ -19,7 +19,7 @@ import pytest
 from helpers.reader_files import write_vocabulary
 from palm.config import DataPath
 from palm.config.conversion import convert_value
-from palm.config.files import URLS, Setting, data_path, full_url, public
+from palm.config.files import Setting, data_path, full_url, public
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, SequenceLabelReader
 from palm.reader.tables.columns import Columns, cell_text
@@ -377,17 +377,15 @@ def test_chosen_rows_of_others_open_only_what_lies_beside_them(
     ]
 
 
-def test_a_process_that_this_one_starts_knows_the_secrets_of_addresses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv(URLS, raising=False)
-    address = "https://anna:secret@host.org/a.csv?token=abcdef"
-    shown = str(data_path(address))
-    assert "secret" not in shown
-    assert "abcdef" not in shown
-    program = "import sys; from palm.config.files import full_url; sys.stdout.write(full_url(sys.argv[1]))"
-    words = [sys.executable, "-c", program, shown]
-    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == address
+def test_a_process_that_this_one_starts_knows_the_secrets_of_addresses() -> None:
+    addresses = [f"https://anna:secret@host.org/{number}.csv?token={'abc' * 500}" for number in range(200)]
+    shown = [str(data_path(address)) for address in addresses]
+    assert not [word for word in ("secret", "abc") if word in "".join(shown)]
+    program = "import sys; from palm.config.files import full_url; print(*map(full_url, sys.argv[1:]))"
+    words = [sys.executable, "-c", program, *shown]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.split() == addresses
+    for odd in ("https://host.org/a.csv?t=\0", "https://host.org/a.csv?t=\ud800"):
+        assert full_url(str(data_path(odd))) == str(data_path(odd))
 
 
 # Odd files and folders: one sentence.
