@@ -21,20 +21,23 @@ from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.device import resolved
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.io import check_not_read
-from palm.core.logging import logger, printable
+from palm.core.logging import printable
 from palm.core.saved import Tensors, tensor_digests
 from palm.metrics import metric_problems
 from palm.parallel.group import broadcast, exhaust, is_main_process, report_missing_ranks
-from palm.predict.log import COMPUTED, PredictionLog, ShardLog, Shards
+from palm.predict.log import COMPUTED, PredictionLog, Shard, Write, records_of_shard
 from palm.predict.onnx import OnnxEngine
 from palm.reader import Predictions, Record
-from palm.reader.predictions import PREDICTION_FILES, check_output_name, is_table_name, write_table
+from palm.reader.predictions import (
+    PREDICTION_FILES,
+    SavedRecords,
+    check_output_name,
+    is_table_name,
+    write_table,
+)
 from palm.reader.tables.files import data_checksum, sources_of
 from palm.train import task_model
 from palm.train.task_model import TaskModel, encoded
-
-Write = Callable[[Iterable[Record]], Predictions]
-"""Consumes the records of a file, in order."""
 
 
 class Output(NamedTuple):
@@ -135,16 +138,17 @@ class InferenceModel(TaskModel):
         """
         out = self.output_of(path, directory)
         size = task_model.CHUNK_EXAMPLES
-        if shard is None:
-            return self._predict(out.file, PredictionLog(out.folder, out.about, size), resume, out.write)
-        shards = Shards.of(out.folder, out.table, shard)
-        if shards.number is None:
-            return broadcast(lambda: shards.merge(out.about(), size, out.write))
-        log = ShardLog(shards, out.about, size)
-        if resume and broadcast(log.is_finished):
-            logger.info("%s: finished already", log.place)
-            return log.records()
-        return self._predict(out.file, log, resume, log.finish, shards.number - 1, shards.count)
+        part = None if shard is None else Shard.of(shard, out.table)
+        if part is not None and not part.number:
+            return broadcast(lambda: part.merge(out.folder, out.about(), size, out.write))
+        log = PredictionLog(out.folder, out.about, size, part)
+        if part is None:
+            return self._predict(out.file, log, resume, out.write)
+
+        def logged(records: Iterable[Record]) -> Predictions:
+            return SavedRecords(log.path, sum(1 for _ in records), records_of_shard)
+
+        return self._predict(out.file, log, resume, logged, part.number - 1, part.count)
 
     def output_of(self, path: str | Path, directory: str | Path) -> Output:
         """Return how to write the predictions of a file; arguments and errors as for `predict_file`."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -17,13 +15,112 @@ from palm.core.errors import ConfigError, DataError, StorageError
 from palm.core.io import locked, wrap_write_errors
 from palm.core.logging import logger
 from palm.reader import Record
-from palm.reader.predictions import Predictions, SavedRecords, read_records
+from palm.reader.predictions import Predictions, read_records
+
+Write = Callable[[Iterable[Record]], Predictions]
+"""Consumes the records of a file, in order."""
+
+END = b"null\n"
+"""The last line of a finished shard."""
 
 PREDICTION_LOG = ".predictions.resume"
-PREDICTION_LOCK = ".predictions.lock"
 
 COMPUTED = "precision"
-"""The part of what predictions depend on that another machine may have otherwise when it merges them."""
+"""What predictions depend on, but not their merging, which may take place on another kind of device."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A part of a prediction: every `count`-th chunk of examples, beginning with chunk `number` - 1.
+
+    So a shard needs no count of the examples, and a file that is sorted by length has shards of equal work.
+
+    Args:
+        number: from 1 to `count`; 0 to merge all of them.
+        count: the number of shards.
+        table: the file name of the predictions, if they are a table.
+    """
+
+    number: int
+    count: int
+    table: str
+
+    @classmethod
+    def of(cls, text: str, table: str) -> Shard:
+        """Parse `K/N` or `merge/N`.
+
+        Raises:
+            ConfigError: the text has another form.
+        """
+        found = re.fullmatch(r"(merge|[1-9]\d{0,5})/([1-9]\d{0,5})", str(text))
+        if found is None or (found[1] != "merge" and int(found[1]) > int(found[2])):
+            raise ConfigError(
+                "shard should be K/N, part K of N from 1/N to N/N, or merge/N to put all parts together, "
+                f"not {text!r}"
+            )
+        return cls(0 if found[1] == "merge" else int(found[1]), int(found[2]), table)
+
+    def log_name(self, number: int | None = None) -> str:
+        """Return the name of the log of a shard; by default, of this one."""
+        table = f"{self.table}." if self.table else ""
+        return f".predictions.{table}{number or self.number}-of-{self.count}.resume"
+
+    def merge(self, directory: Path, about: Mapping[str, Any], size: int, write: Write) -> Predictions:
+        """Write the records of all shards in the order of the file, and remove the shards.
+
+        Args:
+            directory: the output directory of the predictions.
+            about: what the predictions depend on, see `PredictionLog`.
+            size: number of records in a chunk.
+            write: writes the records.
+
+        Raises:
+            StorageError: a shard is missing, damaged, or differs in what predictions depend on.
+        """
+        paths = [directory / self.log_name(number) for number in range(1, self.count + 1)]
+        if missing := [f"{k}" for k, path in enumerate(paths, start=1) if not _is_finished(path)]:
+            raise StorageError(
+                f"{directory}: of {self.count} shards, these are not finished: {', '.join(missing)}; "
+                f"predict each with --shard K/{self.count} (--resume continues it), then merge again"
+            )
+        shards = [read_records(path) for path in paths]
+        first, *_ = heads = [next(shard) for shard in shards]
+        for path, head in zip(paths, heads, strict=True):
+            if changed := _changed(head, {**about, COMPUTED: first[COMPUTED]}):
+                raise StorageError(f"{path}: this shard differs in {', '.join(changed)}; predict it again")
+        written = write(_interleaved(shards, size, directory))
+        for path in paths:
+            path.unlink()
+        return written
+
+
+def _is_finished(shard: Path) -> bool:
+    if not shard.is_file():
+        return False
+    with shard.open("rb") as file:
+        file.seek(max(0, shard.stat().st_size - len(END)))
+        return file.read() == END
+
+
+def records_of_shard(shard: Path) -> Iterator[Record]:
+    """Yield the records of a finished shard."""
+    return (record for record in islice(read_records(shard), 1, None) if record is not None)
+
+
+def _changed(known: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in about.items() if known.get(name) != value]
+
+
+def _interleaved(shards: Sequence[Iterator[Any]], size: int, directory: Path) -> Iterator[Record]:
+    """Yield chunks of the shards in turn, up to the first end, which must then be that of all of them."""
+    for shard in cycle(shards):
+        chunk = list(islice(shard, size))
+        yield from (record for record in chunk if record is not None)
+        if chunk[-1:] != [None]:
+            continue
+        if any(next(other, None) is not None for other in shards):
+            raise StorageError(f"{directory}: the shards do not belong together; predict them again")
+        return
 
 
 class PredictionLog:
@@ -36,15 +133,14 @@ class PredictionLog:
         directory: the output directory of the predictions.
         about: returns everything that the predictions depend on, JSON-ready: name in messages -> value.
         size: number of records in a chunk.
+        shard: the part of a file that is predicted; its log is its result, and ends with the line `null`.
     """
 
-    keeps_last = False
-    """Whether an incomplete last chunk is logged, too."""
-
-    def __init__(self, directory: Path, about: Callable[[], Mapping[str, Any]], size: int) -> None:
-        self.path = directory / PREDICTION_LOG
-        self.lock = directory / PREDICTION_LOCK
-        self.place: object = directory
+    def __init__(
+        self, directory: Path, about: Callable[[], Mapping[str, Any]], size: int, shard: Shard | None = None
+    ) -> None:
+        self.path = directory / (PREDICTION_LOG if shard is None else shard.log_name())
+        self.is_kept = shard is not None
         self.size = size
         self.num_records = 0
         self._about = about
@@ -60,18 +156,15 @@ class PredictionLog:
         lines = self._lines() if self.path.is_file() else iter(())
         stopped = next(lines, None)
         if not isinstance(stopped, dict):  # also of a process that was killed while it wrote the first line
-            logger.info("%s: no stopped prediction; starting from the beginning", self.place)
+            logger.info("%s: no stopped prediction; starting from the beginning", self.path.parent)
             return
-        self._check_same(stopped)
-        self.num_records = sum(1 for _ in lines) // self.size * self.size
-        logger.info("%s: resuming after %d examples", self.place, self.num_records)
-
-    def _check_same(self, stopped: Mapping[str, Any]) -> None:
         if changed := _changed(stopped, self._about()):
             raise StorageError(
-                f"{self.place}: the stopped prediction differs in {', '.join(changed)}; predict "
+                f"{self.path.parent}: the stopped prediction differs in {', '.join(changed)}; predict "
                 "without --resume to start from the beginning"
             )
+        self.num_records = sum(line is not None for line in lines) // self.size * self.size
+        logger.info("%s: resuming after %d examples", self.path.parent, self.num_records)
 
     def completed(self, new: Iterator[Any]) -> Iterator[Any]:
         """Yield the records of the stopped prediction, then the new ones, which are logged as they come."""
@@ -83,8 +176,8 @@ class PredictionLog:
             if len(chunk) == self.size:
                 self.append(chunk)
                 chunk = []
-        if self.keeps_last:
-            self.append(chunk)
+        if self.is_kept:
+            self.append([*chunk, None])
 
     def append(self, records: Sequence[Any]) -> None:
         """Log the records of a whole chunk, or of the last one."""
@@ -99,7 +192,7 @@ class PredictionLog:
         """Open the log after its last complete chunk."""
         if not self.num_records:
             if self.path.exists():
-                logger.warning("%s: the log of a stopped prediction is replaced", self.place)
+                logger.warning("%s: the log of a stopped prediction is replaced", self.path.parent)
             file = self.path.open("wb")
             file.write(_line(self._about()))
             return file
@@ -113,8 +206,8 @@ class PredictionLog:
         folder = self.path.parent
         with wrap_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        taken = f"{self.place} is in use by another prediction; wait until it ends, or give another folder"
-        self._lock.enter_context(locked(self.lock, taken=taken))
+        taken = f"{folder} is in use by another prediction; wait until it ends, or give another folder"
+        self._lock.enter_context(locked(self.path.with_suffix(".lock"), taken=taken))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -123,12 +216,13 @@ class PredictionLog:
             if self._file is not None:
                 self._file.close()
             # Without a record of this prediction, the log is that of another one, to another table.
-            if self.num_records and (kind is None or issubclass(kind, DataError)):
+            is_over = not self.is_kept if kind is None else issubclass(kind, DataError)
+            if self.num_records and is_over:
                 self.path.unlink()
         if kind is not None and self.num_records and self.path.exists():
             logger.warning(
                 "%s: stopped after %d examples; resume with --resume (in Python: resume=True)",
-                self.place,
+                self.path.parent,
                 self.num_records,
             )
 
@@ -142,139 +236,3 @@ class PredictionLog:
 
 def _line(value: Any) -> bytes:
     return f"{json.dumps(value)}\n".encode()
-
-
-def _changed(known: Mapping[str, Any], about: Mapping[str, Any]) -> list[str]:
-    return [name for name, value in about.items() if known.get(name) != value]
-
-
-@dataclass(frozen=True)
-class Shards:
-    """The shards of a prediction: shard k of n has every n-th chunk of examples, beginning with the k-th.
-
-    So a shard needs no count of the examples, and a file that is sorted by length has shards of equal work.
-
-    Args:
-        directory: the output directory of the predictions.
-        count: the number of shards.
-        table: the file name of the predictions, if they are a table.
-        number: the shard of this job, from 1; None to merge all of them.
-    """
-
-    directory: Path
-    count: int
-    table: str = ""
-    number: int | None = None
-
-    @classmethod
-    def of(cls, directory: Path, table: str, text: str) -> Shards:
-        """Read `K/N` or `merge/N`.
-
-        Raises:
-            ConfigError: the text has another form.
-        """
-        found = re.fullmatch(r"(merge|[1-9]\d{0,5})/([1-9]\d{0,5})", str(text))
-        if found is None or (found[1] != "merge" and int(found[1]) > int(found[2])):
-            raise ConfigError(
-                "shard should be K/N, part K of N from 1/N to N/N, or merge/N to put all parts together, "
-                f"not {text!r}"
-            )
-        return cls(directory, int(found[2]), table, None if found[1] == "merge" else int(found[1]))
-
-    def path(self, number: int) -> Path:
-        """Return the file of a finished shard, which has the form of a `PredictionLog`."""
-        table = f"{self.table}." if self.table else ""
-        return self.directory / f".predictions.{table}{number}-of-{self.count}"
-
-    def merge(
-        self, about: Mapping[str, Any], size: int, write: Callable[[Iterable[Record]], Predictions]
-    ) -> Predictions:
-        """Write the records of all shards in the order of the file, and remove the shards.
-
-        Args:
-            about: see `PredictionLog`; the device may differ from that of the shards.
-            size: number of records in a chunk.
-            write: writes the records.
-
-        Raises:
-            StorageError: a shard is missing, damaged, or differs in what predictions depend on.
-        """
-        written = write(self._merged(about, size))
-        for number in range(1, self.count + 1):
-            self.path(number).unlink(missing_ok=True)
-        return written
-
-    def _merged(self, about: Mapping[str, Any], size: int) -> Iterator[Record]:
-        paths = [self.path(number) for number in range(1, self.count + 1)]
-        if missing := [f"{number}" for number, path in enumerate(paths, start=1) if not path.is_file()]:
-            raise StorageError(
-                f"{self.directory}: of {self.count} shards, these are not finished: {', '.join(missing)}; "
-                f"predict each with --shard K/{self.count} (--resume continues it), then merge again"
-            )
-        shards = [read_records(path) for path in paths]
-        heads = [next(shard, {}) for shard in shards]
-        expected = {**about, COMPUTED: heads[0].get(COMPUTED)}
-        for path, head in zip(paths, heads, strict=True):
-            if changed := _changed(head, expected):
-                raise StorageError(f"{path}: this shard differs in {', '.join(changed)}; predict it again")
-        yield from _interleaved(shards, size)
-        if any(next(shard, None) is not None for shard in shards):
-            raise StorageError(f"{self.directory}: the shards do not belong together; predict them again")
-
-
-def _records_of_shard(path: Path) -> Iterator[Record]:
-    return islice(read_records(path), 1, None)
-
-
-def _interleaved(shards: Sequence[Iterator[Record]], size: int) -> Iterator[Record]:
-    for shard in cycle(shards):
-        chunk = list(islice(shard, size))
-        yield from chunk
-        if len(chunk) < size:  # only the last chunk of the file
-            return
-
-
-class ShardLog(PredictionLog):
-    """The log of one shard; it becomes the shard's file when the shard is finished.
-
-    Args:
-        shards: the shards, with the number of this one.
-        about: see `PredictionLog`.
-        size: see `PredictionLog`.
-    """
-
-    keeps_last = True
-
-    def __init__(self, shards: Shards, about: Callable[[], Mapping[str, Any]], size: int) -> None:
-        assert shards.number is not None
-        super().__init__(shards.directory, about, size)
-        self.finished = shards.path(shards.number)
-        self.path = self.finished.with_name(f"{self.finished.name}.resume")
-        self.lock = self.finished.with_name(f"{self.finished.name}.lock")
-        self.place = f"{shards.directory}, shard {shards.number}/{shards.count}"
-
-    def is_finished(self) -> bool:
-        """Check whether the shard has been predicted already.
-
-        Raises:
-            StorageError: it has, but with other settings; they are named.
-        """
-        if not self.finished.is_file():
-            return False
-        self._check_same(next(read_records(self.finished), {}))
-        return True
-
-    def finish(self, records: Iterable[Any]) -> SavedRecords:
-        """Consume the records of `completed`, and mark the shard as finished."""
-        deque(records, maxlen=0)
-        with wrap_write_errors(self.path):
-            file = self._file or self._opened()  # an empty shard has no records
-            os.fsync(file.fileno())
-            file.close()
-            self.path.replace(self.finished)
-        return self.records()
-
-    def records(self) -> SavedRecords:
-        """Return the records of the finished shard."""
-        count = sum(1 for _ in read_records(self.finished)) - 1
-        return SavedRecords(self.finished, count, _records_of_shard)

@@ -15,7 +15,7 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import DataError, StorageError
 from palm.predict.inference import InferenceModel
-from palm.predict.log import PREDICTION_LOCK, PREDICTION_LOG, PredictionLog
+from palm.predict.log import PREDICTION_LOG, PredictionLog
 from palm.reader.tables.files import data_checksum
 from palm.train import task_model
 
@@ -39,7 +39,7 @@ def stop_after(model: InferenceModel, steps: int, error: type[BaseException]) ->
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in sorted(folder.iterdir()) if path.name != PREDICTION_LOCK)
+    files = (path for path in sorted(folder.iterdir()) if path.suffix != ".lock")
     return {path.name: path.read_bytes() for path in files}
 
 

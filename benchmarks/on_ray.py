@@ -1,0 +1,321 @@
+"""palm on Ray and Spark, beside palm alone: the same rows, and the time per row.
+
+    python benchmarks/on_ray.py FOLDER prepare --rows 200000    # data and a small model
+    python benchmarks/on_ray.py FOLDER palm                     # palm predict
+    python benchmarks/on_ray.py FOLDER shards --count 16 --kill 3
+    python benchmarks/on_ray.py FOLDER ray --actors 1 --kill 1  # Dataset.map_batches
+    python benchmarks/on_ray.py FOLDER spark                    # mapInPandas, local mode
+    python benchmarks/on_ray.py FOLDER loops --rows 40000       # plain loop, Predictor and map_batches in turns
+
+Each writes a table of rows, sorted by id, and compares it with that of `palm`: labels must be equal, and
+probabilities to 1e-5, because the batches are others; rows and order of `shards` must be the same bytes. The
+last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import palm
+import palm.ray
+from palm.core.process import START
+
+WORDS = 2000
+CLASSES = 5
+
+
+def prepare(folder: Path, rows: int) -> dict[str, Any]:
+    """Write rows with 3 to 40 words, and train a small classifier on a few of them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(0)
+    names = [f"w{number}" for number in range(WORDS)]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *names]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+
+    def lines(count: int) -> Iterator[str]:
+        for number in range(count):
+            label = rng.randrange(CLASSES)
+            words = rng.choices(names, k=rng.randint(3, 40)) + [names[label]] * 2
+            yield json.dumps({"id": number, "label": label, "text_a": " ".join(words)}) + "\n"
+
+    with (folder / "train.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(lines(2000))
+    with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
+        for line in lines(rows):
+            row = json.loads(line)
+            del row["label"]
+            file.write(json.dumps(row) + "\n")
+    config = {
+        "task_instance": "cls",
+        "tasks": {
+            "cls": {
+                "train_file": str(folder / "train.jsonl"),
+                "reader": "cls",
+                "paradigm": "cls",
+                "n_classes": CLASSES,
+            }
+        },
+        "backbone": "bert",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": len(vocabulary),
+        "max_position_embeddings": 64,
+        "vocab_path": str(folder / "vocab.txt"),
+        "max_seq_len": 48,
+        "batch_size": 32,
+        "num_epochs": 2,
+        "learning_rate": 1e-3,
+        "precision": "fp32",
+        "save_path": str(folder / "run"),
+        "overwrite": True,
+    }
+    palm.Controller(config, argv=[]).train()
+    return {"rows": rows}
+
+
+def model_of(folder: Path) -> Path:
+    return folder / "run" / "cls" / "infer_model"
+
+
+def predict(folder: Path, output: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start `palm predict` in a process of its own, with one thread."""
+    given = ["--model", str(model_of(folder)), "--input", str(folder / "rows.jsonl"), "--output", str(output)]
+    return subprocess.Popen(
+        [*START, "predict", *given, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def alone(folder: Path) -> dict[str, Any]:
+    began = time.monotonic()
+    assert predict(folder, folder / "palm.jsonl").wait() == 0
+    return {"seconds": time.monotonic() - began}
+
+
+def shards(folder: Path, count: int, kills: int) -> dict[str, Any]:
+    """Predict all shards, two at a time; kill some in the middle, and run these again with --resume."""
+    output = folder / "shards.jsonl"
+    rng = random.Random(count)
+    doomed = set(rng.sample(range(1, count + 1), kills))
+    waiting = list(range(1, count + 1))
+    killed = []
+    active: dict[int, subprocess.Popen[bytes]] = {}
+    while waiting or active:
+        while waiting and len(active) < 2:
+            number = waiting.pop(0)
+            active[number] = predict(folder, output, "--shard", f"{number}/{count}", "--resume")
+        time.sleep(0.1)
+        for number, process in list(active.items()):
+            log = folder / f".predictions.shards.jsonl.{number}-of-{count}.resume"
+            if number in doomed and log.exists() and log.stat().st_size > rng.randint(200_000, 1_500_000):
+                process.kill()
+                doomed.remove(number)
+            if process.poll() is not None:
+                del active[number]
+                if process.returncode == -signal.SIGKILL:
+                    killed.append({"shard": number, "bytes": log.stat().st_size})
+                    waiting.append(number)
+                else:
+                    assert process.returncode == 0, number
+    assert predict(folder, output, "--shard", f"merge/{count}").wait() == 0
+    return {"killed": killed, "same_bytes": output.read_bytes() == (folder / "palm.jsonl").read_bytes()}
+
+
+def on_ray(folder: Path, actors: int, kills: int, batch_size: int) -> dict[str, Any]:
+    """Predict with `map_batches`, and write parts under the ids of their rows."""
+    import ray
+
+    start_ray()
+    began = time.monotonic()
+    rows = ray.data.read_json(str(folder / "rows.jsonl"), lines=True, override_num_blocks=40)
+    found = rows.map_batches(
+        palm.ray.Predictor,
+        fn_constructor_args=[str(model_of(folder))],
+        fn_constructor_kwargs={"device": "cpu"},
+        batch_size=batch_size,
+        compute=ray.data.ActorPoolStrategy(size=actors),
+        num_cpus=1,
+    )
+    killed = 0
+    table: list[dict[str, Any]] = []
+    for row in found.iter_rows():
+        table.append(row)
+        # Spread over the rows, once the actors predict.
+        if killed < kills and len(table) > (killed + 1) * 20_000:
+            killed += kill_process("MapWorker")
+    seconds = time.monotonic() - began
+    ray.shutdown()
+    return {"seconds": seconds, "killed": killed, **compared(folder, table)}
+
+
+def start_ray(cpus: int = 2) -> None:
+    import ray
+
+    memory = 200 << 20
+    ray.init(
+        num_cpus=cpus,
+        object_store_memory=memory,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+
+
+def kill_process(name: str) -> int:
+    """Kill a process of Ray whose command line has this name; return the number of killed ones."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                words = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if words.startswith(b"ray::") and name.encode() in words:
+                os.kill(int(process.name), signal.SIGKILL)
+                return 1
+    return 0
+
+
+def spark(folder: Path) -> dict[str, Any]:
+    """Predict with Spark's `mapInPandas` in local mode."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+        "spark.ui.enabled": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executorEnv.OMP_NUM_THREADS": "1",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    began = time.monotonic()
+    model = str(model_of(folder))
+
+    def predicted(frames: Iterator[Any]) -> Iterator[Any]:
+        predictor = palm.ray.Predictor(model, device="cpu")
+        for frame in frames:
+            yield predictor(frame)
+
+    rows = session.read.schema("id long, text_a string").json(str(folder / "rows.jsonl")).repartition(8)
+    found = rows.mapInPandas(predicted, "id long, text_a string, label long, probability double")
+    table = [row.asDict() for row in found.toLocalIterator()]
+    seconds = time.monotonic() - began
+    session.stop()
+    return {"seconds": seconds, **compared(folder, table)}
+
+
+def compared(folder: Path, table: list[dict[str, Any]]) -> dict[str, Any]:
+    """Compare rows, sorted by id, with those of `palm predict`."""
+    table.sort(key=lambda row: row["id"])
+    with (folder / "palm.jsonl").open(encoding="utf-8") as file:
+        expected = [json.loads(line) for line in file]
+    ids = [row["id"] for row in table]
+    pairs = list(zip(table, expected, strict=False))
+    return {
+        "rows": len(table),
+        "lost": len({row["id"] for row in expected} - set(ids)),
+        "doubled": len(ids) - len(set(ids)),
+        "other_labels": sum(mine["label"] != theirs["label"] for mine, theirs in pairs),
+        "equal_probabilities": sum(mine["probability"] == theirs["probability"] for mine, theirs in pairs),
+        "largest_difference": max(abs(mine["probability"] - theirs["probability"]) for mine, theirs in pairs),
+    }
+
+
+def loops(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
+    """The time per row of a loop of `model.predict`, of the Predictor, and of `map_batches`, in turns."""
+    import numpy as np
+    import ray
+
+    torch.set_num_threads(1)
+    with (folder / "rows.jsonl").open(encoding="utf-8") as file:
+        table = [json.loads(line) for line in islice(file, rows)]
+    texts = [row["text_a"] for row in table]
+    batches = [
+        {name: np.array([row[name] for row in table[k : k + 4096]]) for name in ("id", "text_a")}
+        for k in range(0, rows, 4096)
+    ]
+    model = palm.load_model(model_of(folder), device="cpu")
+    predictor = palm.ray.Predictor(model_of(folder), device="cpu")
+    start_ray(cpus=1)
+    data = ray.data.from_items(table, override_num_blocks=8).materialize()
+    actor = ray.remote(num_cpus=1)(_Worker).remote(str(model_of(folder)))
+    ray.get(actor.predict.remote(batches[0]))
+    references = [ray.put(batch) for batch in batches]
+    ways: dict[str, Callable[[], object]] = {
+        "model.predict": lambda: [model.predict(texts[k : k + 4096]) for k in range(0, rows, 4096)],
+        "Predictor": lambda: [predictor(batch) for batch in batches],
+        "Predictor in an actor": lambda: [ray.get(actor.predict.remote(each)) for each in references],
+    }
+    del data
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, run in ways.items():
+            began = time.process_time() if name != "Predictor in an actor" else time.perf_counter()
+            began = time.perf_counter()
+            run()
+            times[name].append((time.perf_counter() - began) / rows * 1e6)
+    ray.shutdown()
+    plain = times["model.predict"]
+    ratios = {
+        name: sorted(each / other for each, other in zip(values, plain, strict=True))
+        for name, values in times.items()
+    }
+    return {"microseconds_per_row": times, "ratios": ratios}
+
+
+class _Worker:
+    """What an actor of `map_batches` does with a batch."""
+
+    def __init__(self, folder: str) -> None:
+        torch.set_num_threads(1)
+        self.predictor = palm.ray.Predictor(folder, device="cpu")
+
+    def predict(self, batch: Any) -> int:
+        return len(self.predictor(batch)["label"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("what", choices=["prepare", "palm", "shards", "ray", "spark", "loops"])
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--count", type=int, default=16)
+    parser.add_argument("--kill", type=int, default=0)
+    parser.add_argument("--actors", type=int, default=1)
+    parser.add_argument("--batch_size", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    folder = given.folder.absolute()
+    ways: dict[str, Callable[[], dict[str, Any]]] = {
+        "prepare": lambda: prepare(folder, given.rows),
+        "palm": lambda: alone(folder),
+        "shards": lambda: shards(folder, given.count, given.kill),
+        "ray": lambda: on_ray(folder, given.actors, given.kill, given.batch_size),
+        "spark": lambda: spark(folder),
+        "loops": lambda: loops(folder, given.rows, given.rounds),
+    }
+    print(json.dumps(ways[given.what]()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
