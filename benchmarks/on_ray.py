@@ -5,7 +5,7 @@
     python benchmarks/on_ray.py FOLDER shards --count 16 --kill 3
     python benchmarks/on_ray.py FOLDER ray --actors 1 --kill 1  # Dataset.map_batches
     python benchmarks/on_ray.py FOLDER spark                    # mapInPandas, local mode
-    python benchmarks/on_ray.py FOLDER loops --rows 40000       # plain loop, Predictor and map_batches in turns
+    python benchmarks/on_ray.py FOLDER loops --rows 40000       # palm, Predictor and an actor, in turns
 
 Each writes a table of rows, sorted by id, and compares it with that of `palm`: labels must be equal, and
 probabilities to 1e-5, because the batches are others; rows and order of `shards` must be the same bytes. The

@@ -11,17 +11,17 @@ import logging
 import math
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
+from types import MappingProxyType, NoneType
 from typing import IO, Any
 
 from palm.config.run import RunConfig
 from palm.controller.controller import Controller, read_run
 from palm.controller.resolve import edited
-from palm.core.component import count_problems, raise_any, unknown
-from palm.core.device import DeviceName
+from palm.core.component import count_problems, raise_any, type_problems, unknown
 from palm.core.errors import ConfigError, DataError, PalmError, TrainingError, WiringError
 from palm.core.logging import logger, show_on_console
 from palm.experiments import grid
@@ -96,29 +96,49 @@ def train(
         TrainingError: more failures than `max_failures`.
     """
     show_on_console()
-    ray = _started()
-    from ray.train import FailureConfig, ScalingConfig
-    from ray.train import RunConfig as RayRunConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
-    from ray.train.v2.api.exceptions import TrainingFailedError
-
     least, most = workers if isinstance(workers, tuple) else (workers, workers)
     raise_any(count_problems(workers=least))
     run = read_run(config, task_dir, list(argv), for_train=True, needs_tasks=True, devices=most)
-    _check(run, range(least, most + 1))
+    if run.settings.resume not in (None, "auto"):
+        raise ConfigError(f"{run.placed('resume')}: on Ray every run is resumed with 'auto'; remove it")
+    if least < most and run.settings.stages:
+        raise ConfigError(f"{run.placed('stages')}: needs one number of workers, not two")
+    for size in range(least, most):  # now, not when a worker has been lost
+        _divided(run, most, size)
+    ray = _started()
     if gpus_per_worker is None:
         gpus_per_worker = int(run.settings.use_gpu and ray.cluster_resources().get("GPU", 0) > 0)
-    device: dict[str, Any] = {} if gpus_per_worker else {"device": "cpu"}
-    trainer = TorchTrainer(
+    resources = {"CPU": cpus_per_worker, "GPU": gpus_per_worker}
+    trainer = _trainer(run, workers, resources, max_failures)
+    try:
+        result: TrainingResult = trainer.fit().return_value
+    except ray.train.v2.api.exceptions.TrainingFailedError as error:
+        errors = [getattr(error, "controller_failure", error)]
+        errors += getattr(error, "worker_failures", {}).values()
+        last = str(error).strip().splitlines()[-1]
+        raise _palm_error(errors) or TrainingError(f"Ray gave up the run: {last}") from error
+    return result
+
+
+def _trainer(
+    run: RunConfig, workers: int | tuple[int, int], resources: Mapping[str, float], max_failures: int
+) -> Any:
+    """Return Ray's trainer of a run; arguments as for `train`, with the resources of a worker."""
+    from ray.train import FailureConfig, ScalingConfig
+    from ray.train import RunConfig as RayRunConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    most = workers[1] if isinstance(workers, tuple) else workers
+    device: dict[str, Any] = {} if resources["GPU"] else {"device": "cpu"}
+    run = run.with_settings(resume="auto", num_devices=1, **device)
+    return TorchTrainer(
         _train_in_worker,
-        train_loop_config={"run": run.with_settings(resume="auto", num_devices=1, **device), "most": most},
+        train_loop_config={"run": run, "most": most},
         scaling_config=ScalingConfig(
-            num_workers=workers,
-            use_gpu=gpus_per_worker > 0,
-            resources_per_worker={"CPU": cpus_per_worker, "GPU": gpus_per_worker},
+            num_workers=workers, use_gpu=resources["GPU"] > 0, resources_per_worker=dict(resources)
         ),
         torch_config=TorchConfig(
-            backend="cpu:gloo,cuda:nccl" if gpus_per_worker else "gloo",
+            backend="cpu:gloo,cuda:nccl" if resources["GPU"] else "gloo",
             timeout_s=math.ceil(run.settings.process_group_timeout),
         ),
         # Ray's own files must be where all workers see them, too.
@@ -129,51 +149,28 @@ def train(
             callbacks=[_end_of_hopeless_runs()],
         ),
     )
-    try:
-        result: TrainingResult = trainer.fit().return_value
-    except TrainingFailedError as error:
-        raise _own_error(error) from error
-    return result
-
-
-def _check(run: RunConfig, sizes: range) -> None:
-    """Check that a run can be restarted with these numbers of workers.
-
-    Raises:
-        ConfigError: it cannot; all reasons are listed.
-    """
-    problems = []
-    if run.settings.resume not in (None, "auto"):
-        problems.append(f"{run.placed('resume')}: on Ray every run is resumed with 'auto'; remove it")
-    if len(sizes) > 1 and run.settings.stages:
-        problems.append(
-            f"{run.placed('stages')}: needs one number of workers, not the smallest and the largest"
-        )
-    for task in run.tasks if len(sizes) > 1 else ():
-        own = task.settings
-        place = run.placed("batch_size", task.name)
-        if own.batch_size is None:
-            problems.append(f"{place}: needed, if the number of workers may change")
-            continue
-        rows = own.batch_size * own.gradient_accumulation_steps * sizes[-1]
-        if uneven := [size for size in sizes if rows % size]:
-            problems.append(
-                f"{place}: the {rows} rows of a step of {task.name!r} cannot be divided among "
-                f"{' or '.join(map(str, uneven))} workers; choose a multiple of {math.lcm(*uneven)}"
-            )
-    raise_any(problems)
 
 
 def _divided(run: RunConfig, most: int, size: int) -> RunConfig:
-    """Return a run of `most` workers for `size` of them, with the same rows in a step."""
+    """Return a run of `most` workers for `size` of them, with the same rows in a step.
+
+    Raises:
+        ConfigError: the rows of a step cannot be divided among them.
+    """
     changes = {}
     for task in run.tasks:
-        batch, parts = task.settings.batch_size, task.settings.gradient_accumulation_steps
-        assert batch is not None
-        rows = batch * parts * most // size
-        parts = next(count for count in range(math.ceil(rows / batch), rows + 1) if rows % count == 0)
+        batch = task.settings.batch_size or 0
+        rows = batch * task.settings.gradient_accumulation_steps * most
+        if not rows or rows % size:
+            place = run.placed("batch_size", task.name)
+            raise ConfigError(
+                f"{place}: a step of {task.name!r} cannot be divided among {size} workers; choose a "
+                f"batch_size that, times {most}, is a multiple of every possible number of them"
+            )
+        own = rows // size
+        parts = next(count for count in range(math.ceil(own / batch), own + 1) if own % count == 0)
         changes[f"{task.name}.gradient_accumulation_steps"] = parts
-        changes[f"{task.name}.batch_size"] = rows // parts
+        changes[f"{task.name}.batch_size"] = own // parts
     return edited(run, changes)
 
 
@@ -227,18 +224,19 @@ class Predictor:
         """Return a batch with the columns of its predictions.
 
         Args:
-            batch: columns by name as NumPy arrays, or a table of pandas or pyarrow; any number of rows. The
-                model divides them into steps with similar numbers of tokens.
+            batch: columns by name as NumPy arrays, or a DataFrame of pandas; any number of rows. The model
+                divides them into steps with similar numbers of tokens.
         """
-        rows = _rows_of(batch)
-        names = list(batch.column_names if hasattr(batch, "column_names") else batch)
+        columns = {name: _plain(column) for name, column in batch.items()}
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        names = list(columns)
         if names != self._columns.names:
             self._columns.find(names, "the batch")
         values = [self._columns.row(TableRow(row, "")).cells for row in rows]
         cells = [self._cells(records) for records in self._records(values)]
         added = dict.fromkeys(name for each in cells for name in each if name != "id" or name not in names)
         new = {free_name(name, names): [each.get(name) for each in cells] for name in added}
-        return _with_columns(batch, new)
+        return batch.assign(**new) if hasattr(batch, "assign") else {**batch, **new}
 
     def _records(self, values: Sequence[Any]) -> list[dict[str, Record]]:
         """Predict rows; one that cannot be read has an error for each task."""
@@ -276,29 +274,10 @@ def _model_of(
     return joint, list(joint.tasks) if tasks is None else list(tasks)
 
 
-def _rows_of(batch: Any) -> list[dict[str, Any]]:
-    """Return the rows of a batch with plain Python values."""
-    if hasattr(batch, "to_pylist"):
-        return list(batch.to_pylist())
-    columns = {name: _plain(column) for name, column in batch.items()}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
 def _plain(value: Any) -> Any:
     """Convert arrays, also inside lists and arrays of objects, to lists."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return [_plain(each) for each in value] if isinstance(value, list) else value
-
-
-def _with_columns(batch: Any, new: Mapping[str, Sequence[Any]]) -> Any:
-    """Return a batch with further columns."""
-    if hasattr(batch, "append_column"):
-        import pyarrow
-
-        for name, column in new.items():
-            batch = batch.append_column(name, pyarrow.array(column))
-        return batch
-    return batch.assign(**new) if hasattr(batch, "assign") else {**batch, **new}
 
 
 def _columns_to_predict(reader: Any) -> list[str]:
@@ -307,18 +286,11 @@ def _columns_to_predict(reader: Any) -> list[str]:
     return [*needed, *(name for name in reader.known_columns if name not in (*TARGETS, *OF_TRAINING))]
 
 
-def _task_problems(tasks: object) -> list[str]:
-    is_valid = tasks is None or (isinstance(tasks, list) and tasks and all(isinstance(e, str) for e in tasks))
-    return [] if is_valid else [f"tasks should be a list of names, not {tasks!r:.80}"]
-
-
 def deployment(
     folder: str | Path,
     *,
     max_batch_tokens: int = 4096,
-    device: DeviceName = "auto",
-    precision: str = "auto",
-    trust: str | Sequence[str] = (),
+    load: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> Any:
     """Return a Ray Serve application of a saved model: `ray.serve.run(palm.ray.deployment("output"))`.
@@ -329,25 +301,22 @@ def deployment(
     Args:
         folder: a saved model, or a run, as for `palm.load_model`.
         max_batch_tokens: the tokens of a batch; a request with more is a batch of its own.
-        device: as for `palm.load_model`.
-        precision: as for `palm.load_model`.
-        trust: as for `palm.load_model`.
+        load: options of `palm.load_model`, such as `{"device": "cuda"}`.
         options: those of Ray's `serve.deployment`, such as `num_replicas`, `autoscaling_config` and
             `ray_actor_options={"num_gpus": 1}`.
     """
     serve = _started().serve
     given = {"name": "palm", "max_ongoing_requests": MAX_ONGOING, **options}
-    loading = {"device": device, "precision": precision, "trust": trust}
-    return serve.deployment(**given)(_Server).bind(folder, max_batch_tokens, loading)
+    return serve.deployment(**given)(_Server).bind(folder, max_batch_tokens, dict(load))
 
 
 class _Server:
     """A replica: a model, a thread that tokenizes, and Ray's queue of requests."""
 
-    def __init__(self, folder: str | Path, max_batch_tokens: int, loading: Mapping[str, Any]) -> None:
+    def __init__(self, folder: str | Path, max_batch_tokens: int, load: Mapping[str, Any]) -> None:
         from ray import serve
 
-        self._model, _ = _model_of(folder, None, **loading)
+        self._model, _ = _model_of(folder, None, **load)
         self._encoder = ThreadPoolExecutor(1)
 
         def tokens(requests: Sequence[Sequence[EncodedText]]) -> int:
@@ -366,6 +335,8 @@ class _Server:
         self, texts: Sequence[Any], tasks: Sequence[str] | None = None
     ) -> list[dict[str, Record]]:
         """Predict texts as `JointModel.predict` does; a text that was cut says so in its records."""
+        raise_any(type_problems((list, NoneType), "a list of names", tasks=tasks))
+        raise_any(problem for task in tasks or () for problem in type_problems(str, "a name", task=task))
         loop = asyncio.get_running_loop()
         rows = await loop.run_in_executor(self._encoder, self._model.encode, texts, tasks)
         found: list[dict[str, Record]] = await self._answer(rows) if rows else []
@@ -385,7 +356,6 @@ class _Server:
         try:
             if not isinstance(asked, dict) or not {"texts"} <= asked.keys() <= {"texts", "tasks"}:
                 raise DataError('expected {"texts": [...], "tasks": [...]}')
-            raise_any(_task_problems(asked.get("tasks")))
             return JSONResponse({"results": await self.predict(**asked)})
         except (ConfigError, DataError) as error:
             return JSONResponse({"detail": str(error)}, 422)
@@ -419,7 +389,7 @@ class Pool(grid.Pool):
 
     def start(self, words: Sequence[str], log: Path, slot: grid.Slot) -> grid.Process:
         """Start a `palm` command on a node that has the resources of the slot."""
-        return _Task(_started().remote(**slot)(_run), [words, log.absolute(), Path.cwd()])
+        return _Task(_started().remote(**slot)(_run).remote(words, log.absolute(), Path.cwd()))
 
 
 class _Task:
@@ -428,25 +398,10 @@ class _Task:
     stdin: IO[bytes] | None = None
     returncode: int | None = None
 
-    def __init__(self, function: Any, arguments: Sequence[Any]) -> None:
-        self._reference = function.remote(*arguments)
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
 
-    def poll(self) -> int | None:
-        return self.returncode if self._has_ended(0) else None
-
-    def wait(self, timeout: float | None = None) -> int:
-        if not self._has_ended(timeout):
-            raise subprocess.TimeoutExpired("a Ray task", timeout or 0)
-        assert self.returncode is not None
-        return self.returncode
-
-    def terminate(self) -> None:
-        _started().cancel(self._reference)
-
-    def kill(self) -> None:
-        _started().cancel(self._reference, force=True)
-
-    def _has_ended(self, timeout: float | None) -> bool:
+    def poll(self, timeout: float | None = 0) -> int | None:
         ray = _started()
         if self.returncode is None and ray.wait([self._reference], timeout=timeout)[0]:
             try:
@@ -454,7 +409,18 @@ class _Task:
             except ray.exceptions.RayError as error:  # the task was lost, also after Ray's own retries
                 logger.warning("a run was lost on the cluster: %s", str(error).strip().splitlines()[0])
                 self.returncode = -signal.SIGKILL
-        return self.returncode is not None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if (code := self.poll(timeout)) is None:
+            raise subprocess.TimeoutExpired("a Ray task", timeout or 0)
+        return code
+
+    def terminate(self) -> None:
+        _started().cancel(self._reference)
+
+    def kill(self) -> None:
+        _started().cancel(self._reference, force=True)
 
 
 def _run(words: Sequence[str], log: Path, folder: Path) -> int:
@@ -473,25 +439,13 @@ def _end_of_hopeless_runs() -> Any:
 
     class End(UserCallback):  # type: ignore[misc]
         def after_exception(self, worker_exceptions: Mapping[int, Exception], **_: Any) -> None:
-            for error in map(_cause, worker_exceptions.values()):
-                if isinstance(error, NOT_RETRIED):
-                    raise error
+            if isinstance(error := _palm_error(worker_exceptions.values()), NOT_RETRIED):
+                raise error
 
     return End()
 
 
-def _cause(error: BaseException) -> BaseException:
-    """Return the error of a worker without what Ray has wrapped it in."""
-    return getattr(error, "_base_exc", error)
-
-
-def _own_error(error: Exception) -> PalmError:
-    """Return the error of a run that Ray has given up: palm's own, or a description."""
-    failures = getattr(error, "worker_failures", {})
-    causes = [getattr(error, "controller_failure", None), *(failures[rank] for rank in sorted(failures))]
-    found = [_cause(each) for each in causes if each is not None]
-    for each in found:
-        if isinstance(each, PalmError):
-            return each
-    first = str(found[0] if found else error).strip().splitlines()
-    return TrainingError(f"Ray gave up the run: {first[-1] if first else error!r}")
+def _palm_error(errors: Iterable[Exception]) -> PalmError | None:
+    """Return the first of palm's own errors among those that Ray has collected and wrapped."""
+    causes = (getattr(error, "_base_exc", error) for error in errors)
+    return next((error for error in causes if isinstance(error, PalmError)), None)

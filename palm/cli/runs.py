@@ -60,24 +60,6 @@ OF_RAY = ("workers", "gpus_per_worker", "cpus_per_worker", "max_failures")
 """What `palm train --ray` can set, arguments of `palm.ray.train`."""
 
 
-def _of_ray(text: str) -> dict[str, Any]:
-    """Parse `workers=2-4,gpus_per_worker=1`."""
-    found: dict[str, Any] = {}
-    for word in text.split(","):
-        name, _, value = word.partition("=")
-        numbers = value.split("-") if name == "workers" else [value]
-        try:
-            parsed = [float(each) if name.endswith("_per_worker") else int(each) for each in numbers]
-        except ValueError:
-            parsed = []
-        if name not in OF_RAY or not 1 <= len(parsed) <= 2:
-            raise argparse.ArgumentTypeError(
-                f"expected NAME=NUMBER,... with names from {', '.join(OF_RAY)}, not {word!r}"
-            )
-        found[name] = tuple(parsed) if len(parsed) == 2 else parsed[0]
-    return found
-
-
 @cli.command(
     "train",
     "train the tasks of a configuration",
@@ -85,12 +67,11 @@ def _of_ray(text: str) -> dict[str, Any]:
         *cli.CONFIG,
         cli.flag("--dry_run", "do what `palm check` does, without training"),
         *CHECK_OPTIONS,
-        cli.option(
+        cli.repeated(
             "--ray",
-            type=_of_ray,
-            metavar="NAME=VALUE,...",
-            help="train with the workers of a Ray cluster: workers=4, or workers=2-4 for as many as there is "
-            "room for; also gpus_per_worker, cpus_per_worker, max_failures",
+            "NAME=VALUE",
+            "train on a Ray cluster: workers=4, or workers=2,4 for as many as there is room for; also "
+            "gpus_per_worker, cpus_per_worker, max_failures; may be repeated",
         ),
     ],
     epilog=_settings_help,
@@ -104,14 +85,25 @@ def train(options: argparse.Namespace) -> None:
     of_check = ("output", "strict", "no_measure", "find_batch_size")
     if unused := [name for name in of_check if getattr(options, name)]:
         raise PalmError(f"--{', --'.join(unused)} can only be used with --dry_run or with palm check")
-    if options.ray is not None:
-        from palm import ray
-
-        ray.train(options.config, options.task_dir, **options.ray, argv=options.settings)
+    if options.ray:
+        _train_on_ray(options)
         return
     from palm.controller.controller import Controller
 
     Controller(options.config, options.task_dir, argv=options.settings).train()
+
+
+def _train_on_ray(options: argparse.Namespace) -> None:
+    from palm.experiments.sweep import grid_words
+    from palm.ray import train
+
+    given: dict[str, Any] = {}
+    for name, values in grid_words(options.ray, "--ray").items():
+        most = 2 if name == "workers" else 1
+        if name not in OF_RAY or len(values) > most or not all(isinstance(v, int | float) for v in values):
+            raise PalmError(f"--ray should be NAME=NUMBER with one of {', '.join(OF_RAY)}, not {name!r}")
+        given[name] = values[0] if len(values) == 1 else tuple(values)
+    train(options.config, options.task_dir, **given, argv=options.settings)
 
 
 def _grid_arguments(options: argparse.Namespace) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -19,7 +18,7 @@ import palm
 import palm.ray
 from helpers import tiny
 from helpers.loaded import run_script
-from palm.cli.runs import _of_ray
+from palm.cli import main
 from palm.controller.controller import read_run
 from palm.core.errors import ConfigError, DataError
 from palm.core.io import checksum
@@ -43,31 +42,31 @@ def test_fewer_workers_train_on_the_rows_of_all_of_them(tmp_path: Path) -> None:
     given = config(tmp_path, "out", batch_size=12)
     given |= {"match.batch_size": 3, "match.gradient_accumulation_steps": 2}
     run = read_run(given, ".", [], for_train=True, needs_tasks=True)
-    palm.ray._check(run, range(2, 5))
     for size, sizes in {2: [(12, 2), (3, 4)], 3: [(8, 2), (2, 4)], 1: [(12, 4), (3, 8)]}.items():
         tasks = palm.ray._divided(run, 4, size).tasks
         found = [(task.settings.batch_size, task.settings.gradient_accumulation_steps) for task in tasks]
         assert found == sizes
 
 
-def test_a_number_of_workers_that_cannot_share_the_rows_is_refused_before_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [({"batch_size": 4}, "a step of 'cls' cannot be divided among 3 workers"), ({"resume": "."}, "resume")],
+)
+def test_a_run_that_could_not_be_restarted_is_refused_before_it_starts(
+    tmp_path: Path, settings: dict[str, Any], place: str
+) -> None:
     tiny.write_files(tmp_path)
-    given = config(tmp_path, "out", batch_size=4, resume=str(tmp_path))
-    run = read_run(given, ".", [], for_train=True, needs_tasks=True)
     with pytest.raises(ConfigError) as caught:
-        palm.ray._check(run, range(2, 5))
-    resume, cls, match = caught.value.problems
-    assert "resume" in resume
-    assert "16 rows of a step of 'cls' cannot be divided among 3 workers" in cls
-    assert "'match'" in match
+        palm.ray.train(config(tmp_path, "out", **settings), workers=(2, 4))
+    assert place in str(caught.value)
 
 
-def test_the_option_ray_has_the_arguments_of_train() -> None:
-    assert _of_ray("workers=4") == {"workers": 4}
-    assert _of_ray("workers=2-4,gpus_per_worker=0.5") == {"workers": (2, 4), "gpus_per_worker": 0.5}
-    for text in ("4", "workers=", "workers=a", "worker=4", "workers=1-2-3", "max_failures=1-2"):
-        with pytest.raises(argparse.ArgumentTypeError):
-            _of_ray(text)
+@pytest.mark.parametrize("word", ["worker=4", "workers=a", "workers=1,2,3", "max_failures=1,2", "4"])
+def test_the_option_ray_takes_numbers_of_known_names(
+    tmp_path: Path, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(tmp_path / "config.yaml"), "--ray", word]) == 2
+    assert "--ray should be NAME=" in capsys.readouterr().err
 
 
 def killed_in(folder: Path, name: str) -> threading.Thread:
