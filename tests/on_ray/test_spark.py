@@ -26,20 +26,16 @@ def test_the_recipe_for_spark_predicts_every_row_once(
     tiny.write_files(tmp_path)
     Controller(tiny.config(tmp_path, "cls", num_epochs=0.5), argv=[]).train()
     model = tmp_path / "out" / "cls" / "infer_model"
-    texts = [
-        line.split("\t")[1] for line in (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    ]
+    lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    texts = [line.split("\t")[1] for line in lines]
     rows = pandas.DataFrame({"id": range(len(texts)), "text_a": texts})
     rows.to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
 
     (recipe,) = re.findall(r"```text\n(from collections(?s:.*?))```", PAGE.read_text(encoding="utf-8"))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[1] --conf spark.ui.enabled=false pyspark-shell")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    names = {
-        "MODEL": str(model),
-        "INPUT": str(tmp_path / "rows.jsonl"),
-        "OUTPUT": str(tmp_path / "predicted"),
-    }
+    places = {"MODEL": model, "INPUT": tmp_path / "rows.jsonl", "OUTPUT": tmp_path / "predicted"}
+    names = {name: str(place) for name, place in places.items()}
     exec(compile(recipe, str(PAGE), "exec"), names)
     names["session"].stop()  # type: ignore[attr-defined]
     found = pandas.read_parquet(tmp_path / "predicted").sort_values("id")
