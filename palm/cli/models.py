@@ -50,17 +50,13 @@ def _load_models(options: argparse.Namespace) -> dict[str, InferenceModel]:
     from palm.core.device import device_of
     from palm.parallel.group import join
     from palm.predict.loading import load_models
-    from palm.reader.predictions import is_table_name
 
     join(device_of(options.engine == "torch", options.device or "auto"))
     models = load_models(options.model, **_loading(options))
     for task in options.task:
         if task not in models:
             raise PalmError(f"--task: {options.model} has the tasks {', '.join(models)}, not {task!r}")
-    chosen = {task: models[task] for task in options.task or models}
-    if options.output is not None and is_table_name(options.output):
-        _check_one(list(chosen))
-    return chosen
+    return {task: models[task] for task in options.task or models}
 
 
 def _check_one(tasks: list[str]) -> None:
@@ -117,13 +113,17 @@ def _chosen(options: argparse.Namespace, controller: Controller, setting: str) -
 def predict(options: argparse.Namespace) -> None:
     """Predict the pred_file of tasks of a configuration: of every target that has one, with the model of all
     targets, or of those named with --task, with their own best models. Or, without a configuration, predict a
-    file with a saved model: --model DIR --input FILE --output DIR, or OUT/TASK for a model of several tasks.
+    file with a saved model: --model DIR --input FILE --output DIR, or OUT/TASK for each of several tasks.
     """
     how: dict[str, Any] = {"resume": options.resume, "shard": options.shard}
     if _names_model(options, "model", "input", "output"):
         from palm.predict.joint import JointModel
+        from palm.reader.predictions import is_table_name
 
         models = _load_models(options)
+        if len(models) > 1 and is_table_name(options.output):
+            JointModel(models).predict_table(options.input, options.output, **how)
+            return
         places = {t: options.output / t if len(models) > 1 else options.output for t in models}
         JointModel(models).predict_files({t: (options.input, place) for t, place in places.items()}, **how)
         return
@@ -160,7 +160,10 @@ def evaluate(options: argparse.Namespace) -> None:
     scores: Any
     if _names_model(options, "model", "input"):
         given = (options.input, options.metric, options.output)
-        by_task = {task: json_ready(m.evaluate(*given)) for task, m in _load_models(options).items()}
+        models = _load_models(options)
+        if options.output is not None:
+            _check_one(list(models))
+        by_task = {task: json_ready(model.evaluate(*given)) for task, model in models.items()}
         scores = by_task if len(by_task) > 1 else next(iter(by_task.values()))
     elif not (options.task or options.inference_model_dir or options.output):
         found = _open_controller(options).evaluate_all()

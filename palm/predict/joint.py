@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,20 @@ import numpy as np
 import torch
 
 from palm.backbone import Backbone
+from palm.config.files import data_path
 from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import unknown
 from palm.core.errors import ConfigError, DataError
-from palm.core.io import checksum
+from palm.core.io import check_not_read, checksum, remove
 from palm.core.layers import WeightCache
 from palm.core.saved import Tensors, tensor_digests
 from palm.parallel.group import broadcast, is_main_process, report_missing_ranks
 from palm.predict.inference import InferenceModel, check_texts
 from palm.predict.log import PredictionLog
 from palm.reader import Predictions, Reader, Record, Rows
+from palm.reader.predictions import write_table
 from palm.reader.rows import Column, TextFacts
+from palm.reader.tables.files import sources_of
 from palm.train import task_model
 from palm.train.task_model import Chunk, Prediction, Work, encoded, shared_outputs
 
@@ -141,6 +144,45 @@ class JointModel:
                     logs[task].append([each.record for each in predictions])
             return broadcast(lambda: {t: out.write(logs[t].completed(iter(()))) for t, out in outs.items()})
 
+    def predict_table(
+        self, path: str | Path, table: str | Path, *, resume: bool = False, shard: str | None = None
+    ) -> Predictions:
+        """Predict a table with all tasks, and write its rows with a column `<task>.<field>` for each field.
+
+        Until it is complete, the predictions of the tasks are in the folder `.<table>.tasks` beside it.
+
+        Args:
+            path: the data file, a table that every task reads.
+            table: a name that ends in `.jsonl`, `.csv` or `.parquet`.
+            resume: continue a stopped prediction.
+            shard: None; parts are predicted into folders.
+
+        Raises:
+            ConfigError: there is a shard.
+            DataError: a row cannot be read; its file and line are named.
+            StorageError: the table cannot be written, or a task has not one prediction for each row.
+        """
+        if shard is not None:
+            raise ConfigError("--shard writes the tasks of a model into folders; give a folder as --output")
+        target = Path(table)
+        check_not_read(target, sources_of(data_path(path)))
+        parts = target.absolute().with_name(f".{target.name}.tasks")
+        files = {task: (path, parts / task / "rows.jsonl") for task in self.tasks}
+        made = self.predict_files(files, resume=resume)
+        reader = self.tasks[next(iter(made))].reader
+
+        def write() -> Predictions:
+            given = {name for row in islice(reader.rows_of(Path(path)), 1) for name in row}
+            rows = (
+                dict(chain(*(_named(task, own, given) for task, own in zip(made, row, strict=True))))
+                for row in zip(*made.values(), strict=True)
+            )
+            written = write_table(rows, target, reader, Path(path))
+            remove(parts)
+            return written
+
+        return broadcast(write)
+
     def encode(self, texts: Iterable[Any], tasks: Sequence[str] | None = None) -> list[EncodedText]:
         """Tokenize texts for some tasks; arguments and errors as for `predict`.
 
@@ -251,6 +293,13 @@ class JointModel:
             except DataError as error:
                 raise DataError(f"task {task!r}: {error}") from None
         return examples
+
+
+def _named(task: str, row: Record, given: Collection[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the cells of a task in one of its rows, which also has those of the input."""
+    for name, value in row.items():
+        if name not in given:
+            yield f"{task}.{name.removeprefix('predicted_')}", value
 
 
 def _without(value: Any, columns: set[str]) -> Any:

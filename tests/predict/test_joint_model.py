@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,3 +156,20 @@ def test_a_wrong_task_or_text_is_named(models: dict[str, InferenceModel]) -> Non
     with pytest.raises(DataError, match="list of texts"):
         joint.predict("a red door")
     assert joint.predict([], ["topic"]) == []
+
+
+def test_a_table_has_the_columns_of_all_tasks(models: dict[str, InferenceModel], tmp_path: Path) -> None:
+    chosen = {task: models[task] for task in ("topic", "urgent")}
+    file = tmp_path / "new.csv"
+    file.write_text(
+        "id,text_a\n" + "".join(f"{k},{text}\n" for k, text in enumerate(TEXTS)), encoding="utf-8"
+    )
+    rows = JointModel(chosen).predict_table(file, tmp_path / "answers.csv")
+    assert list(rows[0]) == ["id", "text_a"] + [
+        f"{task}.{name}" for task in chosen for name in ("label", "probability")
+    ]
+    for task, model in chosen.items():
+        alone = model.predict(TEXTS)
+        assert [row[f"{task}.label"] for row in rows] == [str(record["label"]) for record in alone]
+        assert [float(row[f"{task}.probability"]) for row in rows] == [max(each["probs"]) for each in alone]
+    assert [each.name for each in sorted(tmp_path.iterdir())] == ["answers.csv", "new.csv"]
