@@ -89,8 +89,9 @@ def _parse(words: list[str]) -> tuple[Command, argparse.Namespace]:
             parser.error(f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}")
         parser.parse_args(words)  # --help, --version, or an error: this exits
     command = COMMANDS[words[0]]
-    if not {"-h", "--help"}.isdisjoint(words):
-        command.parser("" if command.epilog is None else command.epilog()).print_help()
+    is_whole = not {"--help_all", "--help-all"}.isdisjoint(words)
+    if is_whole or not {"-h", "--help"}.isdisjoint(words):
+        command.parser("" if command.epilog is None else command.epilog(is_whole)).print_help()
         raise SystemExit(ExitCode.DONE)
     parser = command.parser()
     takes_value = {name[2:]: each.nargs != 0 for each in parser._actions for name in each.option_strings}

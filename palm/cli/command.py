@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from palm.core.errors import PalmError
-from palm.core.logging import printable
+from palm.core.logging import printable, shows_colour
 
 Run = Callable[[argparse.Namespace], None]
 
-Epilog = Callable[[], str]
+Epilog = Callable[[bool], str]
 
 Option = Callable[[argparse.ArgumentParser], object]
 """Adds an argument to a parser."""
@@ -65,7 +65,7 @@ class Command:
             docstring is the description.
         options: its arguments.
         takes_settings: whether settings of a configuration may follow.
-        epilog: returns the end of its `--help`.
+        epilog: returns the end of its `--help`, or with True that of its `--help_all`.
     """
 
     name: str
@@ -164,9 +164,27 @@ GRID = (
 # ---- Shared by the commands ----
 
 
+COLOURS = {
+    r"\b(better|helpful|done|no problems)\b": "green",
+    r"\b(worse|harmful|failed|(?<!-)errors?)\b": "red",
+    r"\b(undecided|perhaps \w+|warnings?)\b": "yellow",
+}
+"""Pattern -> the colour of words in the output on a terminal."""
+
+
 def write_line(text: object) -> None:
     """Write a line of output to stdout; names from files cannot control the terminal."""
-    sys.stdout.write(f"{printable(str(text))}\n")
+    shown = printable(str(text))
+    if not shows_colour(sys.stdout):
+        sys.stdout.write(f"{shown}\n")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    coloured = Text(shown)
+    for pattern, colour in COLOURS.items():
+        coloured.highlight_regex(pattern, colour)
+    Console(soft_wrap=True).print(coloured)
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +50,28 @@ def check_run(options: argparse.Namespace) -> None:
         raise SystemExit(ExitCode.FOUND)
 
 
-def _settings_help() -> str:
+GROUPS = {
+    "tasks": "task_instance target_tag mix_ratio mixing tasks_per_step balance",
+    "model": "backbone pretrain_path vocab_path max_seq_len lora private_layers freeze",
+    "training": "effort num_epochs max_steps batch_size learning_rate optimizer lr_scheduler weight_decay",
+    "evaluation": "eval_every_n_steps eval_every_epoch metrics best_by early_stopping_patience",
+    "folder": "save_path resume overwrite save_every_n_steps keep_last_n loggers progress",
+    "machine": "device precision num_devices",
+}
+"""Settings that most people change, by what they are about."""
+
+
+def _settings_help(is_whole: bool) -> str:
     from palm.config.run import help_text
     from palm.controller.resolve import HELP, NO_SETTINGS
 
-    return help_text(HELP, NO_SETTINGS)
+    if is_whole:
+        return help_text(HELP, NO_SETTINGS)
+    lines = [
+        textwrap.fill(names, 79, initial_indent=f"  {title + ':':12}", subsequent_indent=" " * 14)
+        for title, names in GROUPS.items()
+    ]
+    return "\n".join(["settings, as --NAME VALUE (--help_all explains all of them):", *lines])
 
 
 OF_RAY = ("workers", "gpus_per_worker", "cpus_per_worker", "max_failures")
@@ -65,6 +83,7 @@ OF_RAY = ("workers", "gpus_per_worker", "cpus_per_worker", "max_failures")
     "train the tasks of a configuration",
     [
         *cli.CONFIG,
+        cli.flag("--report", "write report.html, which shows the run while it goes on"),
         cli.flag("--dry_run", "do what `palm check` does, without training"),
         *CHECK_OPTIONS,
         cli.repeated(
@@ -86,11 +105,18 @@ def train(options: argparse.Namespace) -> None:
     if unused := [name for name in of_check if getattr(options, name)]:
         raise PalmError(f"--{', --'.join(unused)} can only be used with --dry_run or with palm check")
     if options.ray:
+        if options.report:
+            raise PalmError("--report cannot be used with --ray; palm report shows the run's folder")
         _train_on_ray(options)
         return
     from palm.controller.controller import Controller
 
-    Controller(options.config, options.task_dir, argv=options.settings).train()
+    callbacks = []
+    if options.report:
+        from palm.report.live import LiveReport
+
+        callbacks.append(LiveReport())
+    Controller(options.config, options.task_dir, argv=options.settings).train(callbacks)
 
 
 def _train_on_ray(options: argparse.Namespace) -> None:

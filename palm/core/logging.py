@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from html import escape
 from typing import IO, Any, Literal
 
 
@@ -21,6 +23,9 @@ def printable(text: str) -> str:
     )
 
 
+MOST_COLUMNS = 10_000
+"""Width of tables that are not shown on a terminal."""
+
 _LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}:/+)[^/\s?#]*@")
 _QUERY = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{1,20}:/+[^\s?'\"]+\?)[^\s'\"]*[^\s'\":;,.)]")
 
@@ -32,11 +37,32 @@ def shown_url(text: object) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format the rows of a table as lines of text with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    """Format a table with a header as lines; on a terminal they fit its width, and long cells are folded."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for _ in rows[0]:
+        table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    is_terminal = sys.stderr.isatty() or sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if is_terminal else MOST_COLUMNS
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Format a table with a header as HTML, for notebooks."""
+    cells = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+    return (
+        "<table>"
+        + "".join(f"<tr>{each}</tr>" for each in [cells[0].replace("td>", "th>"), *cells[1:]])
+        + "</table>"
+    )
 
 
 def shown_score(value: float | None) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 
 from palm.core.errors import PalmError
 from palm.core.io import parse_json, wrap_read_errors
-from palm.core.logging import aligned
-from palm.experiments.statistics import LEVEL, Difference, holm, paired_difference, t_quantile
+from palm.core.logging import aligned, html_table
+from palm.experiments.statistics import LEVEL, Difference, holm, more_seeds, paired_difference, t_quantile
 from palm.metrics import METRICS, Metric
 from palm.metrics.resampling import Floats, Pair, resampled_scores
 
@@ -118,6 +118,8 @@ class Answer:
         direction: 1 if the way is better, -1 if it is worse, 0 if even the p-value before the correction does
             not support either.
         is_certain: whether the corrected p-value supports it.
+        more_seeds: about how many more seeds would make a difference of this size certain; None if it is
+            certain, or too small for that.
     """
 
     target: str
@@ -130,6 +132,7 @@ class Answer:
     p_corrected: float = 1.0
     direction: int = 0
     is_certain: bool = False
+    more_seeds: int | None = None
 
     def words(self, better: str = "better", worse: str = "worse", sign: int = 1) -> str:
         """Return the word for its direction times `sign`, after `perhaps` if it is not certain."""
@@ -211,6 +214,11 @@ class Outcome:
             )
         return found
 
+    def _repr_html_(self) -> str:
+        return html_table([["verdict"], *([text] for text in self.verdicts.values())]) + html_table(
+            self.rows()
+        )
+
     def __str__(self) -> str:
         head = ["way", "tasks", "updates", "s/run", *(f"{t}: {on.metric}" for t, on in self.tests.items())]
         trained = [
@@ -245,9 +253,11 @@ def _shortened(line: str, parts: Sequence[str]) -> str:
 def _against_alone(answer: Answer) -> str:
     effect = answer.difference
     interval = f"({effect.low:+.1f} to {effect.high:+.1f})"
+    more = f", about {answer.more_seeds} more seeds would decide" if answer.more_seeds else ""
     if answer.direction == 0:
-        return f"{answer.way} and alone: undecided {interval}"
-    return f"{answer.way} {answer.words()} than alone by {abs(effect.mean):.1f} {answer.unit} {interval}"
+        return f"{answer.way} and alone: undecided {interval}{more}"
+    by = f"{abs(effect.mean):.1f} {answer.unit} {interval}"
+    return f"{answer.way} {answer.words()} than alone by {by}{more}"
 
 
 Rows = Mapping[str, Mapping[str, Sequence[Sequence[Pair]]]]
@@ -366,6 +376,7 @@ def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> Itera
             p_corrected=p,
             direction=direction,
             is_certain=p < LEVEL,
+            more_seeds=None if p < LEVEL else more_seeds(effect, level),
         )
 
 

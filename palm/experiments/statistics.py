@@ -16,6 +16,9 @@ _gauss_legendre = cache(np.polynomial.legendre.leggauss)
 LEVEL = 0.05
 """The accepted probability of calling two equal ways different."""
 
+MOST_SEEDS = 50
+"""The most further seeds that are worth proposing."""
+
 MAX_FREEDOM = 1000.0
 """The most degrees of freedom; the 97.5 % quantile is 1.962, that of the normal distribution 1.960."""
 
@@ -85,6 +88,24 @@ def paired_difference(per_seed: Floats, resampled: Floats) -> Difference:
         p_value=2 * t_tail(statistic, seeds - 1),
         per_seed=per_seed.tolist(),
     )
+
+
+def more_seeds(effect: Difference, level: float) -> int | None:
+    """Return how many more seeds would make such a difference certain; None if `MOST_SEEDS` would not.
+
+    The variance over seeds is divided by their number; that of the test rows, which all seeds share, stays.
+
+    Args:
+        effect: a difference that is not certain.
+        level: the p-value below which it would be.
+    """
+    seeds = len(effect.per_seed)
+    own = seeds * effect.seed_error**2
+    for more in range(1, MOST_SEEDS + 1):
+        error = math.sqrt(own / (seeds + more) + effect.row_error**2)
+        if abs(effect.mean) > t_quantile(1 - level / 2, seeds + more - 1) * error:
+            return more
+    return None
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

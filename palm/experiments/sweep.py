@@ -243,6 +243,13 @@ class Sweep:
     best: Trial
     best_config: Path
 
+    @property
+    def ties(self) -> list[str]:
+        """The other runs with the score of the best one, which is the first of them."""
+        return [
+            trial.run for trial in self.trials if trial.score == self.best.score and trial is not self.best
+        ]
+
     def __str__(self) -> str:
         names = list(self.best.values)
         rows = [["run", *names, "dev score", "at step", "state"]]
@@ -251,10 +258,7 @@ class Sweep:
             state = f"{trial.state}: {trial.why}" if trial.why else trial.state
             values = [str(trial.values[name]) for name in names]
             rows.append([trial.run, *values, score, str(trial.step), state])
-        equal = [
-            trial.run for trial in self.trials if trial.score == self.best.score and trial is not self.best
-        ]
-        best = f"{self.best.run} (equal: {', '.join(equal)})" if equal else self.best.run
+        best = f"{self.best.run} (equal: {', '.join(self.ties)})" if self.ties else self.best.run
         return "\n".join([*aligned(rows), f"best: {best}; train it: palm train {self.best_config}"])
 
 
@@ -375,8 +379,11 @@ def _written(folder: Path, trials: Sequence[Trial], source: Source) -> Sweep:
         raise PalmError(f"no run under {folder} has a dev score: {trials[0].why or trials[0].state}")
     best = max(whole, key=lambda trial: trial.score or 0.0)
     settings = _document(source, best.values, save_path=str((folder / "best").absolute()))
-    head = f"# The best of {len(trials)} runs of a sweep: {best} at step {best.step}"
-    write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(settings)}")
     found = Sweep(trials, best, folder / BEST_CONFIG)
-    write_json(folder / SWEEP_JSON, {"best": best.run, "trials": list(map(asdict, trials))})
+    ties = f"; equally good: {', '.join(found.ties)}" if found.ties else ""
+    head = f"# The best of {len(trials)} runs of a sweep: {best} at step {best.step}{ties}"
+    write_text(folder / BEST_CONFIG, f"{head}\n{yaml_text(settings)}")
+    write_json(
+        folder / SWEEP_JSON, {"best": best.run, "ties": found.ties, "trials": list(map(asdict, trials))}
+    )
     return found

@@ -61,7 +61,7 @@ def page_of_several(folders: Sequence[Path]) -> str:
         folder=folder,
         found=found,
         differences=list(_difference_charts(found)) if found else [],
-        ties=_ties(sweep),
+        ties=[sweep["best"], *sweep.get("ties", ())] if sweep else [],
         rows=rows,
         tasks=list(dict.fromkeys(task for run in runs for task in run.history.tasks)),
         columns=[
@@ -85,17 +85,6 @@ def comparison_of(folder: Path) -> dict[str, Any]:
         if (found.get("format"), found.get("version")) != ("palm-comparison", 3):
             raise StorageError(f"{file} is not a comparison of this version of palm; run palm compare again")
     return found
-
-
-def _ties(sweep: Mapping[str, Any]) -> list[str]:
-    """Return the runs of a sweep with the best score, the chosen one first."""
-    trials = {each["run"]: each["score"] for each in sweep.get("trials", ())}
-    best = sweep.get("best")
-    return (
-        [best, *(run for run, score in trials.items() if score == trials[best] and run != best)]
-        if best
-        else []
-    )
 
 
 def _difference_charts(found: Mapping[str, Any]) -> Iterator[Chart]:

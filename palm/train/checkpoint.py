@@ -81,8 +81,9 @@ def training_facts(training: Training, task: TaskState, best: bool = False) -> d
     Returns:
         `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks`, the number of tasks that share the
         encoder; `tasks`, the steps of the first ones and of this one; `data`, files with rows and SHA-256;
-        `evaluation`, the last one with its step; `best`, True if the model is saved as the best; `settings`
-        that the losses depend on, without other tasks; `warnings` about the task and its files; `versions`.
+        `evaluation`, the last one with its step and `ScoredRows`; `best`, True if the model is saved as the
+        best; `settings` that the losses depend on, without other tasks; `warnings` about the task and its
+        files; `versions`.
         Empty on ranks other than 0.
     """
     if not is_main_process():
@@ -144,7 +145,8 @@ def _evaluation(training: Training, task: TaskState) -> dict[str, Any] | None:
     last = evaluator.evaluations[-1] if evaluator is not None and evaluator.evaluations else None
     if last is None or task.name not in last.scores:
         return None
-    return {"step": last.step, "scores": json_ready(last.scores[task.name])}
+    rows = vars(last.rows[task.name]) if task.name in last.rows else {}
+    return {"step": last.step, "scores": json_ready(last.scores[task.name]), **rows}
 
 
 @lru_cache(maxsize=64)

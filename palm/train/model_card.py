@@ -12,6 +12,7 @@ from typing import Any
 
 from palm.config import yaml_text
 from palm.core.logging import printable
+from palm.metrics import METRICS
 from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
@@ -37,6 +38,9 @@ HUB_METRICS = {
 """Metric -> its name on the Hub, if that is different."""
 
 MAX_LABELS = 50
+
+MOST_SHOWN = 6
+"""Maximum number of elements of a list that the example shows."""
 
 MAX_WARNINGS = 10
 """Maximum number of warnings that a card shows."""
@@ -88,6 +92,7 @@ def model_card(
     labels: Sequence[str],
     example: str = Head.example,
     architecture: str | None = None,
+    answer: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the text of a model card.
 
@@ -96,6 +101,7 @@ def model_card(
         labels: labels of its outputs (see `label_names`).
         example: example input for `predict` (see `example_input`).
         architecture: the class of `transformers` that loads the model; None if palm loads it.
+        answer: the model's record for the first example.
     """
     head = description["paradigm"]["name"]
     training = description.get("training") or {}
@@ -104,9 +110,9 @@ def model_card(
         f"# {text_of(description['task'])}",
         *_summary(description, what, labels, training),
         "## How to load it",
-        _loading(description["task"], example, pipeline, architecture),
+        _loading(description["task"], example, pipeline, architecture, answer),
         *_data_and_scores(training),
-        *_warnings(training),
+        *_limits(description, labels, training),
         *_settings(description["task"], training),
     ]
     front = _front(description, training, pipeline, architecture)
@@ -200,14 +206,23 @@ def _summary(
         together = f" Trained together with {', '.join(first)}{' and ' if first else ''}{last}."
     among = f" ({len(labels)} labels)" if len(labels) > 1 else ""
     name = text_of(encoder["name"])
-    yield f"{text_of(what[:1].upper() + what[1:])}{among}. Encoder: {name} ({sizes}).{together}"
+    base = (description.get("run") or {}).get("global", {}).get("pretrain_path")
+    # A path says where somebody's machine has its files; its last part is the name of the model.
+    begun = f", from {code_of(base.rstrip('/').rpartition('/')[2])}" if isinstance(base, str) else ""
+    yield f"{text_of(what[:1].upper() + what[1:])}{among}. Encoder: {name} ({sizes}){begun}.{together}"
     if len(labels) > 1:
         yield "## Labels"
         more = f" … and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
         yield ", ".join(map(code_of, labels[:MAX_LABELS])) + more
 
 
-def _loading(task: str, example: str, pipeline: str | None, architecture: str | None) -> str:
+def _loading(
+    task: str,
+    example: str,
+    pipeline: str | None,
+    architecture: str | None,
+    answer: Mapping[str, Any] | None,
+) -> str:
     folder = json.dumps(task, ensure_ascii=False)
     if architecture is not None:
         code = (
@@ -222,7 +237,19 @@ def _loading(task: str, example: str, pipeline: str | None, architecture: str | 
         f"model = palm.load_model({folder})  # the path of this directory\n"
         f"model.predict({example})\n"
     )
+    if answer is not None:
+        code += f"# [{_short(answer)}]\n"
     return block_of("python", code)
+
+
+def _short(value: Any) -> str:
+    """Return a record as one line of Python, with four digits, and of long lists the first elements."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {_short(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        more = ["…"] if len(value) > MOST_SHOWN else []
+        return "[" + ", ".join([*map(_short, value[:MOST_SHOWN]), *more]) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
@@ -238,17 +265,49 @@ def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
     yield "## Scores"
     is_same = evaluation["step"] == training["step"]
     note = "" if is_same else f"; these weights are of step {training['step']:,}, which was not evaluated"
-    yield f"On `dev_file`, at global step {evaluation['step']:,}{note}."
-    shown = [
-        (name, "NaN" if value is None else f"{value:.4f}") for name, value in evaluation["scores"].items()
-    ]
-    yield _table(("metric", "value"), shown)
+    yield (
+        f"On `dev_file`, at global step {evaluation['step']:,}{note}. Intervals are 95 % intervals over its "
+        "rows; the last column is the same score of always the same answer."
+    )
+    intervals, baseline = (evaluation.get(name, {}) for name in ("intervals", "baseline"))
+    yield _table(
+        ("metric", "value", "interval", "same answer"),
+        [
+            (
+                f"{name}{'' if _rises(name) else ' (lower is better)'}",
+                "NaN" if value is None else f"{value:.4f}",
+                " to ".join(f"{end:.4f}" for end in intervals.get(name, ())),
+                f"{baseline[name]:.4f}" if name in baseline else "",
+            )
+            for name, value in evaluation["scores"].items()
+        ],
+    )
+    if labels := evaluation.get("labels"):
+        shown = [(name, *(f"{x:.3f}" for x in each[:3]), f"{each[3]:,}") for name, each in labels.items()]
+        yield _table(("label", "precision", "recall", "F1", "true"), shown)
 
 
-def _warnings(training: Mapping[str, Any]) -> Iterator[str]:
-    if lines := training.get("warnings"):
-        yield "## Warnings"
-        yield "\n".join(f"- {text_of(line)}" for line in lines)
+def _rises(name: str) -> bool:
+    return all(METRICS[each].higher_is_better for each in METRICS if METRICS[each].main == name)
+
+
+def _limits(
+    description: Mapping[str, Any], labels: Sequence[str], training: Mapping[str, Any]
+) -> Iterator[str]:
+    """Say what the model cannot do, as far as settings and scores tell, and what training warned of."""
+    evaluation = training.get("evaluation") or {}
+    lines = []
+    if (most := description["reader"]["settings"].get("max_seq_len")) and training:
+        lines.append(f"It reads at most {most} tokens of a text at a time.")
+    if len(labels) > 1:
+        lines.append(f"It knows the {len(labels)} labels above, and no others.")
+    if never := [name for name, each in evaluation.get("labels", {}).items() if each[3] and not each[2]]:
+        lines.append(f"Never right on the dev rows: {', '.join(map(code_of, never))}.")
+    if training.get("best"):
+        lines.append("Its weights were chosen by the scores above, so other rows may score lower.")
+    if lines := [*lines, *map(text_of, training.get("warnings", ()))]:
+        yield "## Limits"
+        yield "\n".join(f"- {line}" for line in lines)
 
 
 def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
 from typing import TypeVar
 
-from palm.core.logging import aligned, shown_score
+from palm.core.logging import aligned, html_table, shown_score
+from palm.core.process import duration
 from palm.train.callbacks import Ended, Evaluated, Logged, Recorded, Saved
 
 T = TypeVar("T")
@@ -32,8 +32,7 @@ class TrainingResult:
         steps: task -> number of its steps.
         planned: task -> number of its planned steps.
         paths: `<task>`, `<task> (best)` or `checkpoint` -> the path where the last of its kind was saved.
-        losses: task -> running mean of its training loss at the end; in a run with stages, at its last
-            logged step.
+        losses: task -> mean training loss of its steps before its last logged one (see `Losses`).
         seconds: duration, including earlier parts of a resumed run.
         stages: task -> the last stage that trained it, in a run with stages.
     """
@@ -71,41 +70,18 @@ class TrainingResult:
             )
         return found
 
-    def models(self, folder: Path) -> list[list[str]]:
-        """Return the saved models as a table: a header, and one row per model.
-
-        Args:
-            folder: the folder of the run, to which saved paths are relative.
-        """
-        evaluations = {event.step: event for event in self.history if isinstance(event, Evaluated)}
-        saved = [event for event in self.history if isinstance(event, Saved) and event.kind in MODELS]
-        # A path that was saved several times holds the last model.
-        rows = [["task", "model", "at step", "score", "path"]]
-        for path, event in {event.path: event for event in saved}.items():
-            task = event.task or "all"
-            found = evaluations.get(event.step, Evaluated(event.step, {}))
-            scores = found.scores.get(task, {"": None}) if event.task else {"mean": found.mean}
-            name, score = next(iter(scores.items()))
-            shown = f"{name} {shown_score(score)}".strip()
-            rows.append([task, MODELS[event.kind], str(event.step), shown, str(folder / path)])
-        return rows
+    @property
+    def summary(self) -> str:
+        """The number of steps, the time, and how to continue an interrupted run."""
+        end = "; interrupted, continue with resume: auto" if self.is_interrupted else ""
+        return f"{sum(self.steps.values())} steps in {duration(self.seconds)}{end}"
 
     def __str__(self) -> str:
-        end = "; interrupted, continue with resume: auto" if self.is_interrupted else ""
-        summary = f"{sum(self.steps.values())} steps in {self.seconds:.1f} s{end}"
-        return "\n".join([*aligned(self.rows()), summary])
+        return "\n".join([*aligned(self.rows()), self.summary])
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return f"{html_table(self.rows())}<p>{escape(self.summary)}</p>"
 
-
-MODELS = {
-    "target": "last",
-    "best": "best",
-    "best_overall": "best of the run",
-    "last_overall": "last of the run",
-}
-"""Kind of a saved model -> its name in the table."""
 
 KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
 """Kind of a `Saved` event -> its key in `paths`."""

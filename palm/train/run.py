@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -14,7 +15,7 @@ from palm.config.run import RunConfig
 from palm.core.cache import explain_limits
 from palm.core.device import fixed_order, tf32
 from palm.core.io import make_folder, write_text
-from palm.core.logging import aligned, collected_warnings, logger
+from palm.core.logging import collected_warnings, logger
 from palm.core.process import Stopped, is_notebook, stop_request
 from palm.parallel.group import (
     barrier,
@@ -216,8 +217,7 @@ def train(run: RunConfig, folder: RunFolder, start: Start, callbacks: Sequence[C
             )
             if is_main_process() and not result.is_interrupted:
                 folder.finish()
-        for line in aligned(result.models(folder.path)):
-            logger.info("%s", line)
+        logger.info("%s\nnext: palm report %s", result, shlex.quote(str(folder.path)))
         with report_missing_ranks("at the end of training"):
             barrier()  # other ranks may now read what rank 0 has saved
         return result

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, repeat, tee
 from pathlib import Path
@@ -32,6 +34,7 @@ from palm.parallel.group import (
     is_main_process,
     report_missing_ranks,
     split_among_ranks,
+    world_size,
 )
 from palm.reader import READERS, Reader, Record, Rows
 from palm.reader.cache import chunks_of
@@ -388,7 +391,18 @@ class TaskModel:
         }
         write_json(part / DESCRIPTION, description)
         example = example_input(self.reader, HEADS.name_of(type(self.head)))
-        write_text(part / CARD, model_card(description, label_names(self.reader, self.head), example))
+        labels = label_names(self.reader, self.head)
+        card = model_card(description, labels, example, answer=self._answer(example))
+        write_text(part / CARD, card)
+
+    def _answer(self, example: str) -> Record | None:
+        """Predict the example of the card; None if its reader cannot, or if several devices train."""
+        if world_size() > 1:
+            return None
+        with restored_modes(self.backbone, self.head), suppress(PalmError):
+            examples = list(self.reader.parse(ast.literal_eval(example)))
+            return next(self.predictions(encoded(self.reader, examples))).record
+        return None
 
 
 def write_weights(folder: Path, weights: Tensors, encoder: Path | None) -> None:

@@ -9,6 +9,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ import yaml
 import palm
 from helpers import tiny
 from palm.cli import COMMANDS, main
-from palm.cli.command import path
+from palm.cli.command import path, write_line
+from palm.cli.runs import GROUPS
 from palm.core.errors import EXIT_CODES
+from palm.core.logging import aligned, html_table
 from palm.core.process import START
 
 
@@ -60,7 +63,7 @@ def test_predict_with_a_model_alone(folder: Path) -> None:
     assert len((folder / "answers" / "predictions.json").read_text(encoding="utf-8").splitlines()) == 40
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["predict", "--help"], ["--version"]])
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help_all"], ["predict", "--help"], ["--version"]])
 def test_help_and_version_end_with_0(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
@@ -99,6 +102,51 @@ def test_help_has_one_style_of_options(capsys: pytest.CaptureFixture[str]) -> No
         with pytest.raises(SystemExit):
             main([command, "--help"])
         assert re.findall(r"--[a-z_]+-[a-z-]+", capsys.readouterr().out) == []
+
+
+def test_the_help_of_train_is_one_screen_and_all_settings_are_one_option_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    short = capsys.readouterr().out
+    assert len(short.splitlines()) <= 45
+    assert max(map(len, short.splitlines())) <= 80
+    with pytest.raises(SystemExit):
+        main(["train", "--help_all"])
+    explained = re.findall(r"^  --(\w+)  \(", capsys.readouterr().out, re.MULTILINE)
+    assert len(explained) > 100
+    assert {name for names in GROUPS.values() for name in names.split()} <= {*explained}
+
+
+def test_words_are_coloured_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_line("slot: together better than alone")
+    assert capsys.readouterr().out == "slot: together better than alone\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    write_line("slot: together better than alone \x1b[2J")
+    assert capsys.readouterr().out == "slot: together \x1b[32mbetter\x1b[0m than alone \\x1b[2J\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    write_line("better")
+    assert capsys.readouterr().out == "better\n"
+
+
+def test_tables_fit_a_terminal_and_are_as_wide_as_they_need_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [["task", "saved at"], ["任务", "/a/very/long/path" * 12], ["b", "c"]]
+    lines = aligned(rows)
+    assert lines == ["task  saved at", f"任务  {'/a/very/long/path' * 12}", "b     c"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    folded = aligned(rows)
+    assert max(map(len, folded)) <= 80
+    assert "".join(line[6:].strip() for line in folded[1:-1]).endswith("/a/very/long/path")
+    assert "<th>task</th>" in html_table(rows) and "<td>b</td>" in html_table(rows)  # noqa: PT018
 
 
 def test_the_documented_exit_codes_are_those_of_the_code() -> None:

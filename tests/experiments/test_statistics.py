@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from palm.experiments.statistics import (
+    Difference,
     holm,
+    more_seeds,
     paired_difference,
     t_quantile,
     t_tail,
@@ -32,6 +34,21 @@ def test_the_t_distribution_is_that_of_scipy() -> None:
 
 def test_quantiles_of_a_table_of_students_t() -> None:
     assert [round(t_quantile(0.975, n), 3) for n in (1, 4, 9, 30)] == [12.706, 2.776, 2.262, 2.042]
+
+
+def test_more_seeds_are_the_fewest_whose_t_test_would_decide() -> None:
+    stats = pytest.importorskip("scipy.stats", reason="the extra judges is not installed")
+
+    def p_value(mean: float, deviation: float, of_rows: float, seeds: int) -> float:
+        error = np.sqrt(deviation**2 / seeds + of_rows**2)
+        return float(2 * stats.t.sf(abs(mean) / error, seeds - 1))
+
+    for mean, deviation, of_rows in [(-40.0, 30.0, 5.0), (3.0, 4.0, 0.5), (1.0, 2.0, 0.2)]:
+        effect = Difference(mean, 0, deviation / np.sqrt(3), of_rows, 0, 0, 0.1, [mean] * 3)
+        expected = next(k for k in range(1, 51) if p_value(mean, deviation, of_rows, 3 + k) < 0.05)
+        assert more_seeds(effect, 0.05) == expected
+    assert more_seeds(Difference(1.0, 0, 0.1, 0.9, 0, 0, 0.1, [1.0] * 3), 0.05) is None  # too few rows
+    assert more_seeds(Difference(0.01, 0, 5.0, 0.0, 0, 0, 0.9, [0.01] * 3), 0.05) is None
 
 
 def test_holms_correction_by_hand() -> None:

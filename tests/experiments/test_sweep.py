@@ -19,6 +19,8 @@ from palm.experiments.grid import word_of
 from palm.experiments.sweep import (
     Range,
     Study,
+    Sweep,
+    Trial,
     grid_points,
     grid_words,
     read_space,
@@ -74,6 +76,15 @@ def test_a_grid_is_trained_once_and_its_best_is_a_configuration(
     assert [
         word for word in ("learning_rate was 1e-09", "0.5", "--overwrite") if word not in str(caught.value)
     ] == []
+
+
+def test_runs_that_are_equally_good_are_named() -> None:
+    scores = (0.5, 0.75, 0.75, None, 0.75)
+    trials = [Trial(f"{k:04d}", {"rate": k}, "done", score, 8, 1.0) for k, score in enumerate(scores)]
+    found = Sweep(trials, trials[1], Path("best.yaml"))
+    assert found.ties == ["0002", "0004"]
+    assert "best: 0001 (equal: 0002, 0004); train it:" in str(found)
+    assert Sweep(trials, trials[0], Path("best.yaml")).ties == []
 
 
 def test_points_are_all_combinations() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from palm.metrics import METRICS
+from palm.metrics.base import scores_of
 from palm.metrics.resampling import Pair, score_intervals, share_interval
 
 
@@ -35,6 +36,18 @@ def test_a_mean_of_numbers_has_the_interval_of_its_standard_error() -> None:
     squares = errors**2
     half = 1.96 * squares.std() / math.sqrt(400)
     assert (low, high) == pytest.approx((squares.mean() - half, squares.mean() + half), abs=0.04)
+
+
+def test_labels_that_resamples_lack_do_not_shift_the_interval_of_their_mean() -> None:
+    # Ten rare labels are never right: a resample without some of them has a higher mean F1 than the rows.
+    pairs = [({"label": 0}, {"label": 0}) for _ in range(60)]
+    pairs += [({"label": 0}, {"label": 1 + row % 10}) for row in range(20)]
+    (value,) = scores_of([METRICS["macro_f1"]], pairs).values()
+    assert value == pytest.approx(2 * 60 / (80 + 60) / 11)
+    low, high = score_intervals(METRICS["macro_f1"], pairs)["macro_f1"]
+    assert low < 0.97 * value < 1.03 * value < high
+    quick = score_intervals(METRICS["macro_f1"], pairs, quick=True)["macro_f1"]
+    assert quick == pytest.approx((low, high), rel=0.1)
 
 
 def test_an_f1_score_has_the_interval_of_its_resamples() -> None:

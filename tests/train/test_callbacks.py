@@ -196,7 +196,10 @@ def test_a_result_is_a_table_for_terminals_and_notebooks(tmp_path: Path) -> None
     assert cls.endswith("cls/best_model")
     assert mrc.endswith("mrc/infer_model")
     assert last.startswith(f"{sum(result.steps.values())} steps in ")
-    assert result._repr_html_() == f"<pre>{result}</pre>"
+    shown = result._repr_html_()
+    assert f"<td>{result.best['cls'].step}</td><td>cls/best_model</td></tr>" in shown
+    assert shown.count("<tr>") == 3
+    assert shown.endswith(f"<p>{last}</p>")
     assert result.paths["checkpoint"] == f"step_{sum(result.steps.values()) // 10 * 10}"
 
 

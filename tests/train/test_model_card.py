@@ -54,6 +54,31 @@ def test_the_card_shows_the_data_the_labels_and_the_settings(run: Path) -> None:
     assert str(run.parent) not in text  # where the machine has its files is nobody's business
 
 
+def test_the_card_has_scores_beside_interval_and_baseline_labels_limits_and_an_example_that_was_run(
+    run: Path,
+) -> None:
+    text = (run / "cls" / "best_model" / "README.md").read_text(encoding="utf-8")
+    history = read_history(run)
+    best = history.best("cls")
+    assert best is not None
+    rows, value = best.rows["cls"], best.scores["cls"]["accuracy"]
+    low, high = rows.intervals["accuracy"]
+    constant = rows.baseline["accuracy"]
+    assert f"| accuracy | {value:.4f} | {low:.4f} to {high:.4f} | {constant:.4f} |" in text
+    for label, (precision, recall, f1, true, _) in rows.labels.items():
+        assert f"| {label} | {precision:.3f} | {recall:.3f} | {f1:.3f} | {true} |" in text
+    limits = text.partition("## Limits")[2].partition("## Training")[0]
+    assert "at most 24 tokens" in limits
+    assert "It knows the 4 labels above, and no others." in limits
+    assert "chosen by the scores above" in limits
+    never = [label for label, each in rows.labels.items() if each[3] and not each[2]]
+    assert all(f"`{label}`" in limits for label in never)
+    model = palm.load_model(run / "cls" / "best_model", precision="fp32")
+    (answer,) = model.predict(["a text"])
+    assert f"# [{{'index': 0, 'label': {answer['label']}, " in text
+    assert f"{answer['probs'][0]:.3g}" in text
+
+
 def test_the_card_belongs_to_the_model(run: Path) -> None:
     folder = run / "cls" / "infer_model"
     assert "README.md" in manifest_of(folder)
@@ -117,7 +142,7 @@ def test_a_model_of_which_nothing_is_known_has_a_card() -> None:
 
 def test_a_score_that_is_not_a_number_is_not_a_result() -> None:
     text = model_card(description(training=training()), [])
-    assert "| pearson | NaN |\n| mse | 0.5000 |" in text
+    assert "| pearson | NaN |  |  |\n| mse (lower is better) | 0.5000 |  |  |" in text
     results = ModelCard(text).data.eval_results
     assert [(each.metric_type, each.metric_name, each.metric_value) for each in results] == [
         ("mse", "mse", 0.5)
@@ -174,7 +199,8 @@ def test_a_model_is_as_large_beside_8_tasks_as_beside_4(
         text = (model / "README.md").read_text(encoding="utf-8")
         assert f"`task0`, `task1` and {count - 3} more." in text
     few, many = found
-    assert few == many
+    assert few["config.json"] == many["config.json"]
+    assert few["README.md"] == pytest.approx(many["README.md"], abs=20)  # digits of the example
 
 
 def test_nothing_of_others_is_more_than_text_in_a_card() -> None:
@@ -201,6 +227,6 @@ def test_a_card_has_the_warnings_of_the_run(tmp_path: Path) -> None:
         (tmp_path / "out" / task / "infer_model" / "README.md").read_text("utf-8")
         for task in ("cls", "match")
     ]
-    assert "- cls.tsv: 10 of 60 (16.7 %) tokens" in cards[0].partition("## Warnings")[2]
-    assert "## Warnings" not in cards[1]
+    assert "- cls.tsv: 10 of 60 (16.7 %) tokens" in cards[0].partition("## Limits")[2]
+    assert "tokens are not in the vocabulary" not in cards[1]
     assert str(tmp_path) not in cards[0]
