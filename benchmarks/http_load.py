@@ -10,6 +10,9 @@ HEAD = (
     "POST /predict HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 )
 
+IDLE_SECONDS = 30
+"""Time after which an idle connection is closed, before the server does it."""
+
 
 def request_of(body: bytes) -> bytes:
     """A request with a body."""
@@ -32,7 +35,7 @@ class Connections:
 
     def __init__(self, port: int) -> None:
         self.port = port
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def post(self, body: bytes) -> tuple[int, bytes]:
         """Send a body and return status and body of the answer.
@@ -40,7 +43,10 @@ class Connections:
         Raises:
             OSError, asyncio.IncompleteReadError: the connection failed.
         """
-        pair = self._idle.pop() if self._idle else await asyncio.open_connection("127.0.0.1", self.port)
+        clock = asyncio.get_running_loop().time
+        while self._idle and self._idle[0][0] < clock() - IDLE_SECONDS:
+            self._idle.pop(0)[2].close()
+        pair = self._idle.pop()[1:] if self._idle else await asyncio.open_connection("127.0.0.1", self.port)
         reader, writer = pair
         try:
             writer.write(request_of(body))
@@ -48,12 +54,12 @@ class Connections:
         except BaseException:
             writer.close()
             raise
-        self._idle.append(pair)
+        self._idle.append((clock(), *pair))
         return answer
 
     def close(self) -> None:
         """Close the connections that are not in use."""
-        for _, writer in self._idle:
+        for _, _, writer in self._idle:
             writer.close()
 
 

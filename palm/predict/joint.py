@@ -30,6 +30,9 @@ from palm.reader.tables.files import sources_of
 from palm.train import task_model
 from palm.train.task_model import Chunk, Prediction, Work, encoded, shared_outputs
 
+ENCODED = ("token_ids", "sequence_lengths", "first_segment", "first_segments")
+"""Columns of rows on which the inputs of an encoder depend."""
+
 
 @dataclass(frozen=True)
 class EncodedText:
@@ -352,13 +355,13 @@ def _counted(reader: Reader, examples: Sequence[Any]) -> tuple[Rows, bool]:
 
 def _encoded_text(number: int, parts: Mapping[str, tuple[Chunk, bool]]) -> EncodedText:
     chunks = {task: chunk for task, (chunk, _) in parts.items()}
-    rows = {
-        (tuple(chunk.rows["token_ids"][k]), int(chunk.rows["first_segment"][k]))
+    rows = {  # a row of several sequences has the segments of each
+        tuple(chunk.rows[name][k].tobytes() for name in ENCODED if name in chunk.rows): tokens
         for chunk in chunks.values()
-        for k in range(len(chunk.rows))
+        for k, tokens in enumerate(chunk.rows.lengths.tolist())
     }
     cut = tuple(task for task, (_, is_cut) in parts.items() if is_cut)
-    return EncodedText(number, chunks, sum(len(tokens) for tokens, _ in rows), cut)
+    return EncodedText(number, chunks, sum(rows.values()), cut)
 
 
 def _joined(chunks: Sequence[Chunk]) -> Chunk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from ast import literal_eval
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from helpers.saved import run_card_example
 from palm.cli.starter.project import KINDS, write_project
 from palm.core.saved import load_tensors
 from palm.paradigm import HEADS
+from palm.predict.loading import load_model
+from palm.train.model_card import example_input
 
 PROGRAM = """
 import os, signal, sys
@@ -69,6 +72,11 @@ def test_they_train_together_survive_a_kill_and_predict(project: Path) -> None:
     for task in [*KINDS, "regression"]:
         assert len(controller.pred(task)) > 0, task
         run_card_example(project / "whole" / task / "infer_model")
+    model = load_model(project / "whole", precision="fp32")
+    for task, own in model.tasks.items():
+        texts = literal_eval(example_input(own.reader, HEADS.name_of(type(own.head))))
+        rows = model.predict_rows(model.encode(texts, [task]))
+        assert [row[task] for row in rows] == own.predict(texts), task
 
 
 """Tasks of one text, whose rows are the same."""

@@ -35,12 +35,12 @@ TEXTS: dict[str, list[Any]] = {
 
 @pytest.fixture(scope="module")
 def models(run: Path) -> dict[str, Any]:
-    return {task: palm.load_model(run / task) for task in TASKS}
+    return palm.load_model(run).tasks
 
 
 @pytest.fixture(scope="module")
 def url(run: Path) -> Iterator[str]:
-    with served(*(run / task for task in TASKS), texts=8, characters=2000) as address:
+    with served(run, texts=8, characters=2000) as address:
         yield address
 
 

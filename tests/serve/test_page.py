@@ -17,7 +17,6 @@ from helpers.serving import served
 
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}")
 
-TASKS = ("cls", "match", "mrc", "span")
 TEXT = "anna has a red door ."
 BACKGROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 27)"}
 
@@ -30,7 +29,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def url(run: Path) -> Iterator[str]:
-    with served(*(run / task for task in TASKS)) as address:
+    with served(run) as address:
         yield address
 
 
@@ -48,13 +47,14 @@ def test_a_typed_text_gets_the_answers_of_the_models(
     page.wait_for("document.querySelectorAll('article').length === 4")
 
     shown = page.script("[...document.querySelectorAll('article')].map((card) => card.innerText)")
-    (record,) = palm.load_model(run / "cls").predict([TEXT])
+    models = palm.load_model(run).tasks
+    (record,) = models["cls"].predict([TEXT])
     assert f"{100 * max(record['probs']):.1f} %" in shown[0]
     assert page.script("document.querySelector('.bars dt.chosen').innerText") == str(record["label"])
     assert "<b>who</b> owns the lamp" in shown[1]  # as text, not as HTML
-    (answer,) = palm.load_model(run / "mrc").predict([("what colour is the door", TEXT)])
+    (answer,) = models["mrc"].predict([("what colour is the door", TEXT)])
     assert page.script("document.querySelector('mark.answer').innerText") == answer["text"]
-    (spans,) = palm.load_model(run / "span").predict([TEXT])
+    (spans,) = models["span"].predict([TEXT])
     assert page.script("document.querySelectorAll('article:last-child mark').length") == len(spans["spans"])
     assert '\'{"texts":[' in page.script("document.getElementById('curl').textContent")
     assert " ms" in page.script("document.getElementById('time').innerText")
