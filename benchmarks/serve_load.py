@@ -11,7 +11,8 @@ request should have been sent.
 The knee is the highest of the tried rates at which no request fails and 99 % of them are answered within
 `--bound` seconds. Rates are tried downwards, from what a server answers when 32 requests always wait.
 CPU is that of all processes of the server, per request at the knee: it depends less on what else the machine
-does. At 70 % of the knee, the median and the 99th percentile of the times are given.
+does. At 70 % of the knee, the median and the 99th percentile of the times are given. Last, palm gets twice
+its knee with a short queue.
 
     pipeline  FastAPI with one `transformers` pipeline for each task
     litserve  LitServe with palm's joint model, batches of 32 after 5 ms
@@ -89,7 +90,7 @@ def texts() -> list[str]:
 
 
 @contextlib.contextmanager
-def serving(name: str, folders: Sequence[Path]) -> Iterator[tuple[int, int]]:
+def serving(name: str, folders: Sequence[Path], *options: str) -> Iterator[tuple[int, int]]:
     """Start a server; yield its port and the id of its process group."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
@@ -97,7 +98,18 @@ def serving(name: str, folders: Sequence[Path]) -> Iterator[tuple[int, int]]:
     peers = Path(__file__).with_name("serve_peers.py")
     command = [sys.executable, str(peers), name, str(port), *words]
     if name == "palm":
-        command = [*START, "serve", *words, "--precision", "fp32", "--queue", "4096", "--port", str(port)]
+        command = [
+            *START,
+            "serve",
+            *words,
+            "--precision",
+            "fp32",
+            "--queue",
+            "4096",
+            "--port",
+            str(port),
+            *options,
+        ]
     process = subprocess.Popen(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
@@ -202,14 +214,15 @@ def main() -> None:
     parser.add_argument(
         "--bound", type=float, default=1, help="seconds in which 99 %% are answered at the knee"
     )
+    parser.add_argument("--overload_seconds", type=float, default=30, help="at twice the last knee")
     parser.add_argument("--turns", type=int, default=2, help="times that all servers take turns")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(machine())
     bodies = [json.dumps({"texts": [text]}).encode() for text in texts()]
     peers = [peer for peer in args.peers if peer != "none"]
-    cases = [("palm", heads) for heads in args.heads]
-    cases += [(peer, heads) for peer in peers for heads in args.peer_heads]
+    cases = [(peer, heads) for peer in peers for heads in args.peer_heads]
+    cases += [("palm", heads) for heads in args.heads]
     with tempfile.TemporaryDirectory() as name:
         folders = made_up_models(Path(name), args.shape, max(heads for _, heads in cases))
         for folder in folders:
@@ -224,6 +237,14 @@ def main() -> None:
                 with serving(server, folders[:heads]) as (port, group):
                     result = asyncio.run(measured(Load(port, group, bodies), args.seconds, args.bound))
                 print(line(server, heads, result), flush=True)
+        with serving("palm", folders[:heads], "--queue", "64") as (port, group):
+            rate = 2 * result[0]
+            times = asyncio.run(Load(port, group, bodies).at(rate, args.overload_seconds))
+        p50, p99 = (1000 * times.percentile(q) for q in (50, 99))
+        print(
+            f"\npalm, {heads} tasks, a queue of 64, {rate:.0f} requests/s for {args.overload_seconds:g} s: "
+            f"{len(times.answered)} answered, p50 {p50:.0f} ms, p99 {p99:.0f} ms; {times.failed} refused"
+        )
 
 
 if __name__ == "__main__":

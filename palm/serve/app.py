@@ -110,6 +110,7 @@ async def ready(service: Served) -> JSONResponse:
 @routes.post("/predict", response_model=PredictResponse)
 async def predict(request: Request, service: Served) -> Response:
     """Predict texts; tasks that read the same tokens share a pass of the encoder."""
+    service.check()  # refusing costs least before the body is read
     asked = _parsed(await _body(request, service.settings))
     service.check(asked.texts)
     line = request.scope["palm"]

@@ -89,8 +89,8 @@ class Service:
             await asyncio.sleep(POLL_SECONDS)
             metrics.MODELS.inc(await asyncio.to_thread(self.source.reload))
 
-    def check(self, texts: Sequence[Any]) -> None:
-        """Refuse texts beyond the bounds.
+    def check(self, texts: Sequence[Any] = ()) -> None:
+        """Refuse texts beyond the bounds, and any if the queue is full.
 
         Raises:
             HTTPException: the status and the reason.
