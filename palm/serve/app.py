@@ -95,16 +95,10 @@ async def page() -> FileResponse:
 
 
 @open_routes.get("/health/live")
-async def live(service: Served) -> JSONResponse:
-    """200 as long as the process can compute."""
-    return JSONResponse({"live": service.is_alive}, 200 if service.is_alive else 503)
-
-
 @open_routes.get("/health/ready")
-async def ready(service: Served) -> JSONResponse:
-    """200 as long as requests are accepted: there is room in the queue."""
-    is_ready = service.is_alive and service.num_waiting < service.settings.queue
-    return JSONResponse({"ready": is_ready}, 200 if is_ready else 503)
+async def healthy(service: Served) -> JSONResponse:
+    """200 as long as the process can compute; it listens when its models are loaded, and until SIGTERM."""
+    return JSONResponse({"healthy": service.is_alive}, 200 if service.is_alive else 503)
 
 
 @routes.post("/predict", response_model=PredictResponse)

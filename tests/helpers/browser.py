@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 
-PROGRAMS = ("chromium", "chromedriver")
-MISSING = [name for name in PROGRAMS if shutil.which(name) is None]
-"""Programs that a test of a page needs and the machine lacks."""
+BROWSERS = ("chromium", "google-chrome")
+HAS_BROWSER = shutil.which("chromedriver") is not None and any(map(shutil.which, BROWSERS))
+"""Whether the machine has what a test of a page needs."""
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),

@@ -12,10 +12,10 @@ pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 pytest.importorskip("httpx", reason="needs the extra `serve`")
 
 import palm
-from helpers.browser import MISSING, Browser, browser
+from helpers.browser import HAS_BROWSER, Browser, browser
 from helpers.serving import served
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}")
+pytestmark = pytest.mark.skipif(not HAS_BROWSER, reason="needs Chromium and chromedriver")
 
 TEXT = "anna has a red door ."
 BACKGROUNDS = {"light": "rgb(246, 247, 249)", "dark": "rgb(18, 22, 27)"}
