@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -151,33 +151,39 @@ def _save_pooling(backbone: TokenEncoder, part: Path) -> None:
 def to_hugging_face(
     model_dir: str | Path, folder: str | Path, *, trust: str | Sequence[str] = (), overwrite: bool = False
 ) -> None:
-    """Write a saved model as a directory that `transformers` loads, or one of several tasks as a directory of
-    such directories, `<folder>/<task>`; for arguments see `to_onnx`.
+    """Write a saved model as a directory that `transformers` loads, or one of several tasks as a folder with
+    such a directory per task; for arguments see `to_onnx`.
 
     Raises:
         PalmError: `transformers` cannot compute what the model computes; with the reason.
         StorageError: `model_dir` is not a complete model, or `folder` is in use or cannot be written.
     """
     folder = Path(folder)
+    check_target(folder, overwrite, [model_dir])
     models = models_of_source(source := Path(model_dir), trust)
-    places = {model.task: folder / model.task if len(models) > 1 else folder for model in models}
-    for place in places.values():
-        check_target(place, overwrite, [model_dir])
     description = chosen_model(source) / DESCRIPTION
     with wrap_read_errors(description):
         saved = read_object(description)
-    parts = {model.task: _parts(model, model_dir) for model in models}
-    for model in models:
-        name, architecture, write = parts[model.task]
-        with wrap_read_errors(description):
-            about = {**saved, **part_of_task(saved, model.task), "task": model.task}
-            card = model_card(about, label_names(model.reader, model.head), architecture=architecture)
-        with new_directory(places[model.task], overwrite) as part:
-            write(part)
-            save_reader(model.reader, model.backbone, part, marks_text=name == "mlm")
-            describe_export(part, "hf", [model], architecture=architecture)
-            write_text(part / CARD, card)
-        logger.info("%s: %s written to %s", model.task, architecture, places[model.task])
+    with new_directory(folder, overwrite) as part:
+        for model in models:
+            place = part / model.task if len(models) > 1 else part
+            make_folder(place)
+            with wrap_read_errors(description):
+                about = {**saved, **part_of_task(saved, model.task), "task": model.task}
+            architecture = _write_task(model, about, source, place)
+            logger.info("%s: %s written to %s", model.task, architecture, folder / place.relative_to(part))
+
+
+def _write_task(model: InferenceModel, about: Mapping[str, Any], source: Path, place: Path) -> str:
+    """Write the directory of a task, which `about` describes; return the library's class."""
+    name, architecture, write = _parts(model, source)
+    with wrap_read_errors(source):
+        card = model_card(about, label_names(model.reader, model.head), architecture=architecture)
+    write(place)
+    save_reader(model.reader, model.backbone, place, marks_text=name == "mlm")
+    describe_export(place, "hf", [model], architecture=architecture)
+    write_text(place / CARD, card)
+    return architecture
 
 
 def _parts(model: InferenceModel, model_dir: str | Path) -> tuple[str, str, Callable[[Path], None]]:

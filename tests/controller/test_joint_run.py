@@ -188,7 +188,7 @@ def test_a_stopped_prediction_of_all_targets_goes_on(
 def test_all_targets_are_exported(run: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     to_hugging_face(run, tmp_path / "hf")
-    assert {place.name for place in (tmp_path / "hf").iterdir()} == {"cls", "match", "mrc"}
+    assert {place.name for place in (tmp_path / "hf").iterdir()} == {"cls", "match", "mrc", "manifest.json"}
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf" / "cls")
     tokens = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf" / "cls")(
         "a red door", return_tensors="pt"
