@@ -19,6 +19,9 @@ DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
 DASHED = [4, 3]
 """The pattern of a curve that belongs to a solid one of the same colour."""
 
+SHORT_NAME = 14
+"""Length up to which the names of curves stand beside one another."""
+
 MOST_MARKS = 60
 """Maximum points of curves that are drawn with a mark on each."""
 
@@ -94,14 +97,15 @@ def line_chart(
     ]
     shown = alt.selection_point(fields=["group"], bind="legend")
     colours = alt.Scale(domain=groups, range=[colour(number) for number in range(len(groups))])
-    legend = alt.Legend(title=None, orient="bottom", columns=4) if len(groups) > 1 else None
+    columns = 4 if max(map(len, groups)) <= SHORT_NAME else 1
+    legend = alt.Legend(title=None, orient="bottom", columns=columns, labelLimit=360) if groups[1:] else None
     with_marks = max(len(curve.points) for curve in drawn) <= MOST_MARKS
     chart = (
         alt.Chart(alt.InlineData(values))
         .mark_line(point=with_marks, clip=True)
         .encode(
             x=alt.X("x:Q", title=x_name),
-            y=alt.Y("y:Q", title=unit, scale=alt.Scale(zero=False)),
+            y=alt.Y("y:Q", title=unit, scale=_y_scale([each["y"] for each in values])),
             color=alt.Color("group:N", scale=colours, legend=legend),
             # Vega merges the legends of equal domains.
             strokeDash=alt.StrokeDash(
@@ -122,6 +126,15 @@ def line_chart(
     steps = sorted({x for points in by_name for x in points})
     rows = [[x, *(points.get(x) for points in by_name)] for x in steps]
     return _chart(title, chart, [x_name, *names], rows, note, *([shown] if legend else []), has_log=True)
+
+
+def _y_scale(values: Sequence[float]) -> Any:
+    """Return a scale from the least to the largest value; Vega draws equal ones at 0."""
+    low, high = min(values), max(values)
+    if low < high:
+        return _altair().Scale(zero=False)
+    room = abs(low) / 10 or 0.5
+    return _altair().Scale(domain=[low - room, high + room])
 
 
 def score_chart(title: str, rows: Sequence[tuple[str, float, Sequence[float], float | None]]) -> Chart:

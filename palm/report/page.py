@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from shlex import quote
@@ -84,7 +85,10 @@ def write_report(
 def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False) -> str:
     """Return the HTML of a run's page; it loads itself again if the run goes on and `is_live`."""
     history = run.history
+    goes_on = is_live and history.end is None
     verdicts = verdicts_of(run, analyses)
+    if goes_on:
+        verdicts = [replace(each, advice="", command="") for each in verdicts]
     encoder = (each.value for each in run.sections.get("global", ()) if each.name == "backbone")
     known = [each for each in verdicts if metric_of(each.metric) is not None and math.isfinite(each.score)]
     return rendered(
@@ -93,7 +97,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
         title=page_title(history.tasks, run.name),
         history=history,
         ending=_ending(history),
-        refresh=REFRESH_SECONDS if is_live and history.end is None else 0,
+        refresh=REFRESH_SECONDS if goes_on else 0,
         now=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
         left=_seconds_left(history),
         is_folded=len(history.tasks) > MOST_OPEN,

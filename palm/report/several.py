@@ -64,7 +64,9 @@ def page_of_several(folders: Sequence[Path]) -> str:
         ties=[sweep["best"], *sweep.get("ties", ())] if sweep else [],
         rows=rows,
         tasks=list(dict.fromkeys(task for run in runs for task in run.history.tasks)),
-        columns=[
+        columns=[]
+        if found  # the name of a way says in what it differs
+        else [
             (name, [shown_value(each.get(name, "default")) for each in settings])
             for name in differing(settings)
         ][:MOST_COLUMNS],
@@ -133,8 +135,13 @@ def named(runs: Sequence[Run]) -> tuple[list[str], list[str], list[dict[str, Any
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of settings that are not the same in all runs."""
-    known = dict.fromkeys(name for each in settings for name in each)
-    return [name for name in known if len({json.dumps(each.get(name), default=str) for each in settings}) > 1]
+    found = []
+    for name in dict.fromkeys(name for each in settings for name in each):
+        # Settings of a task that a run does not have are no difference.
+        known = [each for each in settings if name in each or not name.startswith("task ")]
+        if len({json.dumps(each.get(name), default=str) for each in known}) > 1:
+            found.append(name)
+    return found
 
 
 def _settings(run: Run) -> dict[str, Any]:

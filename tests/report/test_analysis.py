@@ -16,7 +16,7 @@ from helpers.saved import forge
 from palm.metrics import METRICS
 from palm.metrics.base import constant_scores
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import models_in
+from palm.predict.loading import load_task, models_in
 from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.words import TaggedExample
 from palm.report.analysis import Analysis, Part, analyse, analyses_of, parts_of
@@ -173,7 +173,7 @@ def test_the_error_of_hidden_words_is_minus_their_mean_log_probability(tmp_path:
         palm.paradigm.MaskLM(hidden_size=WIDTH, vocab_size=40),
     )
     model.save(folder / "model")
-    found = analyse(Model("mlm", "last", folder / "model"), folder / "mlm.tsv")
+    found = analyse(Model("t", "last", folder / "model"), folder / "mlm.tsv")
     mean = math.log(dict(found.scores)["perplexity"])
     assert found.hardest[0].judged.error > mean
     assert found.confused
@@ -328,10 +328,10 @@ def without_rows(run: Run) -> Run:
 def test_a_report_predicts_in_the_precision_of_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def load(folder: Path, *, precision: str, **_: object) -> InferenceModel:
+    def load(folder: Path, task: str, *, precision: str, **_: object) -> InferenceModel:
         asked.append(precision)
-        return palm.load_model(folder, precision=precision)
+        return load_task(folder, task, precision=precision)
 
-    monkeypatch.setattr("palm.report.analysis.load_model", load)
+    monkeypatch.setattr("palm.report.analysis.load_task", load)
     of("cls", run)
     assert set(asked) == {read_run(run).history.start.precision}

@@ -79,6 +79,15 @@ def test_seeds_have_the_colour_and_the_line_of_their_legend() -> None:
     assert dashes_of(line_chart("loss", "loss", [*seeds, dev]))["rate 2, dev"] == DASHED
 
 
+def test_equal_values_are_drawn_where_they_are() -> None:
+    def scale(*values: float) -> Any:
+        return line_chart("x", "y", [Curve("a", list(enumerate(values)))]).spec["encoding"]["y"]["scale"]
+
+    assert scale(0.35, 0.35) == {"domain": [pytest.approx(0.315), pytest.approx(0.385)]}
+    assert scale(0.0) == {"domain": [-0.5, 0.5]}
+    assert scale(0.1, 0.2) == {"zero": False}
+
+
 def test_colours_that_come_again_have_another_dash() -> None:
     chart = line_chart("loss", "loss", [Curve(str(k), [(0, float(k)), (1, 1.0)]) for k in range(16)])
     scale = chart.spec["encoding"]["color"]["scale"]
