@@ -105,7 +105,7 @@ def line_chart(
         .mark_line(point=with_marks, clip=True)
         .encode(
             x=alt.X("x:Q", title=x_name),
-            y=alt.Y("y:Q", title=unit, scale=_y_scale([each["y"] for each in values])),
+            y=alt.Y("y:Q", title=unit, scale=_y_scale([y for curve in drawn for _, y in curve.points])),
             color=alt.Color("group:N", scale=colours, legend=legend),
             # Vega merges the legends of equal domains.
             strokeDash=alt.StrokeDash(
