@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -116,7 +117,7 @@ class Cache:
     @classmethod
     def of_anyone(cls) -> Cache:
         """Return the cache of the user, or that of this process."""
-        return cls.of_user() or cls(Path(_of_process().name))
+        return cls.of_user() or _of_process()
 
     def entry(self, key: str, what: str, fill: Callable[[Path], object], read: Callable[[Path], T]) -> T:
         """Return the value of an entry; one process makes the entry first if it does not exist.
@@ -170,13 +171,25 @@ class Cache:
         try:
             return self.entry(key, what, fill, read)
         except (OSError, StorageError):
-            return Cache(Path(_of_process().name)).entry(key, what, fill, read)
+            return _of_process().entry(key, what, fill, read)
 
 
-@cache
-def _of_process() -> tempfile.TemporaryDirectory[str]:
-    """A folder that other users cannot fill, as they could one with a known name; removed at the end."""
-    return tempfile.TemporaryDirectory(prefix="palm-cache-")
+PROCESS = "PALM_PROCESS_CACHE"
+"""Environment variable with the cache of a process, for those that it starts."""
+
+
+def _of_process() -> Cache:
+    """Return the cache of this process; others cannot fill it, as they could one with a known name."""
+    if PROCESS not in os.environ:
+        os.environ[PROCESS] = tempfile.mkdtemp(prefix="palm-cache-")
+        atexit.register(shutil.rmtree, os.environ[PROCESS], ignore_errors=True)
+    return Cache(Path(os.environ[PROCESS]))
+
+
+def is_cached(key: str, name: str) -> bool:
+    """Check whether the file of an entry is in the cache of the user, or of this process."""
+    caches = [Cache.of_user(), _of_process() if PROCESS in os.environ else None]
+    return any((each.folder / key / name).is_file() for each in caches if each is not None)
 
 
 def _used(entry: Path, read: Callable[[Path], T]) -> T:

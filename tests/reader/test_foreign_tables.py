@@ -377,6 +377,21 @@ def test_chosen_rows_of_others_open_only_what_lies_beside_them(
     ]
 
 
+@pytest.mark.parametrize("cache", ["", "/dev/null/cache"])
+def test_chosen_rows_are_known_without_a_cache_of_the_user_also_to_processes_that_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    monkeypatch.setenv("PALM_DATA_CACHE", cache)
+    table = written(tmp_path / "mine.tsv", "label\ttext_a\n0\ta door\n")
+    kept = keep_selection("a.rows.json", Selection(table, data_checksum(table), [0], {}).text)
+    assert table_of(kept) == table
+    program = (
+        "import sys, pathlib, palm.reader.tables.files as f; print(f.table_of(pathlib.Path(sys.argv[1])))"
+    )
+    words = [sys.executable, "-c", program, str(kept)]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == f"{table}\n"
+
+
 def test_a_process_that_this_one_starts_knows_the_secrets_of_addresses() -> None:
     addresses = [f"https://anna:secret@host.org/{number}.csv?token={'abc' * 500}" for number in range(200)]
     shown = [str(data_path(address)) for address in addresses]

@@ -24,7 +24,7 @@ from typing import IO, Any, Literal, get_args
 import numpy as np
 
 from palm.config.files import full_url, public
-from palm.core.cache import Cache
+from palm.core.cache import Cache, is_cached
 from palm.core.errors import DataError
 from palm.core.io import (
     POINTER,
@@ -409,7 +409,7 @@ def _read(path: Path, facts: object) -> Selection:  # noqa: ARG001 - part of the
 
 def _check_named(path: Path, table: Path) -> None:
     """Refuse the selection of someone else that names a table which is not in its folder."""
-    if (Cache.of_anyone().folder / _kept_as(path.name, path.read_text("utf-8")) / path.name).is_file():
+    if is_cached(_kept_as(path.name, path.read_text("utf-8")), path.name):
         return
     if is_remote(table) or not all(stays_inside(path.parent, file) for file in files_of(table)):
         raise DataError(
