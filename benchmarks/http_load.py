@@ -10,7 +10,7 @@ HEAD = (
     "POST /predict HTTP/1.1\r\nHost: server\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
 )
 
-IDLE_SECONDS = 30
+IDLE_SECONDS = 3
 """Time after which an idle connection is closed, before the server does it."""
 
 
