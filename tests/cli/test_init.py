@@ -149,7 +149,7 @@ def test_a_folder_with_anything_in_it_is_not_touched(tmp_path: Path) -> None:
         ("seq_lable", ["'seq_lable'", "'seq_label'"]),
         ("cls,cls", ["'cls'", "cls2="]),
         ("a/b=cls", ["'a/b'"]),
-        ("best=cls", ["'best'", "save_path"]),
+        ("stages=cls", ["'stages'", "save_path"]),
         ("config=cls", ["'config'"]),
     ],
 )
