@@ -348,6 +348,8 @@ class TaskData:
         ]
         if bad.is_refused:
             remedy = "correct them, or set on_bad_row: skip"
+            if not file.counts.examples:
+                remedy = "no row is left: correct the file, or the settings of the reader"
             self.add("error", "data", f"{name}: unusable rows: {bad.count}", remedy, lines)
         elif bad.count and file.role == "pred":
             finding = f"{name}: {bad.count} rows cannot be predicted"

@@ -316,7 +316,7 @@ def _texts(example: Any, marks: Sequence[Mark]) -> list[tuple[str, list[Part]]]:
 
 
 def parts_of(text: str, marks: Sequence[Mark] = ()) -> list[Part]:
-    """Divide a text where marks begin or end; what is both missed and extra is right."""
+    """Divide a text where marks begin or end; what two marks of one label share is right."""
     middle = min((mark.start for mark in marks), default=0)
     start = max(0, min(middle - MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS))
     end = min(len(text), start + MOST_CHARACTERS)
@@ -326,7 +326,9 @@ def parts_of(text: str, marks: Sequence[Mark] = ()) -> list[Part]:
         own = [mark for mark in marks if mark.start <= first and last <= mark.end]
         kinds = {mark.kind for mark in own}
         kind = next((kind for kind in ("wrong", "missed", "extra", "right") if kind in kinds), "")
-        kind = "right" if {"missed", "extra"} <= kinds else kind
+        labelled = {each: {mark.label for mark in own if mark.kind == each} for each in ("missed", "extra")}
+        if all(labelled.values()):
+            kind = "right" if labelled["missed"] & labelled["extra"] else "wrong"
         labels = dict.fromkeys(mark.label for mark in own if mark.start == first)
         found.append(Part(text[first:last], kind, ", ".join(labels)))
     return [*found, *([Part("…")] if end < len(text) else [])]

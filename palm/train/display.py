@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from palm.core.logging import Progress, display_of, logger, shown_score, shows_colour
+from palm.parallel.group import is_main_process
 from palm.reader.inspection import readable_rows
 from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Logged, Losses, Started
 from palm.train.loop import Step, Training
@@ -95,7 +96,7 @@ class Meter:
         return [losses, *logged]
 
     def _warn_of_divergence(self, losses: Losses) -> None:
-        for task, mean in losses.means.items():
+        for task, mean in losses.means.items() if is_main_process() else ():
             if not mean <= self._limits.setdefault(task, DIVERGED * max(mean, 1.0)):
                 self._limits[task] = sys.float_info.max  # once
                 logger.warning(

@@ -151,7 +151,7 @@ class Evaluator:
 
     def _warn_of_baselines(self) -> None:
         """Warn of tasks that a constant answer is as good as."""
-        for task in self.tasks:
+        for task in self.tasks if is_main_process() else ():
             metric = metrics_of(task.task.metric_names[:1])[0]
             constant = constant_scores([metric], self.dev[task.name].golds).get(metric.main, math.nan)
             if -math.inf < self.best[task.name].score <= metric.normalized_score(constant):

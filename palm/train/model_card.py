@@ -301,6 +301,11 @@ def _limits(
         lines.append(f"It reads at most {most} tokens of a text at a time.")
     if len(labels) > 1:
         lines.append(f"It knows the {len(labels)} labels above, and no others.")
+    name, value = next(iter(evaluation.get("scores", {}).items()), ("", None))
+    constant = evaluation.get("baseline", {}).get(name)
+    sign = 1 if _rises(name) else -1
+    if value is not None and constant is not None and sign * value <= sign * constant:
+        lines.append("It is no better than always the same answer.")
     if never := [name for name, each in evaluation.get("labels", {}).items() if each[3] and not each[2]]:
         lines.append(f"Never right on the dev rows: {', '.join(map(code_of, never))}.")
     if training.get("best"):

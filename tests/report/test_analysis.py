@@ -28,6 +28,7 @@ from palm.train.counting import (
     AnswerCounts,
     LabelCounts,
     LabelScore,
+    Mark,
     NumberCounts,
     PairCounts,
     TagCounts,
@@ -242,6 +243,12 @@ def test_entities_are_marked_in_their_text_as_right_missed_extra_or_wrong() -> N
     assert "".join(part.text for part in parts) == text
     assert [part.text for part in parts if part.kind] == ["new york", "on", "monday", "noon"]
     assert [part.label for part in parts if part.kind] == ["city", "day", "city, not day", "time"]
+
+
+def test_what_is_found_of_an_entity_is_right_only_with_its_label() -> None:
+    marks = [Mark(0, 11, "missed", "class"), Mark(0, 5, "extra", "class"), Mark(6, 11, "extra", "city")]
+    parts = [(part.text, part.kind, part.label) for part in parts_of("first class", marks)]
+    assert parts == [("first", "right", "class"), (" ", "missed", ""), ("class", "wrong", "city")]
 
 
 def test_an_answer_is_marked_in_its_context_and_what_is_found_of_it_is_right() -> None:

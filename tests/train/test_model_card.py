@@ -71,6 +71,7 @@ def test_the_card_has_scores_beside_interval_and_baseline_labels_limits_and_an_e
     assert "at most 24 tokens" in limits
     assert "It knows the 4 labels above, and no others." in limits
     assert "chosen by the scores above" in limits
+    assert ("no better than always the same answer" in limits) == (value <= constant)
     never = [label for label, each in rows.labels.items() if each[3] and not each[2]]
     assert all(f"`{label}`" in limits for label in never)
     model = palm.load_model(run / "cls" / "best_model", precision="fp32")
