@@ -177,7 +177,7 @@ def to_hugging_face(
 def _write_task(model: InferenceModel, about: Mapping[str, Any], source: Path, place: Path) -> str:
     """Write the directory of a task, which `about` describes; return the library's class."""
     name, architecture, write = _parts(model, source)
-    with wrap_read_errors(source):
+    with wrap_read_errors(chosen_model(source) / DESCRIPTION):
         card = model_card(about, label_names(model.reader, model.head), architecture=architecture)
     write(place)
     save_reader(model.reader, model.backbone, place, marks_text=name == "mlm")
