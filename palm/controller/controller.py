@@ -26,7 +26,7 @@ from palm.core.logging import display_of, logger, set_verbosity, show_on_console
 from palm.parallel.group import join, launch, record_failure
 from palm.predict.inference import InferenceModel
 from palm.predict.joint import JointModel
-from palm.predict.loading import best_note, load_models, load_task
+from palm.predict.loading import best_note, load_models
 from palm.pretrained import (
     find_vocabulary,
     load_pretrain,
@@ -50,7 +50,8 @@ from palm.train.model_paths import (
     LAST,
     chosen_model,
     describe_missing_model,
-    part_of_task,
+    joint_tasks,
+    tasks_in,
 )
 from palm.train.result import TrainingResult
 from palm.train.run import train
@@ -128,47 +129,29 @@ def saved_model(run: RunConfig, task: TaskConfig, given: Path | None) -> Inferen
         StorageError: there is no complete model, or it is from a task of another kind.
     """
     folder = _own_folder(run, task) if given is None else _check_kind(task, given)
-    if _is_joint(folder):
-        model = _joint_model(run, [task], folder).tasks[task.name]
-    else:
-        reader, head = _replaced(run, task)
-        precision = run.settings.precision
-        model = load_task(folder, device="cpu", precision=precision, reader=reader, head=head)
+    model = saved_models(run, [task], folder)[task.name]
     logger.info("%s: inference model loaded from %s%s", task.name, folder, best_note(model.trained))
     if model.task != task.name:
         remedy = "leave inference_model_dir out if this is not intended"
         logger.warning("%s: the model at %s is from task %r; %s", task.name, folder, model.task, remedy)
-    model.batch_size = task.settings.pred_batch_size or task.settings.batch_size or model.batch_size
     return model
 
 
-def joint_model(run: RunConfig, tasks: Sequence[TaskConfig]) -> JointModel | None:
-    """Load the model of several tasks that the run saved, with the current settings; None if there is none.
-
-    Raises:
-        StorageError: it is damaged, or lacks a task or has it with other components.
-    """
-    folder = run.folder / JOINT
-    if not is_sealed(folder):
-        return None
-    for task in tasks:
-        _check_kind(task, folder)
-    return _joint_model(run, tasks, folder)
-
-
-def _joint_model(run: RunConfig, tasks: Sequence[TaskConfig], folder: Path) -> JointModel:
+def saved_models(run: RunConfig, tasks: Sequence[TaskConfig], folder: Path) -> dict[str, InferenceModel]:
+    """Load the models of tasks from a directory, with the current settings, by name."""
     replaced = {task.name: _replaced(run, task) for task in tasks}
-    readers, heads = ({name: each[k] for name, each in replaced.items()} for k in (0, 1))
-    options: dict[str, Any] = {"device": "cpu", "precision": run.settings.precision}
-    models = load_models(folder, reader=readers, head=heads, **options)
+    reader: Mapping[str, Any] = {name: settings for name, (settings, _) in replaced.items()}
+    head: Mapping[str, Any] = {name: settings for name, (_, settings) in replaced.items()}
+    is_joint = bool(joint_tasks(chosen_model(folder)))
+    if not is_joint:  # it may have been trained under another name
+        reader, head = replaced[tasks[0].name]
+    precision = run.settings.precision
+    models = load_models(folder, device="cpu", precision=precision, reader=reader, head=head)
+    found = {task.name: models[task.name] if is_joint else next(iter(models.values())) for task in tasks}
     for task in tasks:
-        model = models[task.name]
-        model.batch_size = task.settings.pred_batch_size or task.settings.batch_size or model.batch_size
-    return JointModel({task.name: models[task.name] for task in tasks})
-
-
-def _is_joint(folder: Path) -> bool:
-    return "tasks" in read_object(chosen_model(folder) / DESCRIPTION)
+        size = task.settings.pred_batch_size or task.settings.batch_size
+        found[task.name].batch_size = size or found[task.name].batch_size
+    return found
 
 
 def _replaced(run: RunConfig, task: TaskConfig) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -224,9 +207,10 @@ def _check_kind(task: TaskConfig, given: Path) -> Path:
     description = read_object((chosen := chosen_model(folder)) / DESCRIPTION)
     ours = {"reader": task.reader.name, "paradigm": task.head.name}
     with wrap_read_errors(chosen / DESCRIPTION):
-        if task.name not in (known := description.get("tasks", {task.name: {}})):
+        known = tasks_in(description)
+        if "tasks" in description and task.name not in known:
             raise StorageError(f"the model at {chosen} has the tasks {', '.join(known)}, not {task.name!r}")
-        saved = {"task": task.name, **part_of_task(description, task.name)}
+        saved = {"task": task.name, **known.get(task.name, description)}
         theirs = {name: saved[name]["name"] for name in ours}
         if ours != theirs:
             components = [
@@ -497,10 +481,13 @@ class Controller:
         """Return the model of several targets that the run saved; None if each has its own."""
         start_processes(self.run.settings)
         tasks = [self._task(name) for name in names]
-        if len(tasks) == 1 or (model := joint_model(self.chosen, tasks)) is None:
+        folder = self.run.folder / JOINT
+        if len(tasks) == 1 or not is_sealed(folder):
             return None
-        logger.info("%s: inference model loaded from %s", ", ".join(names), self.run.folder / JOINT)
-        return model.to(self._device())
+        for task in tasks:
+            _check_kind(task, folder)
+        logger.info("%s: inference model loaded from %s", ", ".join(names), folder)
+        return JointModel(saved_models(self.chosen, tasks, folder)).to(self._device())
 
     def _data_file(self, task: TaskConfig, setting: str, given: str | Path | None = None) -> Path:
         path: Path | None = getattr(task.settings, setting) if given is None else self._resolve(given)

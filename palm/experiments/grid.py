@@ -52,7 +52,7 @@ from palm.core.process import START, Stopped, duration
 from palm.core.records import read_record
 from palm.metrics import metrics_of, scores_of
 from palm.parallel.group import broadcast, is_launched, is_main_process
-from palm.predict.loading import load_task
+from palm.predict.loading import load_models
 from palm.reader.tables.files import data_checksum, is_url
 from palm.train.callbacks import Evaluated, Planned, Recorded
 from palm.train.evaluation import json_ready
@@ -544,7 +544,7 @@ def _scored(folder: Path, controller: Controller, task: str, job: Job) -> Tested
     settings = controller.run.settings
     saved = folder / OUT / task
     which = BEST if job["model"] == "best" and is_sealed(saved / BEST) else LAST
-    model = load_task(saved / which, device="cpu", precision=settings.precision)
+    model = load_models(saved / which, device="cpu", precision=settings.precision)[task]
     model.to(device_of(settings.use_gpu, settings.device))
     chosen = next(each for each in controller.run.tasks if each.name == task).settings.metrics
     names: Sequence[str] = chosen or model.head.metrics

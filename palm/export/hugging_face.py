@@ -35,7 +35,7 @@ from palm.pretrained.families import Family, config_of, family_of, write_hugging
 from palm.pretrained.library import ABOVE, save_library_model
 from palm.pretrained.loading import PROBLEM_TYPES, HeadLayout, layout_of_head, renamed
 from palm.train.model_card import CARD, label_names, model_card
-from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT, chosen_model, part_of_task
+from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT, chosen_model, tasks_in
 
 VERSION = 1
 
@@ -169,7 +169,7 @@ def to_hugging_face(
             place = part / model.task if len(models) > 1 else part
             make_folder(place)
             with wrap_read_errors(description):
-                about = {**saved, **part_of_task(saved, model.task), "task": model.task}
+                about = {**saved, **tasks_in(saved)[model.task], "task": model.task}
             architecture = _write_task(model, about, source, place)
             logger.info("%s: %s written to %s", model.task, architecture, folder / place.relative_to(part))
 

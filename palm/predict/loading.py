@@ -25,9 +25,9 @@ from palm.predict.onnx import OnnxEngine
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
-from palm.train.checkpoint import trained_weights
-from palm.train.joint import joint_weights
-from palm.train.model_paths import DESCRIPTION, FORMAT, STATE, VERSION, WEIGHTS, chosen_model
+from palm.train.checkpoint import TrainedWeights, trained_weights
+from palm.train.joint import model_weights
+from palm.train.model_paths import DESCRIPTION, FORMAT, STATE, VERSION, WEIGHTS, chosen_model, tasks_in
 from palm.train.task import PREDICTION_ROWS
 from palm.train.task_model import read_weights
 
@@ -74,20 +74,19 @@ def load_model(
     folder = chosen_model(given)
     description = _verified_description(folder)
     computed = precision if engine == "torch" else "fp32"
-    settings = (trust, reader, head)
-    if "tasks" in description:
-        models = _joint_in(folder, description, computed, *settings)
-    else:
-        models = [_model_in(folder, description, computed, *settings, base)]
+    is_joint = "tasks" in description
+    tasks = list(tasks_in(description))
+    readers, heads = (reader, head) if is_joint else ({tasks[0]: reader}, {tasks[0]: head})
+    raise_any(unknown("task", name, tasks) for name in {**readers, **heads} if name not in tasks)
+    weights = model_weights(folder, description)
+    models = _models_in(folder, description, weights, computed, trust, readers, heads, base)
     if engine == "onnx":
         use_onnx(models, precision)
     if folder != given:
         names = ", ".join(model.task for model in models)
-        facts = models[0].trained
-        note = best_note(facts if len(models) == 1 else {**facts, "scores": {}})
+        note = best_note({**models[0].trained, "scores": {}} if is_joint else models[0].trained)
         logger.info("%s: model loaded from %s%s", names, folder, note)
-    found = JointModel({model.task: model for model in models}) if "tasks" in description else models[0]
-    return found.to(target)
+    return (JointModel({model.task: model for model in models}) if is_joint else models[0]).to(target)
 
 
 def use_onnx(models: Sequence[InferenceModel], precision: str) -> None:
@@ -111,99 +110,47 @@ def load_models(folder: str | Path, **options: Any) -> dict[str, InferenceModel]
     return model.tasks if isinstance(model, JointModel) else {model.task: model}
 
 
-def load_task(folder: str | Path, task: str | None = None, **options: Any) -> InferenceModel:
-    """Load the model of one task, also from a directory of several.
-
-    Args:
-        folder: as for `load_model`.
-        task: its name; None for the only one.
-        options: as for `load_model`.
-
-    Raises:
-        StorageError: as for `load_model`; or the directory has several tasks, or not this one.
-    """
-    models = load_models(folder, **options)
-    name = next(iter(models)) if task is None and len(models) == 1 else task
-    if name not in models:
-        asked = "name one of them" if task is None else f"not {task!r}"
-        raise StorageError(f"{folder} has the tasks {', '.join(models)}; {asked}")
-    return models[name]
-
-
-def _model_in(
+def _models_in(
     folder: Path,
     description: Mapping[str, Any],
+    weights: TrainedWeights,
     precision: str,
     trust: str | Sequence[str],
-    reader: Mapping[str, Any],
-    head: Mapping[str, Any],
-    base: str | Path | None,
-) -> InferenceModel:
-    weights = read_weights(folder)
-    own = {"backbone": weights_under("backbone", weights), "head": weights_under("paradigm", weights)}
+    reader: Mapping[Any, Mapping[str, Any]] = MappingProxyType({}),
+    head: Mapping[Any, Mapping[str, Any]] = MappingProxyType({}),
+    base: str | Path | None = None,
+) -> list[InferenceModel]:
+    """Build the models of all tasks in a description; the other arguments are those of `load_model`."""
+    models = []
     with wrap_read_errors(folder / DESCRIPTION):
         saved_base = description.get("base")
-        whole = None if saved_base else own["backbone"]
+        whole = None if saved_base else weights.backbone
         backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=whole)
         if saved_base:
-            backbone = _with_base(backbone, weights, saved_base, folder, base)
+            backbone = _with_base(backbone, weights.backbone, saved_base, folder, base)
         else:
-            load_into(backbone, own["backbone"], folder)
-        task = str(description["task"])
-        return _task_in(folder, task, description, backbone, own["head"], precision, trust, reader, head)
-
-
-def _task_in(
-    folder: Path,
-    task: str,
-    saved: Mapping[str, Any],
-    backbone: Backbone,
-    weights: Tensors,
-    precision: str,
-    trust: str | Sequence[str] = (),
-    reader: Mapping[str, Any] = MappingProxyType({}),
-    head: Mapping[str, Any] = MappingProxyType({}),
-) -> InferenceModel:
-    """Build a task's reader and head from its description, and load the head's weights."""
-    model = InferenceModel(
-        task,
-        rebuild(READERS, saved["reader"], folder, trust=trust, overrides=reader),
-        backbone,
-        rebuild(HEADS, saved["paradigm"], folder, trust=trust, weights=weights, overrides=head),
-        batch_size=saved.get("batch_size", PREDICTION_ROWS),
-        precision=precision,
-    )
-    model.trained = _trained(saved.get("training") or {})
-    load_into(model.head, weights, folder)
-    return model
-
-
-def _joint_in(
-    folder: Path,
-    description: Mapping[str, Any],
-    precision: str,
-    trust: str | Sequence[str],
-    reader: Mapping[str, Any] = MappingProxyType({}),
-    head: Mapping[str, Any] = MappingProxyType({}),
-) -> list[InferenceModel]:
-    with wrap_read_errors(folder / DESCRIPTION):
-        tasks = dict(description["tasks"])
-        raise_any(unknown("task", name, tasks) for name in {**reader, **head} if name not in tasks)
-        weights = joint_weights(folder, tasks)
-        backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=weights.backbone)
-        load_into(backbone, weights.backbone, folder)
-        models = []
-        for task, saved in tasks.items():
+            load_into(backbone, weights.backbone, folder)
+        for task, saved in tasks_in(description).items():
             encoder = backbone
-            if own := weights.encoders[task]:
+            if task in weights.encoders:
                 encoder = copy.deepcopy(backbone)
-                load_into(encoder, {**weights.backbone, **own}, folder)
+                load_into(encoder, {**weights.backbone, **weights.encoders[task]}, folder)
             elif task in weights.adapters:
                 encoder = read_adapters(backbone, weights.adapters[task]).merged_into(backbone)
-            settings = (reader.get(task, {}), head.get(task, {}))
-            heads = weights.heads[task]
-            models.append(_task_in(folder, task, saved, encoder, heads, precision, trust, *settings))
-        return models
+            own = weights.heads[task]
+            settings = head.get(task, {})
+            model = InferenceModel(
+                task,
+                rebuild(READERS, saved["reader"], folder, trust=trust, overrides=reader.get(task, {})),
+                encoder,
+                rebuild(HEADS, saved["paradigm"], folder, trust=trust, weights=own, overrides=settings),
+                batch_size=saved.get("batch_size", PREDICTION_ROWS),
+                precision=precision,
+            )
+            load_into(model.head, own, folder)
+            model.trained = _trained(saved.get("training") or {})
+            models.append(model)
+    return models
 
 
 def _verified_description(folder: Path) -> dict[str, Any]:
@@ -212,7 +159,7 @@ def _verified_description(folder: Path) -> dict[str, Any]:
     remedy = "load it with the version of palm that wrote it"
     check_version(description, (FORMAT, VERSION), folder / DESCRIPTION, remedy)
     with wrap_read_errors(folder / DESCRIPTION):
-        sizes = [task["batch_size"] for task in description.get("tasks", {"": description}).values()]
+        sizes = [task["batch_size"] for task in tasks_in(description).values()]
         if problems := [line for size in sizes for line in count_problems(batch_size=size)]:
             raise StorageError(f"{folder / DESCRIPTION}: {'; '.join(problems)}")
     return description
@@ -254,7 +201,7 @@ def _with_base(
 
     Args:
         backbone: an encoder built from the directory's description.
-        weights: the weights in the directory.
+        weights: the encoder's weights in the directory.
         saved: the result of `facts` in the directory.
         folder: the directory.
         base: overrides the location of the base in `saved`.
@@ -270,7 +217,7 @@ def _with_base(
             "base=, a directory or owner/name"
         )
     load_pretrain(backbone, pretrained_directory(place))
-    load_into(backbone, {**backbone.state_dict(), **weights_under("backbone", weights)}, folder)
+    load_into(backbone, {**backbone.state_dict(), **weights}, folder)
     digests = tensor_digests(backbone.state_dict())
     if other := [name for name in digests if digests[name] != saved["digests"].get(name)]:
         raise StorageError(
@@ -293,10 +240,4 @@ def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceMo
         return list(load_models(folder, device="cpu", precision="fp32", trust=trust).values())
     weights = trained_weights(folder)
     with wrap_read_errors(folder / STATE):
-        components = read_object(folder / STATE)["components"]
-        backbone = rebuild(BACKBONES, components["backbone"], folder, weights=weights.backbone, trust=trust)
-        load_into(backbone, weights.backbone, folder)
-        return [
-            _task_in(folder, task, parts, backbone, weights.heads[task], "fp32", trust)
-            for task, parts in components["tasks"].items()
-        ]
+        return _models_in(folder, read_object(folder / STATE)["components"], weights, "fp32", trust)

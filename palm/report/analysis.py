@@ -17,7 +17,7 @@ from palm.metrics import metrics_of, scores_of
 from palm.metrics.base import constant_scores
 from palm.metrics.resampling import Pair, score_intervals
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_task, models_in
+from palm.predict.loading import load_models, models_in
 from palm.reader.inspection import FileStatistics, named_texts
 from palm.reader.squad import SquadQuestion
 from palm.reader.tables.files import (
@@ -33,7 +33,7 @@ from palm.reader.tables.files import (
 )
 from palm.report.run import Model, Run
 from palm.train.counting import MOST_RESAMPLED, Counts, Judged, LabelScore, Mark, counts_of
-from palm.train.model_paths import DESCRIPTION, STATE, part_of_task
+from palm.train.model_paths import DESCRIPTION, STATE, tasks_in
 from palm.train.task_model import encoded
 
 MOST_ROWS = 25
@@ -222,7 +222,7 @@ def _recorded(model: Model) -> str | None:
         if file == STATE:
             data = description.get("data", {}).get(model.task, {})
         else:
-            data = (part_of_task(description, model.task).get("training") or {}).get("data") or {}
+            data = (tasks_in(description)[model.task].get("training") or {}).get("data") or {}
         sha256 = (data.get("dev_file") or {}).get("sha256")
         return None if sha256 is None else str(sha256)
 
@@ -290,7 +290,7 @@ def _hardest(rows: Iterable[Row]) -> list[Row]:
 
 def _loaded(model: Model, trust: str | Sequence[str], precision: str) -> InferenceModel:
     if (model.folder / DESCRIPTION).is_file():
-        return load_task(model.folder, model.task, trust=trust, precision=precision)
+        return load_models(model.folder, trust=trust, precision=precision)[model.task]
     return next(each for each in models_in(model.folder, trust) if each.task == model.task)
 
 

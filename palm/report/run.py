@@ -13,7 +13,7 @@ from palm.core.cache import explain_limits
 from palm.core.errors import StorageError
 from palm.core.io import check_plain, is_sealed, numbered, stays_inside, verified_object, wrap_read_errors
 from palm.report.history import History, read_history
-from palm.train.model_paths import CONFIGURATION, DESCRIPTION, RECIPE, models_of, name_problem, part_of_task
+from palm.train.model_paths import CONFIGURATION, DESCRIPTION, RECIPE, models_of, name_problem, tasks_in
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def training_of(model: Model) -> Mapping[str, Any]:
         return {}
     description = verified_object(model.folder, DESCRIPTION)
     with wrap_read_errors(model.folder / DESCRIPTION):
-        return part_of_task(description, model.task).get("training") or {}
+        return tasks_in(description)[model.task].get("training") or {}
 
 
 @explain_limits()

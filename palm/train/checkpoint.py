@@ -6,7 +6,7 @@ import platform
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -387,11 +387,15 @@ class TrainedWeights:
         backbone: weights of the encoder, by name.
         heads: task -> weights of its head, by name.
         readers: task -> settings of its reader, with paths of files in the folder.
+        encoders: task -> weights of its encoder that replace shared ones.
+        adapters: task -> the folder with its adapters.
     """
 
     backbone: dict[str, Tensor]
     heads: dict[str, dict[str, Tensor]]
     readers: dict[str, dict[str, Any]]
+    encoders: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    adapters: dict[str, Path] = field(default_factory=dict)
 
 
 def trained_weights(folder: Path) -> TrainedWeights:

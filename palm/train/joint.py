@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,14 @@ from palm.core.io import (
     write_json,
     write_text,
 )
-from palm.core.saved import Tensors, describe, weights_under
+from palm.core.saved import Tensors, describe, file_settings, weights_under
 from palm.core.version import __version__
 from palm.paradigm import HEADS
 from palm.parallel.group import full_tensors, is_main_process
 from palm.reader import READERS
+from palm.train.checkpoint import TrainedWeights
 from palm.train.model_card import CARD, joint_card
-from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION
+from palm.train.model_paths import ADAPTERS, DESCRIPTION, FORMAT, VERSION, tasks_in
 from palm.train.task_model import TaskModel, read_weights, write_weights
 
 
@@ -103,39 +103,30 @@ def _described(
     return found
 
 
-@dataclass(frozen=True)
-class JointWeights:
-    """The weights of several tasks.
-
-    Args:
-        backbone: weights of the shared encoder, by name.
-        heads: task -> weights of its head.
-        encoders: task -> weights of its encoder that replace shared ones.
-        adapters: task -> the folder with its adapters.
-    """
-
-    backbone: Tensors
-    heads: Mapping[str, Tensors]
-    encoders: Mapping[str, Tensors]
-    adapters: Mapping[str, Path]
-
-
-def joint_weights(folder: Path, tasks: Mapping[str, Any]) -> JointWeights:
-    """Read the weights that `save_joint` wrote.
+def model_weights(folder: Path, description: Mapping[str, Any]) -> TrainedWeights:
+    """Read the weights of a saved model, of one task or of several.
 
     Args:
         folder: the directory, which the caller has verified.
-        tasks: `tasks` of its description.
+        description: its description.
 
     Raises:
-        StorageError: missing or damaged.
+        StorageError: they cannot be read.
     """
     weights = read_weights(folder)
     with wrap_read_errors(folder / DESCRIPTION):
-        owners = {task: f"tasks.{int(saved['head'])}" for task, saved in tasks.items()}
-    heads = {task: weights_under(f"{place}.paradigm", weights) for task, place in owners.items()}
-    encoders = {task: weights_under(f"tasks.{number}.backbone", weights) for number, task in enumerate(tasks)}
+        tasks = tasks_in(description)
+        heads = {
+            task: f"tasks.{int(saved['head'])}.paradigm" for task, saved in tasks.items() if "head" in saved
+        }
+        readers = {task: file_settings(saved["reader"]["settings"], folder) for task, saved in tasks.items()}
+    own = {task: weights_under(f"tasks.{number}.backbone", weights) for number, task in enumerate(tasks)}
+    places = {task: f"{ADAPTERS}/{task}" for task in tasks}
     files = manifest_of(folder)
-    is_adapted = {task: f"{ADAPTERS}/{task}/{ADAPTER_CONFIG}" in files for task in tasks}
-    adapters = {task: folder / ADAPTERS / task for task in tasks if is_adapted[task]}
-    return JointWeights(weights_under("backbone", weights), heads, encoders, adapters)
+    return TrainedWeights(
+        weights_under("backbone", weights),
+        {task: weights_under(heads.get(task, "paradigm"), weights) for task in tasks},
+        readers,
+        {task: values for task, values in own.items() if values},
+        {task: folder / place for task, place in places.items() if f"{place}/{ADAPTER_CONFIG}" in files},
+    )

@@ -83,9 +83,9 @@ class RunRecord(TypedDict):
     finished: str | None
 
 
-def part_of_task(description: Mapping[str, Any], task: str) -> Mapping[str, Any]:
-    """Return what the description of a saved model, of one task or of several, says about a task."""
-    found: Mapping[str, Any] = description["tasks"][task] if "tasks" in description else description
+def tasks_in(description: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the description of a saved model says about its task, or its tasks, by name."""
+    found: Mapping[str, Any] = description.get("tasks") or {str(description["task"]): description}
     return found
 
 
@@ -115,12 +115,12 @@ def models_of(run: Path, task: str) -> Iterator[tuple[str, Path]]:
         **{f"after step {number}": path for number, path in on_the_way},
     }
     for kind, path in places.items():
-        if is_sealed(path) and stays_inside(run, path) and (kind != "joint" or task in tasks_of(path)):
+        if is_sealed(path) and stays_inside(run, path) and (kind != "joint" or task in joint_tasks(path)):
             yield kind, path
 
 
-def tasks_of(model: Path) -> Collection[str]:
-    """Return the tasks in a saved model of several; none if it cannot be read."""
+def joint_tasks(model: Path) -> Collection[str]:
+    """Return the tasks in a saved model of several; none if it is of one task, or cannot be read."""
     with suppress(StorageError):
         tasks = read_object(model / DESCRIPTION).get("tasks")
         return tasks if isinstance(tasks, dict) else ()

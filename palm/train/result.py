@@ -31,7 +31,8 @@ class TrainingResult:
         best: task -> its best evaluation; only tasks with dev data.
         steps: task -> number of its steps.
         planned: task -> number of its planned steps.
-        paths: `<task>`, `<task> (best)` or `checkpoint` -> the path where the last of its kind was saved.
+        paths: `<task>`, `<task> (best)`, `all targets` (one model of them) or `checkpoint` -> the path where
+            the last of its kind was saved.
         losses: task -> mean training loss of its steps before its last logged one (see `Losses`).
         seconds: duration, including earlier parts of a resumed run.
         stages: task -> the last stage that trained it, in a run with stages.
@@ -72,8 +73,9 @@ class TrainingResult:
 
     @property
     def summary(self) -> str:
-        """The number of steps, the time, and how to continue an interrupted run."""
-        end = "; interrupted, continue with resume: auto" if self.is_interrupted else ""
+        """The number of steps, the time, the model of all targets, and how to continue an interrupted run."""
+        end = f"; all targets in one model: {self.paths[ALL]}" if ALL in self.paths else ""
+        end += "; interrupted, continue with resume: auto" if self.is_interrupted else ""
         return f"{sum(self.steps.values())} steps in {duration(self.seconds)}{end}"
 
     def __str__(self) -> str:
@@ -83,7 +85,15 @@ class TrainingResult:
         return f"{html_table(self.rows())}<p>{escape(self.summary)}</p>"
 
 
-KEYS = {"target": "{}", "best": "{} (best)", "checkpoint": "checkpoint"}
+ALL = "all targets"
+
+KEYS = {
+    "target": "{}",
+    "best": "{} (best)",
+    "best_overall": ALL,
+    "last_overall": ALL,
+    "checkpoint": "checkpoint",
+}
 """Kind of a `Saved` event -> its key in `paths`."""
 
 

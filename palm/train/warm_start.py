@@ -8,17 +8,16 @@ from typing import Any
 
 from palm.backbone import Backbone
 from palm.core.errors import StorageError
-from palm.core.io import read_object, verify, wrap_read_errors
+from palm.core.io import read_object, verify
 from palm.core.logging import logger
-from palm.core.saved import file_settings, load_into, weights_under
+from palm.core.saved import load_into
 from palm.paradigm import Head
 from palm.pretrained import vocabulary_differences
 from palm.reader.labels import Labels, moved_labels
 from palm.train.checkpoint import TrainedWeights, trained_weights
-from palm.train.joint import joint_weights
+from palm.train.joint import model_weights
 from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model
 from palm.train.task import Task
-from palm.train.task_model import read_weights
 
 ALL_HEADS = "heads"
 """Value of `reset` that stands for the heads of all tasks."""
@@ -37,26 +36,13 @@ def saved_weights(path: Path) -> TrainedWeights:
         return trained_weights(path)
     folder = chosen_model(path)
     verify(folder, (DESCRIPTION, WEIGHTS))
-    with wrap_read_errors(folder / DESCRIPTION):
-        description = read_object(folder / DESCRIPTION)
-        if "tasks" in description:
-            return _of_several(folder, description["tasks"])
-        weights = read_weights(folder)
-        task = str(description["task"])
-        readers = {task: file_settings(description["reader"]["settings"], folder)}
-    heads = {task: weights_under("paradigm", weights)}
-    return TrainedWeights(weights_under("backbone", weights), heads, readers)
-
-
-def _of_several(folder: Path, tasks: Mapping[str, Any]) -> TrainedWeights:
-    weights = joint_weights(folder, tasks)
-    if weights.adapters or any(weights.encoders.values()):
+    weights = model_weights(folder, read_object(folder / DESCRIPTION))
+    if weights.adapters or weights.encoders:
         raise StorageError(
             f"{folder} has tasks with private_layers or lora, so the tasks share no encoder; use the models "
             "that the run saved for each task"
         )
-    readers = {task: file_settings(saved["reader"]["settings"], folder) for task, saved in tasks.items()}
-    return TrainedWeights(weights.backbone, dict(weights.heads), readers)
+    return weights
 
 
 def _check_vocabularies(tasks: Sequence[Task], saved: TrainedWeights) -> None:

@@ -16,7 +16,7 @@ from helpers.saved import forge
 from palm.metrics import METRICS
 from palm.metrics.base import constant_scores
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_task, models_in
+from palm.predict.loading import load_models, models_in
 from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.words import TaggedExample
 from palm.report.analysis import Analysis, Part, analyse, analyses_of, parts_of
@@ -335,10 +335,10 @@ def without_rows(run: Run) -> Run:
 def test_a_report_predicts_in_the_precision_of_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def load(folder: Path, task: str, *, precision: str, **_: object) -> InferenceModel:
+    def load(folder: Path, *, precision: str, **_: object) -> dict[str, InferenceModel]:
         asked.append(precision)
-        return load_task(folder, task, precision=precision)
+        return load_models(folder, precision=precision)
 
-    monkeypatch.setattr("palm.report.analysis.load_task", load)
+    monkeypatch.setattr("palm.report.analysis.load_models", load)
     of("cls", run)
     assert set(asked) == {read_run(run).history.start.precision}
