@@ -10,9 +10,9 @@ request should have been sent.
 
 The knee is the highest of the tried rates at which no request fails and 99 % of them are answered within
 `--bound` seconds. Rates are tried downwards, from what a server answers when 32 requests always wait.
-CPU is that of all processes of the server, per request at the knee: it depends less on what else the machine
-does. At 70 % of the knee, the median and the 99th percentile of the times are given. Last, palm gets twice
-its knee with a short queue.
+CPU is that of all processes of the server per request, while 32 wait and at 70 % of the knee: it depends less
+on what else the machine does. The median and the 99th percentile of the times are those at 70 % of the knee.
+Last, palm gets twice its knee with a short queue.
 
     pipeline  FastAPI with one `transformers` pipeline for each task
     litserve  LitServe with palm's joint model, batches of 32 after 5 ms
@@ -152,8 +152,8 @@ class Load:
         self.group = group
         self.bodies = bodies
 
-    async def capacity(self, seconds: float) -> float:
-        """Requests per second while 32 wait at any time."""
+    async def capacity(self, seconds: float) -> tuple[float, float]:
+        """Requests per second while 32 wait at any time, and CPU seconds per request."""
         end = time.perf_counter() + seconds
         counts = [0] * 32
 
@@ -165,8 +165,10 @@ class Load:
                 counts[number] += 1
 
         begin = time.perf_counter()
+        before = cpu_seconds(self.group)
         await asyncio.gather(*map(client, range(32)))
-        return sum(counts) / (time.perf_counter() - begin)
+        rate = sum(counts) / (time.perf_counter() - begin)
+        return rate, (cpu_seconds(self.group) - before) / sum(counts)
 
     async def at(self, rate: float, seconds: float) -> Times:
         """Times at a constant rate."""
@@ -186,21 +188,26 @@ class Load:
         return Times(answered, len(times) - len(answered), cpu)
 
 
-async def measured(load: Load, seconds: float, bound: float) -> tuple[float, Times, Times]:
-    """The knee, the times at it, and those at 70 % of it."""
+async def measured(load: Load, seconds: float, bound: float) -> tuple[float, float, Times]:
+    """The knee, CPU seconds per request while 32 wait, and the times at 70 % of the knee."""
     await load.capacity(seconds / 4)  # warm
-    most = await load.capacity(seconds)
+    most, cpu = await load.capacity(seconds)
     for fraction in FRACTIONS:
         at_knee = await load.at(fraction * most, seconds)
         if not at_knee.failed and at_knee.percentile(99) <= bound:
             break
-    return fraction * most, at_knee, await load.at(0.7 * fraction * most, seconds)
+    return fraction * most, cpu, await load.at(0.7 * fraction * most, seconds)
 
 
-def line(name: str, heads: int, result: tuple[float, Times, Times]) -> str:
-    knee, at_knee, below = result
-    told = [f"{knee:.0f}", f"{1000 * at_knee.cpu:.1f}", f"{1000 * below.percentile(50):.0f}"]
-    told += [f"{1000 * below.percentile(99):.0f}", str(at_knee.failed), f"{os.getloadavg()[0]:.0f}"]
+def line(name: str, heads: int, result: tuple[float, float, Times]) -> str:
+    knee, cpu, below = result
+    told = [
+        f"{knee:.0f}",
+        f"{1000 * cpu:.1f}",
+        f"{1000 * below.cpu:.1f}",
+        f"{1000 * below.percentile(50):.0f}",
+    ]
+    told += [f"{1000 * below.percentile(99):.0f}", str(below.failed), f"{os.getloadavg()[0]:.0f}"]
     return f"| {name} | {heads} | {' | '.join(told)} |"
 
 
@@ -225,13 +232,15 @@ def main() -> None:
     cases += [("palm", heads) for heads in args.heads]
     with tempfile.TemporaryDirectory() as name:
         folders = made_up_models(Path(name), args.shape, max(heads for _, heads in cases))
-        for folder in folders:
+        for folder in folders[: max(args.peer_heads)]:
             if "pipeline" in peers:
                 to_hugging_face(folder, folder.with_name(f"{folder.name}-hf"))
             if "onnx" in peers:
                 to_onnx(folder, folder.with_name(f"{folder.name}-onnx"))
-        print("| server | tasks | knee, requests/s | CPU ms a request | p50, ms | p99, ms | failed | load |")
-        print("|---|---|---|---|---|---|---|---|")
+        print(
+            "| server | tasks | knee, 1/s | CPU ms, 32 wait | CPU ms, 70 % | p50 ms | p99 ms | failed | load |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|")
         for _ in range(args.turns):
             for server, heads in cases:
                 with serving(server, folders[:heads]) as (port, group):
