@@ -238,7 +238,7 @@ def main() -> None:
             if "onnx" in peers:
                 to_onnx(folder, folder.with_name(f"{folder.name}-onnx"))
         print(
-            "| server | tasks | knee, 1/s | CPU ms, 32 wait | CPU ms, 70 % | p50 ms | p99 ms | failed | load |"
+            "| server | tasks | knee 1/s | CPU ms, 32 wait | CPU ms, 70 % | p50 ms | p99 ms | failed | load |"
         )
         print("|---|---|---|---|---|---|---|---|---|")
         for _ in range(args.turns):
