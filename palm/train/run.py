@@ -217,7 +217,8 @@ def train(run: RunConfig, folder: RunFolder, start: Start, callbacks: Sequence[C
             )
             if is_main_process() and not result.is_interrupted:
                 folder.finish()
-        logger.info("%s\nnext: palm report %s", result, shlex.quote(str(folder.path)))
+        for line in (*str(result).splitlines(), f"next: palm report {shlex.quote(str(folder.path))}"):
+            logger.info("%s", line)
         with report_missing_ranks("at the end of training"):
             barrier()  # other ranks may now read what rank 0 has saved
         return result

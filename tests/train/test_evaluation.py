@@ -276,8 +276,11 @@ def test_a_run_ends_with_a_table_of_all_tasks(folder: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.INFO, "palm"):
         palm.Controller(with_dev(folder, "cls", "mrc", num_epochs=1), argv=[]).train()
     lines = [record.getMessage() for record in caplog.records]
-    table = next(line for line in lines if line.startswith("task")).splitlines()
-    assert [(row[0], row[-4]) for row in map(str.split, table[1:3])] == [("cls", "accuracy"), ("mrc", "f1")]
+    start = next(k for k, line in enumerate(lines) if line.startswith("task"))
+    rows = [line.split() for line in lines[start + 1 : start + 3]]
+    assert {(row[0], row[4]) for row in rows} == {("cls", "accuracy"), ("mrc", "f1")}
+    assert re.fullmatch(r"20 steps in .*; all targets in one model: model", lines[start + 3])
+    assert lines[start + 4] == f"next: palm report {folder / 'out'}"
 
 
 def test_what_is_wrong_with_an_evaluation_is_reported_before_the_run(folder: Path) -> None:

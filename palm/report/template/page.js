@@ -25,7 +25,7 @@ all("figure.drawn").forEach((figure) => {
 });
 // A chart in a folded section has no width before it is opened.
 all("details").forEach((each) => each.addEventListener("toggle", () => window.dispatchEvent(new Event("resize"))));
-window.addEventListener("beforeprint", () => all("details").forEach((each) => (each.open = true)));
+window.addEventListener("beforeprint", () => all("details").forEach((each) => (each.open = !each.closest("figure"))));
 
 all(".rows").forEach((place) => {
   const [wrong, label] = [place.querySelector(".only-wrong"), place.querySelector("select")];
