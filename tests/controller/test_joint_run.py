@@ -19,6 +19,7 @@ from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.core.io import read_json, verify
 from palm.core.saved import load_tensors, save_tensors
 from palm.export import to_hugging_face, to_onnx
+from palm.train import joint
 from palm.train.warm_start import saved_weights
 
 PAIR = ("who owns the door", "anna has a new red door .")
@@ -101,6 +102,31 @@ def test_tasks_with_adapters_layers_or_a_head_in_common_are_such_a_model_too(tmp
         saved_weights(out)
     with pytest.raises(PalmError, match="different encoders"):
         to_onnx(out, tmp_path / "onnx")
+
+
+def test_a_run_that_fails_while_it_saves_leaves_the_earlier_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", "match", num_epochs=6, learning_rate=5e-3)
+    for task in config["tasks"].values():
+        task["dev_file"] = task["train_file"]
+    compute, saved = joint.joint_card, []
+
+    def full(description: Any) -> str:
+        saved.append(description["tasks"]["cls"]["training"]["step"])
+        if len(saved) == 2:
+            raise OSError(28, "No space left on device")
+        return compute(description)
+
+    monkeypatch.setattr(joint, "joint_card", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        Controller(config, argv=[]).train()
+    assert not [place.name for place in (tmp_path / "out").iterdir() if place.name.startswith(".model")]
+    assert (
+        read_json(tmp_path / "out" / "model" / "config.json")["tasks"]["cls"]["training"]["step"] == saved[0]
+    )
+    verify(tmp_path / "out" / "model")
 
 
 def test_a_directory_with_all_weights_in_one_file_still_loads(run: Path, tmp_path: Path) -> None:
