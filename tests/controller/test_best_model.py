@@ -98,8 +98,8 @@ def test_predictions_and_scores_are_of_the_best_model_which_is_named(
 
 def test_a_run_closes_with_step_score_and_path_of_each_model(run: tuple[Path, list[str]]) -> None:
     folder, lines = run
-    table = next(line for line in lines if line.startswith("task ")).splitlines()
-    cls, match, _, summary = (line.split() for line in table[1:5])
+    start = next(number for number, line in enumerate(lines) if line.startswith("task "))
+    cls, match, _, summary = (line.split() for line in lines[start + 1 : start + 5])
     assert (cls[-4], match[-1]) == ("accuracy", "match/infer_model")
     assert int(cls[-2]) == palm.load_model(folder / "out" / cls[-1]).trained["step"]
     assert summary[-1] == "model"
