@@ -96,27 +96,28 @@ class ModelSaver:
         owner = "" if is_shared else task.name
         path = self.folder / path
         saved = save_model(self.training, task, path, kind, self.run, self._encoder(owner))
-        self._encoders.setdefault(owner, (self._state(), path / WEIGHTS))
+        self._encoders.setdefault(owner, (self._state(owner), path / WEIGHTS))
         return saved
 
     def _joint(self, kind: str) -> Saved:
         path = self.folder / JOINT
         save_targets(self.training, self.targets, path, kind, self.run, self._encoder(""))
-        self._encoders.setdefault("", (self._state(), path / WEIGHTS))
+        self._encoders.setdefault("", (self._state(""), path / WEIGHTS))
         return Saved(self.training.step, kind, path)
 
     def _encoder(self, owner: str) -> Path | None:
         """Return the file of an encoder in its current state, if it has been saved; "" owns the shared."""
         state, path = self._encoders.get(owner, (None, None))
-        if state != self._state():
+        if state != self._state(owner):
             self._encoders.pop(owner, None)
             return None
         return path
 
-    def _state(self) -> object:
-        """Return a value that stays the same as long as the encoder does."""
+    def _state(self, owner: str) -> object:
+        """Return a value that stays the same as long as the owner's encoder does."""
         parameters = list(self.training.model.backbone.parameters())
-        if self.training.ema is None and not any(parameter.requires_grad for parameter in parameters):
+        is_frozen = not any(parameter.requires_grad for parameter in parameters)
+        if is_frozen and not owner and self.training.ema is None:
             return [parameter._version for parameter in parameters]
         return self.training.step
 

@@ -104,6 +104,23 @@ def test_tasks_with_adapters_layers_or_a_head_in_common_are_such_a_model_too(tmp
         to_onnx(out, tmp_path / "onnx")
 
 
+def test_a_frozen_encoder_is_on_the_disk_once_but_one_with_adapters_at_every_step(tmp_path: Path) -> None:
+    tiny.write_files(tmp_path)
+    config = tiny.config(tmp_path, "cls", "match", freeze="backbone", save_infermodel_every_n_steps=5)
+    config["tasks"]["cls"]["lora"] = {"rank": 2, "targets": ["query", "value"]}
+    Controller({**config, "learning_rate": 1e-2}, argv=[]).train()
+    out = tmp_path / "out"
+    first, *later = (
+        out / "match" / f"infer_model{end}" / "model.safetensors" for end in (".step5", ".step10", "")
+    )
+    assert all(file.samefile(first) for file in (*later, out / "model" / "model.safetensors"))
+    for step in (".step5", ".step10", ""):
+        place = out / "cls" / f"infer_model{step}"
+        weights = palm.load_model(place, precision="fp32").backbone.state_dict()
+        merged = palm.load_model(place / "lora", base=out / "match" / "infer_model", precision="fp32")
+        assert all(torch.equal(value, weights[name]) for name, value in merged.backbone.state_dict().items())
+
+
 def test_a_run_that_fails_while_it_saves_leaves_the_earlier_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
