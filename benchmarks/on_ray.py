@@ -5,11 +5,13 @@
     python benchmarks/on_ray.py FOLDER shards --count 16 --kill 3
     python benchmarks/on_ray.py FOLDER ray --actors 1 --kill 1  # Dataset.map_batches
     python benchmarks/on_ray.py FOLDER spark                    # mapInPandas, local mode
-    python benchmarks/on_ray.py FOLDER loops --rows 40000       # palm, Predictor and an actor, in turns
+    python benchmarks/on_ray.py FOLDER loops --rows 40000       # palm, Predictor, an actor, in turns
+    python benchmarks/on_ray.py FOLDER train --kill 5           # a worker killed after a checkpoint
+    python benchmarks/on_ray.py FOLDER serve --kill 10          # two replicas, one killed now and then
 
-Each writes a table of rows, sorted by id, and compares it with that of `palm`: labels must be equal, and
-probabilities to 1e-5, because the batches are others; rows and order of `shards` must be the same bytes. The
-last line is JSON.
+Rows are sorted by id and compared with those of `palm`: labels must be equal, and probabilities to 1e-5,
+because the batches are others; the file of `shards` must have the same bytes. `train` compares the bits of
+all models and checkpoints with those of an uninterrupted run. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,6 +36,7 @@ import torch
 
 import palm
 import palm.ray
+from palm.core.io import checksum
 from palm.core.process import START
 
 WORDS = 2000
@@ -58,7 +64,12 @@ def prepare(folder: Path, rows: int) -> dict[str, Any]:
             row = json.loads(line)
             del row["label"]
             file.write(json.dumps(row) + "\n")
-    config = {
+    palm.Controller(config_of(folder), argv=[]).train()
+    return {"rows": rows}
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    return {
         "task_instance": "cls",
         "tasks": {
             "cls": {
@@ -73,7 +84,7 @@ def prepare(folder: Path, rows: int) -> dict[str, Any]:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "intermediate_size": 128,
-        "vocab_size": len(vocabulary),
+        "vocab_size": WORDS + 5,
         "max_position_embeddings": 64,
         "vocab_path": str(folder / "vocab.txt"),
         "max_seq_len": 48,
@@ -84,8 +95,6 @@ def prepare(folder: Path, rows: int) -> dict[str, Any]:
         "save_path": str(folder / "run"),
         "overwrite": True,
     }
-    palm.Controller(config, argv=[]).train()
-    return {"rows": rows}
 
 
 def model_of(folder: Path) -> Path:
@@ -199,6 +208,7 @@ def spark(folder: Path) -> dict[str, Any]:
     settings = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
         "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executorEnv.OMP_NUM_THREADS": "1",
     }
@@ -255,7 +265,6 @@ def loops(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
     model = palm.load_model(model_of(folder), device="cpu")
     predictor = palm.ray.Predictor(model_of(folder), device="cpu")
     start_ray(cpus=1)
-    data = ray.data.from_items(table, override_num_blocks=8).materialize()
     actor = ray.remote(num_cpus=1)(_Worker).remote(str(model_of(folder)))
     ray.get(actor.predict.remote(batches[0]))
     references = [ray.put(batch) for batch in batches]
@@ -264,11 +273,9 @@ def loops(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
         "Predictor": lambda: [predictor(batch) for batch in batches],
         "Predictor in an actor": lambda: [ray.get(actor.predict.remote(each)) for each in references],
     }
-    del data
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, run in ways.items():
-            began = time.process_time() if name != "Predictor in an actor" else time.perf_counter()
             began = time.perf_counter()
             run()
             times[name].append((time.perf_counter() - began) / rows * 1e6)
@@ -279,6 +286,103 @@ def loops(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
         for name, values in times.items()
     }
     return {"microseconds_per_row": times, "ratios": ratios}
+
+
+def train(folder: Path, kills: int) -> dict[str, Any]:
+    """Train with two workers, kill one at a random moment after a checkpoint, and compare the bits."""
+    run = {
+        **config_of(folder),
+        "num_epochs": 4,
+        "save_every_n_steps": 5,
+        "keep_last_n": 2,
+        "progress": "none",
+    }
+    run = {**run, "overwrite": False}
+    start_ray()
+    began = time.monotonic()
+    palm.ray.train({**run, "save_path": str(folder / "trained" / "whole")}, workers=2)
+    whole = {"seconds": time.monotonic() - began, "bits": bits_of(folder / "trained" / "whole")}
+    moments = []
+    rng = random.Random(kills)
+    for number in range(kills):
+        place = folder / "trained" / f"killed_{number}"
+        killer = threading.Thread(target=kill_after, args=(place, rng.randint(5, 200), moments))
+        killer.start()
+        began = time.monotonic()
+        palm.ray.train({**run, "save_path": str(place)}, workers=2)
+        killer.join()
+        moments[-1] |= {"seconds": time.monotonic() - began, "same_bits": bits_of(place) == whole["bits"]}
+    import ray
+
+    ray.shutdown()
+    return {"whole": whole["seconds"], "killed": moments}
+
+
+def kill_after(place: Path, step: int, moments: list[dict[str, Any]]) -> None:
+    """Kill a worker when the history of a run has passed a step."""
+    reached = 0
+    while reached < step:
+        time.sleep(0.02)
+        with suppress(OSError, ValueError):
+            lines = (place / "history.jsonl").read_text(encoding="utf-8").splitlines()
+            reached = max(json.loads(line)["step"] for line in lines)
+    moments.append({"step": reached, "workers": kill_process("RayTrainWorker")})
+
+
+def bits_of(run: Path) -> dict[str, str]:
+    return {str(file.relative_to(run)): checksum(file) for file in run.rglob("*.safetensors")}
+
+
+def serve(folder: Path, kills: int) -> dict[str, Any]:
+    """Ask two replicas for 10 s per kill; a request that fails is repeated once."""
+    import ray
+    from ray import serve as ray_serve
+
+    with (folder / "rows.jsonl").open(encoding="utf-8") as file:
+        texts = [json.loads(line)["text_a"] for line in islice(file, 512)]
+    model = palm.load_model(model_of(folder), device="cpu")
+    expected = [record["label"] for record in model.predict(texts)]
+    start_ray()
+    app = palm.ray.deployment(
+        model_of(folder), load={"device": "cpu"}, num_replicas=2, ray_actor_options={"num_cpus": 0.5}
+    )
+    ray_serve.run(app)
+    counts = {"asked": 0, "failed": 0, "failed_twice": 0, "wrong": 0, "killed": 0}
+    until = time.monotonic() + 10 * max(1, kills)
+
+    def ask(number: int) -> None:
+        while time.monotonic() < until:
+            number = (number + 7) % len(texts)
+            counts["asked"] += 1
+            for attempt in ("failed", "failed_twice"):
+                try:
+                    found = post(texts[number])
+                except OSError:  # also an HTTP status of 500
+                    counts[attempt] += 1
+                    time.sleep(0.5)
+                    continue
+                counts["wrong"] += found != expected[number]
+                break
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(kills):
+        time.sleep(9)
+        counts["killed"] += kill_process("ServeReplica")
+    for thread in threads:
+        thread.join()
+    ray_serve.shutdown()
+    ray.shutdown()
+    return counts
+
+
+def post(text: str) -> int:
+    body = json.dumps({"texts": [text]}).encode()
+    request = urllib.request.Request("http://127.0.0.1:8000/", data=body, method="POST")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        label: int = json.loads(answer.read())["results"][0]["cls"]["label"]
+    return label
 
 
 class _Worker:
@@ -297,13 +401,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("what", choices=["prepare", "palm", "shards", "ray", "spark", "loops"])
+    parser.add_argument(
+        "what", choices=["prepare", "palm", "shards", "ray", "spark", "loops", "train", "serve"]
+    )
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--kill", type=int, default=0)
     parser.add_argument("--actors", type=int, default=1)
     parser.add_argument("--batch_size", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("what")
     given = parser.parse_args()
     folder = given.folder.absolute()
     ways: dict[str, Callable[[], dict[str, Any]]] = {
@@ -313,6 +420,8 @@ def main() -> None:
         "ray": lambda: on_ray(folder, given.actors, given.kill, given.batch_size),
         "spark": lambda: spark(folder),
         "loops": lambda: loops(folder, given.rows, given.rounds),
+        "train": lambda: train(folder, given.kill),
+        "serve": lambda: serve(folder, given.kill),
     }
     print(json.dumps(ways[given.what]()))
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 import helpers
 import palm
@@ -108,8 +110,37 @@ def test_workers_equal_ranks_bit_by_bit_also_after_one_is_killed(tmp_path: Path)
     assert not thread.is_alive()
     assert result.steps == {"cls": 100, "match": 100}
     assert weights(tmp_path / "workers") == weights(tmp_path / "ranks")
-    assert len(weights(tmp_path / "workers")) == 9
+    assert {"cls/best_model/model.safetensors", "step_196/optimizer.safetensors"} <= weights(
+        tmp_path / "workers"
+    ).keys()
     assert palm.ray.train(config(tmp_path, "workers", **settings), workers=2).steps == result.steps
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_one_of_two_workers_gives_the_weights_of_two_up_to_rounding(tmp_path: Path) -> None:
+    import ray
+
+    tiny.write_files(tmp_path)
+    no_dropout = {"dropout_prob": 0.0, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    palm.ray.train(config(tmp_path, "two", **no_dropout), workers=(1, 2))
+    holder = ray.remote(num_cpus=1)(_Holder).remote()
+    ray.get(holder.wait.remote())
+    result = palm.ray.train(config(tmp_path, "one", **no_dropout), workers=(1, 2))
+    ray.kill(holder)
+    assert result.steps == {"cls": 10, "match": 10}
+    one, two = (load_file(tmp_path / name / "match/infer_model/model.safetensors") for name in ("one", "two"))
+    assert max(float((one[name] - two[name]).abs().max()) for name in two) < 1e-5
+    assert any(not torch.equal(one[name], two[name]) for name in two)
+    written = yaml.safe_load((tmp_path / "one" / "resolved_config.yaml").read_text(encoding="utf-8"))
+    assert written["global"]["cls.gradient_accumulation_steps"] == 2
+
+
+class _Holder:
+    """Takes a CPU of the cluster."""
+
+    def wait(self) -> None:
+        pass
 
 
 @pytest.mark.slow
