@@ -113,12 +113,12 @@ class Run:
 
 
 def training_of(model: Model) -> Mapping[str, Any]:
-    """Return what a model recorded about its training; empty if it is not there or was just replaced."""
+    """Return what a model recorded about its training; empty if it has nothing about its task."""
     if not (model.folder / DESCRIPTION).is_file():
         return {}
     description = verified_object(model.folder, DESCRIPTION)
     with wrap_read_errors(model.folder / DESCRIPTION):
-        return tasks_in(description)[model.task].get("training") or {}
+        return tasks_in(description).get(model.task, {}).get("training") or {}
 
 
 @explain_limits()
