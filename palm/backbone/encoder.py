@@ -182,21 +182,26 @@ def encoder_problems(settings: Mapping[str, Any]) -> list[str]:
     def given(*names: str) -> dict[str, Any]:
         return {name: settings[name] for name in names if settings.get(name) is not None}
 
-    problems = count_problems(**given(*COUNTS))
+    wrong_counts = count_problems(**given(*COUNTS))
+    problems = [*wrong_counts, *([] if wrong_counts else _relation_problems(settings))]
     problems += dropout_problems(**given("hidden_dropout_prob", "attention_probs_dropout_prob"))
     problems += positive_problems(**given("initializer_range", "layer_norm_eps"))
-    problems += activation_problems(settings["hidden_act"])
-    if problems:
-        return problems
+    return problems + activation_problems(settings["hidden_act"])
+
+
+def _relation_problems(settings: Mapping[str, Any]) -> list[str]:
+    """Check values against one another that are right by themselves."""
     if settings["hidden_size"] % settings["num_attention_heads"]:
         line = (
             f": {settings['num_attention_heads']} heads cannot share hidden_size {settings['hidden_size']}; "
             "hidden_size must be a multiple of the number of heads"
         )
         return [about("num_attention_heads", line)]
+    if settings.get("pad_token_id") is None:
+        return []
     most = settings["max_position_embeddings"] - 1
     expected = f"0 or more, and below max_position_embeddings - 1, which is {most}"
-    return number_problems(expected, lambda pad: 0 <= pad < most, **given("pad_token_id"))
+    return number_problems(expected, lambda pad: 0 <= pad < most, pad_token_id=settings["pad_token_id"])
 
 
 E = TypeVar("E", bound="Encoder")
