@@ -127,7 +127,7 @@ def test_one_of_two_workers_gives_the_weights_of_two_up_to_rounding(tmp_path: Pa
     one, two = (load_file(tmp_path / name / "match/infer_model/model.safetensors") for name in ("one", "two"))
     assert max(float((one[name] - two[name]).abs().max()) for name in two) < 1e-5
     written = yaml.safe_load((tmp_path / "one" / "resolved_config.yaml").read_text(encoding="utf-8"))
-    assert written["global"]["cls.gradient_accumulation_steps"] == 2
+    assert written["tasks"]["cls"]["gradient_accumulation_steps"] == 2
 
 
 @pytest.mark.slow
