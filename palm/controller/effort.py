@@ -33,6 +33,9 @@ With few rows the updates are decisive, with many rows the passes.
 PRETRAINED_RATES = ((384, 2e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
 """Largest width, and the rate for pretrained encoders up to it; measured for 384, published from 768 on."""
 
+NARROWER = 1.5
+"""Exponent by which the rate of pretrained encoders rises below 384; measured for 64 and 128."""
+
 RANDOM_RATES = ((128, 3e-3), (384, 1e-3), (768, 3e-4), (math.inf, 1e-4))
 """The same for random weights; measured for 64 and 384."""
 
@@ -104,6 +107,8 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     width = 768 if facts.width is None else facts.width
     rates = PRETRAINED_RATES if facts.is_pretrained else RANDOM_RATES
     rate = next(rate for most, rate in rates if width <= most)
+    if facts.is_pretrained and width < NARROW:
+        rate = float(f"{rate * (NARROW / width) ** NARROWER:.2g}")
     encoder = f"{'pretrained' if facts.is_pretrained else 'random'} weights, {width} wide"
     if facts.is_pretrained and width <= NARROW and epochs * per_epoch < FEW_UPDATES:
         rate *= FEW_FACTOR

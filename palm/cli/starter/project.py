@@ -7,14 +7,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from safetensors.numpy import save
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from palm.cli.starter.start import weights_of
 from palm.core.component import did_you_mean, raise_any
 from palm.core.errors import ConfigError, StorageError, shortened
-from palm.core.io import make_folder, write_text
+from palm.core.io import make_folder, write_atomically, write_text
 from palm.train.model_paths import name_problem
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).with_name("files")
 SCRIPT = "run.sh"
+WEIGHTS = "encoder/model.safetensors"
 
 KINDS = {
     path.stem: path.read_text(encoding="utf-8").splitlines()[0].partition(": ")[2]
@@ -48,6 +51,9 @@ SIZES = {
 }
 """The configuration of the small encoder of a project without pretrained weights."""
 
+OF_TABLE = {**SIZES, "num_hidden_layers": 1, "num_attention_heads": 1}
+"""The same for a table: its words have initial vectors, for which one layer is enough."""
+
 RANDOM = (
     """\
 backbone: bert
@@ -62,6 +68,20 @@ at Hugging Face: `palm train config.yaml --pretrain google-bert/bert-base-uncase
 --num_epochs 3`.""",
 )
 """The lines about the encoder in the configuration and in README.md."""
+
+FROM_TABLE = (
+    """\
+backbone: bert
+backbone_config_path: encoder/config.json   # a small encoder, made from the words of the table
+vocab_path: encoder/vocab.txt               # these words, and letters for all other words
+pretrain_path: encoder                      # words that occur together begin with similar vectors
+do_lower_case: True
+pooling: mean                               # the mean of all tokens, with which few rows are enough""",
+    """\
+The encoder is small and knows only which words of this table occur together. It learns what single words tell
+about the labels. For more, start from pretrained weights, a directory or a model at Hugging Face: `palm train
+config.yaml --pretrain google-bert/bert-base-uncased --save_path pretrained`.""",
+)
 
 PRETRAINED = (
     """\
@@ -111,8 +131,8 @@ def write_project(
         pretrain: the weights to start from, a directory or the name of a model at Hugging Face; None for a
             small encoder with random weights and its own vocabulary.
         table: the table from which `tasks` were found; None for the example rows of each kind.
-        effort: `quick`, `normal` or `best`; None for `normal` with pretrained weights, and for fixed settings
-            without.
+        effort: `quick`, `normal` or `best`; None for `normal` with pretrained weights or a table, and for
+            fixed settings without.
 
     Returns:
         The written files, relative to the folder.
@@ -126,18 +146,29 @@ def write_project(
         names = ", ".join(shortened(there, 3))
         raise StorageError(f"{folder} is not empty ({names}) and will not be replaced; give a new folder")
     files = _example_tasks(tasks) if table is None else {f"{n}.yaml": text for n, text in table.files.items()}
+    weights: dict[str, Any] = {}
     if pretrain is None:
         data = [text for name, text in files.items() if name.startswith("data/")]
-        vocabulary = _vocabulary(data if table is None else table.texts)
+        split = _split_into_words(data if table is None else table.texts)
+        vocabulary = _vocabulary(split)
+        config = {**(SIZES if table is None else OF_TABLE), "vocab_size": len(vocabulary)}
         files["encoder/vocab.txt"] = "\n".join(vocabulary) + "\n"
-        files["encoder/config.json"] = json.dumps({**SIZES, "vocab_size": len(vocabulary)}, indent=2) + "\n"
-    values = {**_values(tasks, pretrain, effort), "data": EXAMPLES if table is None else TABLE}
+        files["encoder/config.json"] = json.dumps(config, indent=2) + "\n"
+        if table is not None:
+            ids = {word: number for number, word in enumerate(vocabulary)}
+            texts = [[ids[word] for word in words] for words in split]
+            weights = weights_of(config, texts, len(SPECIAL), compares=table.compares)
+    values = {**_values(tasks, pretrain, effort, table is not None), "data": TABLE if table else EXAMPLES}
     files |= {name: _filled(TEMPLATES / name, values) for name in ("config.yaml", "README.md", SCRIPT)}
     for name, text in files.items():
         make_folder((folder / name).parent)
         write_text(folder / name, text)
     (folder / SCRIPT).chmod(0o755)
-    return sorted(files)
+    if not weights:
+        return sorted(files)
+    with write_atomically(folder / WEIGHTS) as file:
+        file.write(save(weights))
+    return sorted([*files, WEIGHTS])
 
 
 def tasks_of(text: str) -> dict[str, str]:
@@ -182,12 +213,15 @@ def _example_tasks(tasks: Mapping[str, str]) -> dict[str, str]:
     return files
 
 
-def _values(tasks: Mapping[str, str], pretrain: str | None, effort: str | None) -> dict[str, str]:
+def _values(
+    tasks: Mapping[str, str], pretrain: str | None, effort: str | None, is_table: bool
+) -> dict[str, str]:
     """Return the values of the placeholders in the templates of the project."""
     targets = [name for name, kind in tasks.items() if kind != AUXILIARY] or list(tasks)
-    encoder, start = RANDOM if pretrain is None else PRETRAINED
+    small = FROM_TABLE if is_table else RANDOM
+    encoder, start = small if pretrain is None else PRETRAINED
     named = {"pretrain": json.dumps(pretrain)}
-    is_fixed = pretrain is None and effort is None
+    is_fixed = pretrain is None and effort is None and not is_table
     tags = ", ".join(str(int(name in targets)) for name in tasks)
     ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
     return {
@@ -217,15 +251,17 @@ def _filled(template: Path | str, values: Mapping[str, str]) -> str:
     return re.sub(r"(?<!\$)\{(\w+)\}", lambda match: values.get(match[1], match[0]), text)
 
 
-def _vocabulary(texts: Iterable[str]) -> Sequence[str]:
-    """Return the words of all texts, the most frequent first, and characters to spell all other words.
-
-    Words are those of BERT's tokenizer: every Chinese character is one.
-    """
+def _split_into_words(texts: Iterable[str]) -> list[list[str]]:
+    """Split texts as BERT's tokenizer does: every Chinese character is a word."""
     normalizer, splitter = BertNormalizer(), BertPreTokenizer()
+    return [[word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))] for text in texts]
+
+
+def _vocabulary(texts: Iterable[Sequence[str]]) -> Sequence[str]:
+    """Return the words of all texts, the most frequent first, and characters to spell all other words."""
     counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
+    for words in texts:
+        counts.update(words)
     letters = dict.fromkeys(["abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-/&%$#@+=*_", *counts])
     characters = list(dict.fromkeys("".join(letters)))
     within = dict.fromkeys(character for word in letters if len(word) > 1 for character in word)

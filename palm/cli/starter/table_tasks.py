@@ -46,6 +46,13 @@ class TableTasks:
     files: dict[str, str] = field(default_factory=dict)
     texts: list[str] = field(default_factory=list)
 
+    @property
+    def compares(self) -> bool:
+        """True if a task compares texts of a row."""
+        return any(
+            kind in LISTS.values() or '"text_b"' in self.files[task] for task, kind in self.kinds.items()
+        )
+
     def add(self, name: str, path: Path, settings: dict[str, Any], columns: dict[str, str]) -> None:
         """Add a task, named after its column."""
         task = _unused(re.sub(r"\W+", "_", name).strip("_0123456789") or "task", self.kinds)
@@ -75,7 +82,8 @@ def tasks_in(path: Path) -> TableTasks:
     if not found.files:
         expected = "expected a column of texts, and one of labels or texts"
         raise ConfigError(f"--from {path}: {expected}; the columns are {', '.join(values)}")
-    found.texts.extend(map(_joined, chain.from_iterable(values[name] for name in (*texts, *lists, *words))))
+    cells = chain.from_iterable(values[name] for name in (*texts, *words))
+    found.texts.extend([*map(_joined, cells), *chain.from_iterable(chain(*(values[name] for name in lists)))])
     return found
 
 

@@ -1,0 +1,139 @@
+"""Initial weights of a project's small encoder, from the words of its rows.
+
+Words that occur together begin with similar vectors, so an encoder that has only a few hundred rows need not
+learn this from labels. If tasks compare two texts, tokens begin by attending to similar tokens of the other
+text: few rows do not teach attention to compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+
+CONTEXTS = 1000
+"""Number of the most frequent words whose neighbourhood describes a word."""
+
+WORDS = 8000
+"""Number of the most frequent words that are described; others begin at random."""
+
+AT_ONCE = 256
+"""Number of texts that are counted in one matrix product."""
+
+
+def weights_of(
+    config: Mapping[str, Any], texts: Sequence[Sequence[int]], first: int, compares: bool
+) -> dict[str, Array]:
+    """Return the weights of a BERT, by their names at Hugging Face.
+
+    Args:
+        config: sizes of the encoder.
+        texts: the word ids of each text; frequent words have low ids.
+        first: lowest id of a word; lower ids are special tokens.
+        compares: True if a row has two texts that are compared.
+    """
+    rng = np.random.default_rng(1)
+    width, deviation = config["hidden_size"], config["initializer_range"]
+
+    def random(*shape: int) -> Array:
+        return rng.normal(0, deviation, shape).astype(np.float32)
+
+    length = deviation * width**0.5  # of a random vector
+    words = _unit(random(config["vocab_size"], width))
+    found = word_vectors(texts, first, min(config["vocab_size"] - first, WORDS), width // 2)
+    turned = found @ _orthogonal(rng, width)[: found.shape[1]]  # spread over all features
+    # A part of its own tells words of the same texts apart; a comparison finds what they have in common.
+    words[first : first + len(turned)] += 3 * turned if compares else turned
+    words = _unit(words)
+    segment = _unit(random(1, width))[0]
+    positions = random(config["max_position_embeddings"], width) * length
+    tables = {
+        "word": words * length,
+        "position": positions,
+        "token_type": np.outer([length, -length], segment),
+    }
+    weights = {f"embeddings.{name}_embeddings.weight": table for name, table in tables.items()}
+    weights |= _norm("embeddings", width)
+    for layer in range(config["num_hidden_layers"]):
+        attention = {name: random(width, width) for name in ("query", "key", "value", "output")}
+        if compares:
+            attention = _comparison(rng, segment)
+        inner = config["intermediate_size"]
+        linear = {
+            **{f"attention.self.{name}": attention[name] for name in ("query", "key", "value")},
+            "attention.output.dense": attention["output"],
+            "intermediate.dense": random(inner, width),
+            "output.dense": random(width, inner),
+        }
+        prefix = f"encoder.layer.{layer}"
+        for name, matrix in linear.items():
+            weights[f"{prefix}.{name}.weight"] = matrix
+            weights[f"{prefix}.{name}.bias"] = np.zeros(len(matrix))
+        weights |= _norm(f"{prefix}.attention.output", width) | _norm(f"{prefix}.output", width)
+    return {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
+
+
+def word_vectors(texts: Iterable[Sequence[int]], first: int, count: int, dims: int) -> Array:
+    """Describe words by the words that occur in the same texts, as vectors of length 1.
+
+    The vectors factorize the positive pointwise mutual information of words and frequent words.
+
+    Args:
+        texts: the word ids of each text.
+        first: the id of the most frequent word.
+        count: number of words to describe, the most frequent ones.
+        dims: maximum width of the vectors.
+
+    Returns:
+        [count, at most dims]; zeros for a word that has no neighbours.
+
+    Source: Levy and Goldberg, 2014, "Neural word embedding as implicit matrix factorization", section 3.
+    """
+    together = np.zeros((count, min(count, CONTEXTS)), np.float32)
+    rows = [[word - first for word in text if first <= word < first + count] for text in texts]
+    for start in range(0, len(rows), AT_ONCE):
+        part = rows[start : start + AT_ONCE]
+        counts = np.zeros((len(part), count), np.float32)
+        for number, row in enumerate(part):
+            np.add.at(counts[number], row, 1)
+        together += counts.T @ counts[:, : together.shape[1]]
+    np.fill_diagonal(together, 0)
+    expected = np.outer(together.sum(1), together.sum(0)) / max(together.sum(), 1)
+    ratio = np.divide(together, expected, out=np.ones_like(together), where=together > 0)
+    information = np.log(np.maximum(ratio, 1))
+    squares, contexts = np.linalg.eigh(information.T @ information)
+    largest = [k for k in np.argsort(squares)[::-1][:dims] if squares[k] > 1e-6]
+    # U times the root of the singular values; the eigenvalues are their squares.
+    return _unit(information @ contexts[:, largest] * squares[largest] ** -0.25)
+
+
+def _comparison(rng: np.random.Generator, segment: Array) -> dict[str, Array]:
+    """Attention to similar tokens of the other segment, which adds what they are as other features."""
+    turn = _orthogonal(rng, len(segment))
+    other = np.eye(len(segment)) - 2 * np.outer(segment, segment)  # the same token in the other segment
+    return {
+        "query": turn,
+        "key": turn @ other,
+        "value": _orthogonal(rng, len(segment)),
+        "output": _orthogonal(rng, len(segment)) / 2,
+    }
+
+
+def _orthogonal(rng: np.random.Generator, width: int) -> Array:
+    return np.linalg.qr(rng.standard_normal((width, width)))[0].astype(np.float32)
+
+
+def _unit(vectors: Array) -> Array:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 1e-6)
+
+
+def _norm(place: str, width: int) -> dict[str, Array]:
+    return {
+        f"{place}.LayerNorm.weight": np.ones(width, np.float32),
+        f"{place}.LayerNorm.bias": np.zeros(width, np.float32),
+    }
