@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import html
 import json
+import random
 import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
+from safetensors.numpy import load_file
 from tokenizers import BertWordPieceTokenizer
 
 import palm
 from palm.check import check
 from palm.cli import main
 from palm.cli.starter.project import KINDS, TEMPLATES, tasks_of, write_project
+from palm.cli.starter.start import word_vectors
 from palm.core.errors import ConfigError, StorageError
 from palm.report.analysis import Analysis, analyses_of
 from palm.report.page import page
@@ -240,3 +244,36 @@ def test_a_table_in_chinese_becomes_tasks_whose_texts_the_encoder_knows(tmp_path
     library = BertWordPieceTokenizer({word: number for number, word in enumerate(words)})
     assert "[UNK]" not in library.encode(texts[0]).tokens
     assert library.encode("早餐").tokens == ["[CLS]", "早", "餐", "[SEP]"]
+
+
+def test_words_of_the_same_texts_begin_with_similar_vectors() -> None:
+    rng = random.Random(1)
+    groups = [range(6, 16), range(16, 26)]
+    texts = [[5, 5, *rng.sample(group, 3)] for group in groups for _ in range(100)]
+    found = word_vectors(texts, first=5, count=25, dims=8)
+    assert np.linalg.norm(found, axis=1) == pytest.approx([*[1.0] * 21, *[0.0] * 4], abs=1e-5)
+    cosines = found[1:21] @ found[1:21].T
+    assert min(cosines[:10, :10].mean(), cosines[10:, 10:].mean()) > cosines[:10, 10:].max() + 0.3
+
+
+def test_the_encoder_of_a_table_of_pairs_attends_to_the_same_word_of_the_other_text(tmp_path: Path) -> None:
+    table = tmp_path / "pairs.csv"
+    rows = [f"same,the red door {k} of house,a blue boat {k} at sea" for k in range(40)]
+    rows[1::2] = [row.replace("same", "other") for row in rows[1::2]]
+    table.write_text("\n".join(["label,text_a,text_b", *rows]) + "\n", encoding="utf-8")
+    project = tmp_path / "project"
+    assert main(["init", str(project), "--from", str(table)]) == 0
+    weights = load_file(project / "encoder" / "model.safetensors")
+    word, segments = (weights[f"embeddings.{name}_embeddings.weight"] for name in ("word", "token_type"))
+    place = "encoder.layer.0.attention.self"
+    query, key = (weights[f"{place}.{name}.weight"] for name in ("query", "key"))
+
+    def score(one: int, of: int, other: int, to: int) -> float:
+        return float((query @ (word[one] + segments[of])) @ (key @ (word[other] + segments[to])))
+
+    vocabulary = (project / "encoder" / "vocab.txt").read_text("utf-8").splitlines()
+    red, blue = vocabulary.index("red"), vocabulary.index("blue")
+    assert score(red, 0, red, 1) > score(red, 0, blue, 1)
+    assert score(red, 0, red, 1) > score(red, 0, red, 0)
+    config = yaml.safe_load((project / "config.yaml").read_text(encoding="utf-8"))
+    assert (config["effort"], config["pretrain_path"]) == ("normal", "encoder")

@@ -45,7 +45,15 @@ def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
 
 @pytest.mark.parametrize(
     ("width", "is_pretrained", "rate"),
-    [(384, True, 2e-4), (768, True, 5e-5), (None, True, 5e-5), (1024, True, 2e-5), (64, False, 3e-3)],
+    [
+        (64, True, 2.9e-3),
+        (128, True, 1e-3),
+        (384, True, 2e-4),
+        (768, True, 5e-5),
+        (None, True, 5e-5),
+        (1024, True, 2e-5),
+        (64, False, 3e-3),
+    ],
 )
 def test_wide_encoders_have_lower_rates(width: int | None, is_pretrained: bool, rate: float) -> None:
     assert choose_settings("best", RunFacts(100, width, is_pretrained))["learning_rate"][0] == rate

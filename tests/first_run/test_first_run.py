@@ -64,21 +64,7 @@ def scores_of_a_first_run(name: str, folder: Path, capfd: Any) -> dict[str, tupl
     return found
 
 
-BEHIND = {
-    "pairs": "accuracy .49 beside .55",
-    "ranked": "mrr .61 beside .77",
-    "choices": "accuracy .29 beside .46",
-    "tickets": "accuracy of category .91 beside 1.00",
-}
-"""Tables on which a random encoder without a setting does not come near the plain model yet."""
-
-
-def _case(name: str) -> Any:
-    behind = [pytest.mark.xfail(reason=BEHIND[name], strict=False)] if name in BEHIND else []
-    return pytest.param(name, marks=behind)
-
-
-@pytest.mark.parametrize("name", map(_case, TABLES))
+@pytest.mark.parametrize("name", TABLES)
 def test_a_plain_model_is_not_much_better(
     name: str,
     tmp_path: Path,

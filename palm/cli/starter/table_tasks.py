@@ -130,7 +130,7 @@ def _decoded(cells: list[Any]) -> list[Any]:
 
 def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
     """Return the column of the second text, if one has a usual name for it."""
-    pair = [name for name in USUAL["text_b"] if name in sources[1:]]
+    pair = [name for name in ("text_b", *USUAL["text_b"]) if name in sources[1:]]
     return {"text_b": pair[0]} if pair and reader == "cls" else {}
 
 
