@@ -44,10 +44,10 @@ def weights_of(
 
     length = deviation * width**0.5  # of a random vector
     words = _unit(random(config["vocab_size"], width))
-    found = word_vectors(texts, first, min(config["vocab_size"] - first, WORDS), width // 2)
+    found = word_vectors(texts, first, min(config["vocab_size"] - first, WORDS), width)
     turned = found @ _orthogonal(rng, width)[: found.shape[1]]  # spread over all features
     # A part of its own tells words of the same texts apart; a comparison finds what they have in common.
-    words[first : first + len(turned)] += 3 * turned if compares else turned
+    words[first : first + len(turned)] += 2 * turned if compares else turned
     words = _unit(words)
     segment = _unit(random(1, width))[0]
     positions = random(config["max_position_embeddings"], width) * length
