@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 CONTEXTS = 1000
 """Number of the most frequent words whose neighbourhood describes a word."""
@@ -124,7 +124,8 @@ def _comparison(rng: np.random.Generator, segment: Array) -> dict[str, Array]:
 
 
 def _orthogonal(rng: np.random.Generator, width: int) -> Array:
-    return np.linalg.qr(rng.standard_normal((width, width)))[0].astype(np.float32)
+    turn: Array = np.linalg.qr(rng.standard_normal((width, width)))[0]
+    return turn
 
 
 def _unit(vectors: Array) -> Array:
