@@ -130,7 +130,8 @@ def _orthogonal(rng: np.random.Generator, width: int) -> Array:
 
 def _unit(vectors: Array) -> Array:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 1e-6)
+    unit: Array = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 1e-6)
+    return unit
 
 
 def _norm(place: str, width: int) -> dict[str, Array]:
