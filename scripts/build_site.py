@@ -1,0 +1,155 @@
+"""Build the documentation as a site: search, dark mode, two languages, and no request to other hosts.
+
+    python scripts/build_site.py [--output build/site] [--url https://...]
+
+The pages are the Markdown files of the project, with the files that they link to; the navigation is the
+index, docs/README.md. Needs the extra `docs` (zensical). Fails if a page is missing, or asks another host for
+anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "benchmarks/*.md"]
+SHOWN = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", "": "text"}
+"""The suffixes of files that the page of a folder shows -> their language."""
+
+LINK = re.compile(r"\]\(([^)\s#]+)[^)\s]*\)|(?:src|srcset)=\"([^\"]+)\"")
+OTHER_HOST = re.compile(
+    r"<(?:script|img|iframe|source)[^>]*\s(?:src|srcset)=\"https?://"
+    r"|<link[^>]*rel=\"(?:stylesheet|preconnect)\"[^>]*https?://"
+)
+LANGUAGES = {"en": ("English", "README.md"), "zh": ("中文", "README.zh-CN.md")}
+
+
+def write_pages(folder: Path) -> None:
+    """Copy the pages and the files that they link to; a linked folder becomes a page that shows its files."""
+    pages = sorted({page for pattern in PAGES for page in ROOT.glob(pattern)})
+    linked = {
+        (page.parent / (target[0] or target[1])).resolve()
+        for page in pages
+        for target in LINK.findall(page.read_text("utf-8"))
+    }
+    for source in sorted({*pages, *(each for each in linked if each.is_relative_to(ROOT))}):
+        copy = folder / source.relative_to(ROOT)
+        if source.is_dir():
+            copy.mkdir(parents=True, exist_ok=True)
+            (copy / "index.md").write_text(listing(source), encoding="utf-8")
+        elif source.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, copy)
+
+
+def listing(folder: Path) -> str:
+    """Return a page with the files of a folder."""
+    shown = [f"# {folder.relative_to(ROOT).as_posix()}"]
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and "output" not in file.as_posix() and file.suffix in SHOWN:
+            text = file.read_text("utf-8")
+            shown.append(f"## {file.relative_to(folder).as_posix()}\n\n````{SHOWN[file.suffix]}\n{text}````")
+    return "\n\n".join(shown) + "\n"
+
+
+def navigation() -> list[dict[str, list[dict[str, str]]]]:
+    """Return the groups of the index with their pages, and the pages in Chinese."""
+    index = (ROOT / "docs" / "README.md").read_text("utf-8")
+    head, *groups = re.split(r"^## ", index, flags=re.MULTILINE)
+
+    def pages(text: str) -> list[dict[str, str]]:
+        found = re.findall(r"\[([^\]]+)\]\(([^)#]+\.md)\)", text)
+        return [{name: (Path("docs") / target).as_posix().replace("docs/../", "")} for name, target in found]
+
+    named = {"中文": head} | {group.partition("\n")[0]: group for group in groups}
+    return [{"palm": [{"Overview": "README.md"}, {"Index": "docs/README.md"}]}] + [
+        {name: pages(named[name])} for name in [*list(named)[1:], "中文"]
+    ]
+
+
+def config(url: str) -> str:
+    """Return the settings of zensical, which reads those of MkDocs, as YAML in JSON's style."""
+    modes = [("", "default", "sun-moon"), (": light", "default", "sun"), (": dark", "slate", "moon")]
+    names = ["Light mode", "Dark mode", "Mode of the system"]
+    palette = [
+        {
+            "media": f"(prefers-color-scheme{mode})",
+            "scheme": scheme,
+            "toggle": {"icon": f"lucide/{icon}", "name": name},
+        }
+        for (mode, scheme, icon), name in zip(modes, names, strict=True)
+    ]
+    alternate = [
+        {"name": name, "link": "/" if page == "README.md" else f"/{page[:-3]}/", "lang": language}
+        for language, (name, page) in LANGUAGES.items()
+    ]
+    settings = {
+        "site_name": "palm",
+        "site_url": url,
+        "docs_dir": "pages",
+        "site_dir": "site",
+        "nav": navigation(),
+        "theme": {
+            "name": "material",
+            "font": False,  # fonts would come from another host
+            "palette": palette,
+            "features": ["navigation.sections", "navigation.footer", "navigation.top", "content.code.copy"],
+        },
+        "extra": {"alternate": alternate, "generator": False},
+        "plugins": ["search"],
+        "markdown_extensions": [
+            "tables",
+            "fenced_code",
+            "attr_list",
+            "md_in_html",
+            "pymdownx.highlight",
+            "pymdownx.superfences",
+            {"toc": {"permalink": True}},
+        ],
+    }
+    return json.dumps(settings, indent=2, ensure_ascii=False)
+
+
+def problems(site: Path) -> list[str]:
+    """Return dead links and requests to other hosts in the built pages."""
+    found = []
+    for page in sorted(site.rglob("*.html")):
+        text = page.read_text("utf-8")
+        name = page.relative_to(site)
+        found += [f"{name}: asks another host: {each[:120]}" for each in OTHER_HOST.findall(text)]
+        for target in re.findall(r"<a [^>]*href=\"([^\"#:?]+)[#\"]", text):
+            place = site / target.lstrip("/") if target.startswith("/") else page.parent / target
+            if not (place.is_file() or (place / "index.html").is_file()):
+                found.append(f"{name}: dead link: {target}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "site")
+    parser.add_argument("--url", default="http://localhost:8000/", help="the address where the site will be")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        write_pages(folder / "pages")
+        (folder / "mkdocs.yml").write_text(config(args.url), encoding="utf-8")
+        subprocess.run(
+            [sys.executable, "-m", "zensical", "build", "-f", "mkdocs.yml"], cwd=folder, check=True
+        )
+        found = problems(folder / "site")
+        print("\n".join(found))
+        shutil.rmtree(args.output, ignore_errors=True)
+        shutil.copytree(folder / "site", args.output)
+    print(f"{args.output}: {sum(1 for _ in args.output.rglob('*.html'))} pages, {len(found)} problems")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
