@@ -69,9 +69,9 @@ class Browser:
             assert time.monotonic() < end, f"{code}: {self.script('document.body.innerText')}"
             time.sleep(0.05)
 
-    def picture(self, path: Path) -> None:
-        """Write a picture of the whole page."""
-        made = self._devtools("Page.captureScreenshot", captureBeyondViewport=True)
+    def picture(self, path: Path, whole: bool = True) -> None:
+        """Write a picture of the page, or of the part on the screen."""
+        made = self._devtools("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(made["data"]))
 
     def _devtools(self, command: str, **parameters: Any) -> Any:

@@ -1,7 +1,7 @@
 """The Python blocks of README.md, CONTRIBUTING.md and every page in docs/ run as they stand, top to bottom.
 
 A block that begins with a comment naming a file of the project (`# demos/demo1/demo.py`) is not run:
-it quotes that file, and must be found in it. A YAML block that begins so is the whole file, word for word.
+it quotes that file, and must be found in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FENCE = re.compile(r"^(?P<indent> *)```(?P<info>python.*)\n(?P<code>(?s:.*?))^(?
 QUOTE = re.compile(r"# (?P<path>\S+\.py)\n(?P<lines>.*)", re.DOTALL)
 
 
-YAML = re.compile(r"^```yaml\n# (?P<path>\S+/\S+\.yaml)\n(?P<lines>(?s:.*?))^```$", re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def program(page: Path) -> str:
@@ -39,12 +39,39 @@ def program(page: Path) -> str:
     return "\n".join(written)
 
 
-def test_the_files_of_the_readme_are_those_of_demo_2() -> None:
-    shown = {
-        block["path"]: block["lines"] for block in YAML.finditer((ROOT / "README.md").read_text("utf-8"))
-    }
-    assert shown == {path: (ROOT / path).read_text(encoding="utf-8") for path in shown}
-    assert list(shown) == ["demos/demo2/config.yaml", "demos/demo2/tasks/mrqa.yaml"]
+def links(text: str) -> list[str]:
+    """The targets of a page's links; the Chinese page of the same name stands for an English one."""
+    found = LINK.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return [target.replace("docs/zh/", "docs/") for target in found]
+
+
+def test_the_readmes_have_the_same_commands_and_links() -> None:
+    english, chinese = ((ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh-CN.md"))
+    blocks = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+    assert blocks.findall(english) == blocks.findall(chinese)
+    assert links(english)[1:] == links(chinese)[1:]  # the first is the link to the other language
+    assert [len(mark) for mark in re.findall("^#+", english, re.M)] == [
+        len(mark) for mark in re.findall("^#+", chinese, re.M)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for target in LINK.findall(re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)):
+        if target.startswith(("http:", "https:")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that GitHub gives to the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_index_names_every_page() -> None:
