@@ -21,7 +21,7 @@ def test_the_site_has_every_page_and_no_dead_link(tmp_path: Path) -> None:
     start = (tmp_path / "site" / "index.html").read_text("utf-8")
     pages = [page for page in (ROOT / "docs").rglob("*.md") if "decisions" not in page.parts]
     named = {page.relative_to(ROOT).with_suffix("").as_posix() for page in pages if page.name != "README.md"}
-    assert {name for name in named if f'href="{name}/"' not in start} == set()
+    assert {name for name in named if f'href="./{name}/"' not in start} == set()
 
 
 def test_a_dead_link_and_a_script_of_another_host_are_found(tmp_path: Path) -> None:
