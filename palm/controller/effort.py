@@ -36,6 +36,9 @@ PRETRAINED_RATES = ((384, 2e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
 NARROWER = 1.5
 """Exponent by which the rate of pretrained encoders rises below 384, from a few runs with 64 and 128."""
 
+NARROWEST = 64
+"""Narrower encoders have the rate of this width."""
+
 RANDOM_RATES = ((128, 3e-3), (384, 1e-3), (768, 3e-4), (math.inf, 1e-4))
 """The same for random weights; measured for 64 and 384."""
 
@@ -108,7 +111,7 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     rates = PRETRAINED_RATES if facts.is_pretrained else RANDOM_RATES
     rate = next(rate for most, rate in rates if width <= most)
     if facts.is_pretrained and width < NARROW:
-        rate = float(f"{rate * (NARROW / width) ** NARROWER:.2g}")
+        rate = float(f"{rate * (NARROW / max(width, NARROWEST)) ** NARROWER:.2g}")
     encoder = f"{'pretrained' if facts.is_pretrained else 'random'} weights, {width} wide"
     if facts.is_pretrained and width <= NARROW and epochs * per_epoch < FEW_UPDATES:
         rate *= FEW_FACTOR

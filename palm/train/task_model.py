@@ -397,7 +397,8 @@ class TaskModel:
 
     def _answer(self, example: str) -> Record | None:
         """Predict the example of the card; None if its reader cannot, or if several devices train."""
-        if world_size() > 1:
+        given = {**self.backbone.outputs_attr, **self.reader.outputs_attr}
+        if world_size() > 1 or not self.head.inputs_attr.keys() <= given.keys():
             return None
         with restored_modes(self.backbone, self.head), suppress(PalmError):
             examples = list(self.reader.parse(ast.literal_eval(example)))

@@ -134,8 +134,8 @@ def test_a_full_queue_is_said_with_the_time_to_wait(run: Path) -> None:
 
 
 def test_a_slow_answer_and_a_client_that_hangs_up_do_not_stop_the_others(run: Path) -> None:
-    many = {"texts": [["what colour is the door", "anna has a red door . " * 900]] * 4}
-    with served(run / "mrc", seconds=0.5, characters=10**6) as url:
+    many = {"texts": [["what colour is the door", "anna has a red door . " * 4500]] * 4}
+    with served(run / "mrc", seconds=0.5, characters=10**7) as url:
         gone = metric(url, "palm_requests_total", path="/predict", status="499")
         assert httpx.post(f"{url}/predict", json=many).status_code == 504
         with pytest.raises(httpx.ReadTimeout):

@@ -400,10 +400,12 @@ def test_a_bad_row_that_is_added_to_dev_data_does_not_end_the_run(folder: Path) 
 def test_an_evaluation_without_a_number_is_never_the_best(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = iter([math.nan, 0.25, math.nan, 0.125])
-    monkeypatch.setattr(METRICS["accuracy"], "compute", lambda _: {"accuracy": next(values)})
+    score = [0.0]
+    monkeypatch.setattr(METRICS["accuracy"], "compute", lambda _: {"accuracy": score[0]})
     training = palm.Controller(with_dev(folder, "cls"), argv=[]).training()
     evaluator = palm.Evaluator(training)
-    best = [evaluator.evaluate().best for _ in range(4)]
+    best = []
+    for score[0] in (math.nan, 0.25, math.nan, 0.125):
+        best.append(evaluator.evaluate().best)
     assert best == [[], ["cls"], [], []]
     assert (evaluator.best["cls"].score, evaluator.best["cls"].waited) == (0.25, 2)
