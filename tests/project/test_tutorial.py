@@ -74,7 +74,8 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-@pytest.mark.parametrize("language", ["en", pytest.param("zh", marks=pytest.mark.slow)])
+@pytest.mark.slow  # a dozen processes and a training in each language, a minute
+@pytest.mark.parametrize("language", PAGES)
 def test_the_commands_of_the_tutorial_print_what_it_says(language: str, tmp_path: Path) -> None:
     follow(PAGES[language], tmp_path, (*NOT_RUN, *SLOW))
 
