@@ -167,20 +167,21 @@ class JointModel:
         """
         if shard is not None:
             raise ConfigError("--shard writes the tasks of a model into folders; give a folder as --output")
+        file = data_path(path)
         target = Path(table)
-        check_not_read(target, sources_of(data_path(path)))
+        check_not_read(target, sources_of(file))
         parts = target.absolute().with_name(f".{target.name}.tasks")
         files = {task: (path, parts / task / "rows.jsonl") for task in self.tasks}
         made = self.predict_files(files, resume=resume)
         reader = self.tasks[next(iter(made))].reader
 
         def write() -> Predictions:
-            given = {name for row in islice(reader.rows_of(Path(path)), 1) for name in row}
+            given = {name for row in reader.rows_of(file) for name in row}
             rows = (
                 dict(chain(*(_named(task, own, given) for task, own in zip(made, row, strict=True))))
                 for row in zip(*made.values(), strict=True)
             )
-            written = write_table(rows, target, reader, Path(path))
+            written = write_table(rows, target, reader, file)
             remove(parts)
             return written
 
@@ -271,7 +272,8 @@ class JointModel:
 
     def _is_shared(self, one: str, batch: Tensors, other: str, theirs: Tensors) -> bool:
         """Check whether two tasks need the same pass of the same encoder."""
-        first, second = self.tasks[one], self.tasks[other]
+        first = self.tasks[one]
+        second = self.tasks[other]
         if first.engine is not None:
             return first.engine is second.engine and first.engine.shares(batch, theirs)
         if (second.engine, first.backbone, first.precision) != (None, second.backbone, second.precision):

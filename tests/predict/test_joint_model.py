@@ -173,3 +173,15 @@ def test_a_table_has_the_columns_of_all_tasks(models: dict[str, InferenceModel],
         assert [row[f"{task}.label"] for row in rows] == [str(record["label"]) for record in alone]
         assert [float(row[f"{task}.probability"]) for row in rows] == [max(each["probs"]) for each in alone]
     assert [each.name for each in sorted(tmp_path.iterdir())] == ["answers.csv", "new.csv"]
+
+
+def test_a_table_keeps_columns_that_only_later_rows_have(
+    models: dict[str, InferenceModel], tmp_path: Path
+) -> None:
+    file = tmp_path / "new.jsonl"
+    file.write_text('{"text_a": "red door"}\n{"text_a": "grey boat", "note": "late"}\n', encoding="utf-8")
+    chosen = JointModel({task: models[task] for task in ("topic", "urgent")})
+    rows = chosen.predict_table(file, tmp_path / "answers.jsonl")
+    assert [row.get("note") for row in rows] == [None, "late"]
+    assert {name.partition(".")[0] for row in rows for name in row} == {"text_a", "note", "topic", "urgent"}
+    assert not any(name.endswith(".note") for row in rows for name in row)
