@@ -33,14 +33,14 @@ With few rows the updates are decisive, with many rows the passes.
 PRETRAINED_RATES = ((384, 2e-4), (512, 1e-4), (768, 5e-5), (math.inf, 2e-5))
 """Largest width, and the rate for pretrained encoders up to it; measured for 384, published from 768 on."""
 
+RANDOM_RATES = ((128, 3e-3), (384, 1e-3), (768, 3e-4), (math.inf, 1e-4))
+"""The same for random weights; measured for 64 and 384."""
+
 NARROWER = 1.5
 """Exponent by which the rate of pretrained encoders rises below 384, from a few runs with 64 and 128."""
 
 NARROWEST = 64
 """Narrower encoders have the rate of this width."""
-
-RANDOM_RATES = ((128, 3e-3), (384, 1e-3), (768, 3e-4), (math.inf, 1e-4))
-"""The same for random weights; measured for 64 and 384."""
 
 NARROW = 384
 FEW_UPDATES = 150
