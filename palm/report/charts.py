@@ -84,14 +84,11 @@ def line_chart(
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
         return Chart(title)
-    groups = list(dict.fromkeys(curve.group or curve.name for curve in curves))
+    groups = list(dict.fromkeys(map(_group, curves)))
     names = [curve.name for curve in drawn]
-    dashes = [
-        DASHED if curve.is_dashed else DASHES[groups.index(curve.group or curve.name) // COLOURS % 4]
-        for curve in drawn
-    ]
+    dashes = [_dash(curve, groups) for curve in drawn]
     values = [
-        {"x": x, "y": y, "name": curve.name, "group": curve.group or curve.name}
+        {"x": x, "y": y, "name": curve.name, "group": _group(curve)}
         for curve in drawn
         for x, y in curve.points
     ]
@@ -122,10 +119,26 @@ def line_chart(
             ],
         )
     )
-    by_name = [dict(curve.points) for curve in drawn]
+    return _chart(
+        title, chart, [x_name, *names], _rows(drawn), note, *([shown] if legend else []), has_log=True
+    )
+
+
+def _group(curve: Curve) -> str:
+    """Return the name that the legend has for a curve."""
+    return curve.group or curve.name
+
+
+def _dash(curve: Curve, groups: Sequence[str]) -> list[int]:
+    """Return the pattern of a curve's line; groups of one colour differ in it."""
+    return DASHED if curve.is_dashed else DASHES[groups.index(_group(curve)) // COLOURS % len(DASHES)]
+
+
+def _rows(curves: Sequence[Curve]) -> list[list[Any]]:
+    """Return the table of curves: for each x the y of every curve, None where it has no point."""
+    by_name = [dict(curve.points) for curve in curves]
     steps = sorted({x for points in by_name for x in points})
-    rows = [[x, *(points.get(x) for points in by_name)] for x in steps]
-    return _chart(title, chart, [x_name, *names], rows, note, *([shown] if legend else []), has_log=True)
+    return [[x, *(points.get(x) for points in by_name)] for x in steps]
 
 
 def _y_scale(values: Sequence[float]) -> Any:

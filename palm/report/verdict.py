@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 
 from palm.metrics import METRICS, Metric
@@ -50,12 +50,12 @@ class Verdict:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether its score should rise."""
+        """True if a higher score is better."""
         return higher_is_better(self.metric)
 
     @property
     def beside(self) -> str:
-        """How it compares with the baseline: `better`, `not clearly better`, `not better`, or empty."""
+        """The comparison with the baseline: `better`, `not clearly better`, `not better`, or empty."""
         if self.baseline is None or math.isnan(self.score):
             return ""
         sign = 1 if self.higher_is_better else -1
@@ -91,7 +91,7 @@ def metric_of(name: str) -> type[Metric] | None:
 
 
 def higher_is_better(name: str) -> bool:
-    """Check whether a score should rise."""
+    """Return True if a higher score of this name is better."""
     kind = metric_of(name)
     return kind is None or kind.higher_is_better
 
@@ -136,7 +136,7 @@ def _verdict(run: Run, task: str, analysis: Analysis | str) -> Verdict:
         (sum(each[2] == 0 for each in labels.values()), len(labels)),
     )
     advice, command = _next(run, found)
-    return Verdict(**{**vars(found), "advice": advice, "command": command})
+    return replace(found, advice=advice, command=command)
 
 
 def scored_rows(run: Run, task: str, analysis: Analysis | str) -> ScoredRows:
