@@ -179,7 +179,8 @@ def _train_in_worker(given: Mapping[str, Any]) -> TrainingResult:
     roll_call_group()  # while all ranks respond
     if not is_main_process():
         logger.setLevel(logging.WARNING)  # Ray has configured logging, so palm does not
-    run, most = given["run"], given["most"]
+    run = given["run"]
+    most = given["most"]
     if world_size() != most:
         run = _divided(run, most, world_size())
     return Controller(run).train([_report])

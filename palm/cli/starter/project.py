@@ -149,15 +149,8 @@ def write_project(
     weights: dict[str, Any] = {}
     if pretrain is None:
         data = [text for name, text in files.items() if name.startswith("data/")]
-        split = _split_into_words(data if table is None else table.texts)
-        vocabulary = _vocabulary(split)
-        config = {**(SIZES if table is None else OF_TABLE), "vocab_size": len(vocabulary)}
-        files["encoder/vocab.txt"] = "\n".join(vocabulary) + "\n"
-        files["encoder/config.json"] = json.dumps(config, indent=2) + "\n"
-        if table is not None:
-            ids = {word: number for number, word in enumerate(vocabulary)}
-            texts = [[ids[word] for word in words] for words in split]
-            weights = weights_of(config, texts, len(SPECIAL), compares=table.compares)
+        made, weights = _encoder(_split_into_words(data if table is None else table.texts), table)
+        files |= made
     values = {**_values(tasks, pretrain, effort, table is not None), "data": TABLE if table else EXAMPLES}
     files |= {name: _filled(TEMPLATES / name, values) for name in ("config.yaml", "README.md", SCRIPT)}
     for name, text in files.items():
@@ -169,6 +162,23 @@ def write_project(
     with write_atomically(folder / WEIGHTS) as file:
         file.write(save(weights))
     return sorted([*files, WEIGHTS])
+
+
+def _encoder(
+    texts: Sequence[Sequence[str]], table: TableTasks | None
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the files of a small encoder for these texts, and its weights; {} if they are random."""
+    vocabulary = _vocabulary(texts)
+    config = {**(SIZES if table is None else OF_TABLE), "vocab_size": len(vocabulary)}
+    files = {
+        "encoder/vocab.txt": "\n".join(vocabulary) + "\n",
+        "encoder/config.json": json.dumps(config, indent=2) + "\n",
+    }
+    if table is None:
+        return files, {}
+    ids = {word: number for number, word in enumerate(vocabulary)}
+    numbered = [[ids[word] for word in words] for words in texts]
+    return files, weights_of(config, numbered, len(SPECIAL), compares=table.compares)
 
 
 def tasks_of(text: str) -> dict[str, str]:
@@ -253,7 +263,8 @@ def _filled(template: Path | str, values: Mapping[str, str]) -> str:
 
 def _split_into_words(texts: Iterable[str]) -> list[list[str]]:
     """Split texts as BERT's tokenizer does: every Chinese character is a word."""
-    normalizer, splitter = BertNormalizer(), BertPreTokenizer()
+    normalizer = BertNormalizer()
+    splitter = BertPreTokenizer()
     return [[word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))] for text in texts]
 
 

@@ -37,7 +37,8 @@ def weights_of(
         compares: True if a row has two texts that are compared.
     """
     rng = np.random.default_rng(1)
-    width, deviation = config["hidden_size"], config["initializer_range"]
+    width = config["hidden_size"]
+    deviation = config["initializer_range"]
 
     def random(*shape: int) -> Array:
         return rng.normal(0, deviation, shape).astype(np.float32)
