@@ -1,6 +1,7 @@
 """Make the pictures of README.md: the report of a run and the page of `palm serve`, light and dark.
 
-Trains the tutorial's tasks, which takes half a minute. Needs Chromium, chromedriver and the extras `report` and `serve`.
+Trains the tutorial's tasks, which takes half a minute. Needs Chromium, chromedriver and the extras
+`report` and `serve`.
 """
 
 from __future__ import annotations
