@@ -4,7 +4,7 @@
 
 Every kind alone with three seeds, every pair, all kinds, all but one, and sets of three to eight by chance.
 What is done is kept: the same command goes on after an interruption, and with `--show` it only prints the
-Markdown table. The exit code is 1 where a score is below what docs/starting.md promises.
+Markdown table. The exit code is 1 where a score is below what 2026-11-24-starter.md promises.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FLOORS = {
     "count": ("spearman", 0.75),
     "mlm": ("perplexity", 200),
 }
-"""Kind -> metric, and what docs/starting.md promises of it: at least, and of `perplexity` at most."""
+"""Kind -> metric, and what 2026-11-24-starter.md promises of it: at least, of `perplexity` at most."""
 
 SETS = 24
 """Sets of three to eight kinds."""

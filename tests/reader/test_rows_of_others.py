@@ -203,5 +203,5 @@ def test_a_deeply_nested_cell_is_refused_by_name(vocab: Path, tmp_path: Path, co
 @pytest.mark.parametrize("first", ["-DOCSTART- -X- -X- O", "EU\tB-ORG", "EU NNP B-NP B-ORG", "said\tO"])
 def test_a_file_of_conll_is_pointed_to_the_conversion(vocab: Path, tmp_path: Path, first: str) -> None:
     path = write_text(tmp_path, "train.tsv", f"{first}\n\nrejects\tO\n")
-    with pytest.raises(DataError, match=r"train\.tsv:1: .*CoNLL.*sequence_labelling"):
+    with pytest.raises(DataError, match=r"train\.tsv:1: .*CoNLL.*words"):
         list(SequenceLabelReader(vocab, 16, {"O": 0}).read(path, with_targets=True))

@@ -188,7 +188,7 @@ def _form_hint(names: Sequence[str]) -> str:
     if words and (words[0] == "-DOCSTART-" or re.fullmatch(r"O|[BIES][-_]\S+", words[-1])):
         return (
             "; this is CoNLL's format, one word per line: convert it to JSON lines of words and labels "
-            "(docs/sequence_labelling.md, From CoNLL)"
+            "(docs/words.md, From CoNLL)"
         )
     if any("\r" in name for name in names):
         return "; lines end in carriage returns only; save the file with line feeds"
