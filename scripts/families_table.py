@@ -1,4 +1,4 @@
-"""Write the tables of supported model families to docs/backbones.md: `python scripts/families_table.py`."""
+"""Write the tables of supported model families to docs/encoders.md: `python scripts/families_table.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from palm.backbone.transformers import FAMILIES
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "backbones.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "encoders.md"
 BEGIN = "<!-- families, written by scripts/families_table.py -->\n"
 END = "<!-- end of families -->\n"
 

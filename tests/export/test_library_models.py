@@ -28,7 +28,7 @@ REFUSED = {
     "mrc": {"big_bird", "esm", "esmc", "eurobert", "gte", "nomic_bert"},
     "mlm": {"luke"},
 }
-"""Head -> families that have no such model, or one that computes something else: see docs/backbones.md."""
+"""Head -> families that have no such model, or one that computes something else: see docs/encoders.md."""
 
 
 def head_of(kind: str, backbone: Transformers) -> Head:
