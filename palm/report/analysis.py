@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -14,8 +14,7 @@ from palm.core.errors import PalmError
 from palm.core.io import verified_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.metrics import metrics_of, scores_of
-from palm.metrics.base import constant_scores
-from palm.metrics.resampling import Pair, score_intervals
+from palm.metrics.resampling import Pair
 from palm.predict.inference import InferenceModel
 from palm.predict.loading import load_models, models_in
 from palm.reader.inspection import FileStatistics, named_texts
@@ -32,7 +31,8 @@ from palm.reader.tables.files import (
     table_of,
 )
 from palm.report.run import Model, Run
-from palm.train.counting import MOST_RESAMPLED, Counts, Judged, LabelScore, Mark, counts_of
+from palm.train.callbacks import ScoredRows
+from palm.train.counting import Counts, Judged, Mark, counts_of, scored_rows
 from palm.train.model_paths import DESCRIPTION, STATE, tasks_in
 from palm.train.task_model import encoded
 
@@ -44,9 +44,6 @@ MOST_OF_CELL = 5
 
 MOST_OF_CELLS = 250
 """Number of rows shown of all true and predicted labels."""
-
-MOST_VALUES = 1000
-"""Number of predicted numbers that are drawn."""
 
 MOST_CHARACTERS = 400
 """Number of characters shown of a text."""
@@ -85,18 +82,9 @@ class Analysis:
         model: its folder.
         data: statistics of the dev data, see `FileStatistics.summary`.
         scores: values by name of the metrics that the run was configured with, or else the head's.
-        intervals: 95 % intervals of the scores by name, for those that have one.
-        baseline: the same scores of a model that always gives the most frequent label, or the mean number;
-            those that need more than that are left out.
+        rows: the dev rows, and what the scores stand beside.
+        counts: of the predictions against the gold values.
         hardest: the rows with the largest error.
-        label_scores: of every label, the most frequent first.
-        matrix_labels: of the confusion matrix; empty if it would be too large.
-        matrix: a row for each true label, a column for each predicted one.
-        confused: the pairs confused most often: true label, predicted label, count.
-        facts: further facts, as names and values.
-        reliability: names, each with probabilities of predictions, the share of them that is right, and their
-            number.
-        values: true numbers and the errors of predictions.
         other_data: a warning if the data is not what the run was scored on, else empty.
     """
 
@@ -104,17 +92,10 @@ class Analysis:
     kind: str
     model: str
     data: Mapping[str, Any]
-    scores: Mapping[str, float] = field(default_factory=dict)
-    intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    baseline: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float]
+    rows: ScoredRows
+    counts: Counts
     hardest: Sequence[Row] = ()
-    label_scores: Sequence[LabelScore] = ()
-    matrix_labels: Sequence[str] = ()
-    matrix: Sequence[Sequence[int]] = ()
-    confused: Sequence[tuple[str, str, int]] = ()
-    facts: Sequence[tuple[str, str]] = ()
-    reliability: Sequence[tuple[str, Sequence[tuple[float, float, int]]]] = ()
-    values: Sequence[tuple[float, float]] = ()
     other_data: str = ""
 
 
@@ -245,31 +226,18 @@ def analyse(
     counts = counts_of(loaded.reader)
     statistics = FileStatistics(loaded.reader)
     pairs: list[Pair] = []
-    rows = _judged_rows(loaded, dev_file, counts, statistics, pairs)
-    hardest = _hardest(rows)
+    hardest = _hardest(_judged_rows(loaded, dev_file, counts, statistics, pairs))
     metrics = metrics_of(metric_names or loaded.head.metrics)
-    labels, matrix = counts.matrix()
     return Analysis(
-        task=model.task,
-        kind=model.kind,
-        model=str(model.folder),
-        data=statistics.summary(),
-        scores=scores_of(metrics, pairs) if pairs else {},
-        intervals={
-            name: ends
-            for metric in (metrics if 0 < len(pairs) <= MOST_RESAMPLED else ())
-            for name, ends in score_intervals(metric, pairs).items()
-        },
-        baseline=constant_scores(metrics, [gold for _, gold in pairs]),
-        hardest=hardest,
-        label_scores=counts.label_scores(),
-        matrix_labels=labels,
-        matrix=matrix,
-        confused=counts.confused(),
-        facts=counts.facts(),
-        reliability=[] if counts.calibration is None else counts.calibration.curves(),
-        values=getattr(counts, "values", [])[:MOST_VALUES],
-        other_data=other_data,
+        model.task,
+        model.kind,
+        str(model.folder),
+        statistics.summary(),
+        scores_of(metrics, pairs) if pairs else {},
+        scored_rows(metrics, counts, pairs, is_quick=False),
+        counts,
+        hardest,
+        other_data,
     )
 
 
@@ -325,10 +293,10 @@ def parts_of(text: str, marks: Sequence[Mark] = ()) -> list[Part]:
     for first, last in pairwise(sorted({start, end, *inside})):
         own = [mark for mark in marks if mark.start <= first and last <= mark.end]
         kinds = {mark.kind for mark in own}
-        kind = next((kind for kind in ("wrong", "missed", "extra", "right") if kind in kinds), "")
+        kind = next((kind for kind in ("wrong label", "missed", "extra", "right") if kind in kinds), "")
         labelled = {each: {mark.label for mark in own if mark.kind == each} for each in ("missed", "extra")}
         if all(labelled.values()):
-            kind = "right" if labelled["missed"] & labelled["extra"] else "wrong"
+            kind = "right" if labelled["missed"] & labelled["extra"] else "wrong label"
         labels = dict.fromkeys(mark.label for mark in own if mark.start == first)
         found.append(Part(text[first:last], kind, ", ".join(labels)))
     return [*found, *([Part("…")] if end < len(text) else [])]

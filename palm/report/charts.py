@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from importlib import import_module
 from typing import Any
 
 from palm.core.errors import PalmError
@@ -47,28 +47,16 @@ class Chart:
     has_log: bool = False
 
 
-@cache
-def _altair() -> Any:
-    try:
-        import altair
-    except ImportError:
-        raise PalmError("charts need altair and vl-convert: pip install 'palm-torch[report]'") from None
-    return altair
-
-
-@cache
-def scripts() -> str:
-    """Return the scripts that draw the charts: Vega, Vega-Lite and Vega-Embed.
+def library(name: str) -> Any:
+    """Import a library of the extra `report`.
 
     Raises:
-        PalmError: vl-convert is missing.
+        PalmError: it is not installed.
     """
     try:
-        import vl_convert
+        return import_module(name)
     except ImportError:
-        raise PalmError("charts need altair and vl-convert: pip install 'palm-torch[report]'") from None
-    bundle: Any = vl_convert.javascript_bundle  # its stub requires a snippet
-    return str(bundle())
+        raise PalmError(f"the report needs {name}: pip install 'palm-torch[report]'") from None
 
 
 def colour(number: int) -> str:
@@ -80,15 +68,14 @@ def line_chart(
     title: str, unit: str, curves: Sequence[Curve], note: str = "", x_name: str = "global step"
 ) -> Chart:
     """Draw curves; those of one group have one colour, and a click on it in the legend hides the others."""
-    alt = _altair()
     drawn = [curve for curve in curves if curve.points]
     if not drawn:
         return Chart(title)
-    groups = list(dict.fromkeys(map(_group, curves)))
+    alt = library("altair")
+    groups = list(dict.fromkeys(curve.legend for curve in curves))
     names = [curve.name for curve in drawn]
-    dashes = [_dash(curve, groups) for curve in drawn]
     values = [
-        {"x": x, "y": y, "name": curve.name, "group": _group(curve)}
+        {"x": x, "y": y, "name": curve.name, "group": curve.legend}
         for curve in drawn
         for x, y in curve.points
     ]
@@ -96,42 +83,34 @@ def line_chart(
     colours = alt.Scale(domain=groups, range=[colour(number) for number in range(len(groups))])
     columns = 4 if max(map(len, groups)) <= SHORT_NAME else 1
     legend = alt.Legend(title=None, orient="bottom", columns=columns, labelLimit=360) if groups[1:] else None
-    with_marks = max(len(curve.points) for curve in drawn) <= MOST_MARKS
-    chart = (
-        alt.Chart(alt.InlineData(values))
-        .mark_line(point=with_marks, clip=True)
-        .encode(
-            x=alt.X("x:Q", title=x_name),
-            y=alt.Y("y:Q", title=unit, scale=_y_scale([y for curve in drawn for _, y in curve.points])),
-            color=alt.Color("group:N", scale=colours, legend=legend),
-            # Vega merges the legends of equal domains.
-            strokeDash=alt.StrokeDash(
-                "name:N",
-                scale=alt.Scale(domain=names, range=dashes),
-                legend=legend if names == groups else None,
-            ),
-            detail="name:N",
-            opacity=alt.condition(shown, alt.value(1), alt.value(0.06)) if legend else alt.value(1),
-            tooltip=[
-                alt.Tooltip("name:N", title="curve"),
-                alt.Tooltip("x:Q", title=x_name),
-                alt.Tooltip("y:Q", title=unit, format=".4g"),
-            ],
-        )
+    encoded = alt.Chart(alt.InlineData(values)).encode(
+        x=alt.X("x:Q", title=x_name),
+        y=alt.Y("y:Q", title=unit, scale=_y_scale([y for curve in drawn for _, y in curve.points])),
+        color=alt.Color("group:N", scale=colours, legend=legend),
+        # Vega merges the legends of equal domains.
+        strokeDash=alt.StrokeDash(
+            "name:N",
+            scale=alt.Scale(domain=names, range=[_dash(curve, groups) for curve in drawn]),
+            legend=legend if names == groups else None,
+        ),
+        detail="name:N",
+        opacity=alt.condition(shown, alt.value(1), alt.value(0.06)) if legend else alt.value(1),
+        tooltip=_tooltip(("name:N", "curve"), ("x:Q", x_name), ("y:Q", unit)),
     )
-    return _chart(
-        title, chart, [x_name, *names], _rows(drawn), note, *([shown] if legend else []), has_log=True
-    )
+    lines = encoded.mark_line(point=max(len(curve.points) for curve in drawn) <= MOST_MARKS, clip=True)
+    chart = lines.add_params(shown) if legend else lines
+    return _chart(title, chart, [x_name, *names], _rows(drawn), note, has_log=True)
 
 
-def _group(curve: Curve) -> str:
-    """Return the name that the legend has for a curve."""
-    return curve.group or curve.name
+def _tooltip(*fields: tuple[str, str]) -> list[Any]:
+    alt = library("altair")
+    numbers = {"format": ".4~g"}
+    return [alt.Tooltip(name, title=title, **(numbers if name[-1] == "Q" else {})) for name, title in fields]
 
 
 def _dash(curve: Curve, groups: Sequence[str]) -> list[int]:
     """Return the pattern of a curve's line; groups of one colour differ in it."""
-    return DASHED if curve.is_dashed else DASHES[groups.index(_group(curve)) // COLOURS % len(DASHES)]
+    return DASHED if curve.is_dashed else DASHES[groups.index(curve.legend) // COLOURS % len(DASHES)]
 
 
 def _rows(curves: Sequence[Curve]) -> list[list[Any]]:
@@ -145,74 +124,70 @@ def _y_scale(values: Sequence[float]) -> Any:
     """Return a scale from the least to the largest value; Vega draws equal ones at 0."""
     low, high = min(values), max(values)
     if low < high:
-        return _altair().Scale(zero=False)
+        return library("altair").Scale(zero=False)
     room = abs(low) / 10 or 0.5
-    return _altair().Scale(domain=[low - room, high + room])
+    return library("altair").Scale(domain=[low - room, high + room])
 
 
-def score_chart(title: str, rows: Sequence[tuple[str, float, Sequence[float], float | None]]) -> Chart:
-    """Draw scores from 0 to 1, one a line: name, score, interval (or nothing), and baseline (or None)."""
-    alt = _altair()
-    values = [
-        {"name": name, "score": score, "baseline": baseline}
-        | (dict(zip(("low", "high"), ends, strict=True)) if ends else {})
-        for name, score, ends, baseline in rows
+def interval_chart(
+    title: str,
+    unit: str,
+    rows: Sequence[tuple[str, float, Sequence[float], Sequence[float]]],
+    others: str,
+    note: str,
+    domain: Sequence[float] | None = None,
+) -> Chart:
+    """Draw values with their intervals, one a line, all on one scale.
+
+    Args:
+        title: its title.
+        unit: of the values.
+        rows: name, value, ends of the interval (or nothing), and values that are compared with it.
+        others: the name of those.
+        note: a sentence under the title.
+        domain: the ends of the scale; None: what the values need.
+    """
+    alt = library("altair")
+    means = [
+        {"name": name, "value": value, **({"low": min(ends), "high": max(ends)} if ends else {})}
+        for name, value, ends, _ in rows
     ]
-    names = alt.Y("name:N", title=None, sort=[name for name, *_ in rows])
-    tooltip = [alt.Tooltip(f"{name}:Q", format=".3f") for name in ("score", "low", "high", "baseline")]
-    base = alt.Chart(alt.InlineData(values)).encode(y=names, tooltip=["name:N", *tooltip])
-    axis = alt.Scale(domain=[min(0.0, *(score for _, score, *_ in rows)), 1])
-    ends = base.mark_rule(strokeWidth=3).encode(
-        x=alt.X("low:Q", scale=axis, title="score; 1 is perfect"), x2="high:Q", color=alt.value(colour(0))
-    )
-    points = base.mark_point(filled=True, size=70).encode(x="score:Q", color=alt.value(colour(0)))
-    marks = base.mark_tick(thickness=3, size=16).encode(x="baseline:Q", color=alt.value(colour(1)))
-    table = [(name, score, *(ends or (None, None)), baseline) for name, score, ends, baseline in rows]
-    head = ["task", "score", "low", "high", "baseline"]
-    note = "Lines are 95 % intervals, orange ticks the scores of always the same answer."
-    return _chart(title, ends + points + marks, head, table, note, height=26 * len(rows) + 10)
-
-
-def point_chart(
-    title: str, names: tuple[str, str], points: Sequence[tuple[float, float]], note: str = ""
-) -> Chart:
-    """Draw single points, such as residuals over true numbers, with a line at 0."""
-    alt = _altair()
-    values = [{"x": x, "y": y} for x, y in points]
-    base = alt.Chart(alt.InlineData(values))
-    shown = base.mark_circle(opacity=0.5, color=colour(0)).encode(
-        x=alt.X("x:Q", title=names[0], scale=alt.Scale(zero=False)),
-        y=alt.Y("y:Q", title=names[1]),
-        tooltip=[alt.Tooltip("x:Q", title=names[0]), alt.Tooltip("y:Q", title=names[1], format=".4g")],
-    )
-    zero = alt.Chart(alt.InlineData([{"y": 0}])).mark_rule(color=colour(1)).encode(y="y:Q")
-    return _chart(title, zero + shown, names, points, note)
-
-
-def difference_chart(
-    title: str, unit: str, rows: Sequence[tuple[str, float, float, float, Sequence[float]]]
-) -> Chart:
-    """Draw differences, one a line: name, mean, ends of its interval, and the seeds as points."""
-    alt = _altair()
-    means = [{"name": name, "mean": mean, "low": low, "high": high} for name, mean, low, high, _ in rows]
-    seeds = [{"name": name, "seed": value} for name, *_, values in rows for value in values]
+    marks = [{"name": name, "other": value} for name, *_, values in rows for value in values]
     names = alt.Y("name:N", title=None, sort=[name for name, *_ in rows], axis=alt.Axis(labelLimit=320))
-    base = alt.Chart(alt.InlineData(means)).encode(y=names)
-    tooltip = ["name:N", *(alt.Tooltip(f"{name}:Q", format="+.2f") for name in ("mean", "low", "high"))]
-    ends = base.mark_rule(strokeWidth=3, color=colour(0)).encode(
-        x=alt.X("low:Q", title=f"{unit}; above 0, the first is better"), x2="high:Q", tooltip=tooltip
+    scale = alt.Scale(domain=domain) if domain else alt.Scale()
+    base = alt.Chart(alt.InlineData(means)).encode(
+        y=names,
+        tooltip=_tooltip(("name:N", "name"), ("value:Q", "value"), ("low:Q", "low"), ("high:Q", "high")),
     )
-    points = base.mark_point(filled=True, size=70, color=colour(0)).encode(x="mean:Q", tooltip=tooltip)
-    marks = (
-        alt.Chart(alt.InlineData(seeds))
-        .mark_point(size=26, color=colour(1))
-        .encode(y=names, x="seed:Q", tooltip=["name:N", alt.Tooltip("seed:Q", format="+.2f")])
+    ends = base.mark_rule(strokeWidth=3, color=colour(0)).encode(
+        x=alt.X("low:Q", title=unit, scale=scale), x2="high:Q"
+    )
+    points = base.mark_point(filled=True, size=70, color=colour(0)).encode(x="value:Q")
+    compared = alt.Chart(alt.InlineData(marks)).mark_point(size=40, color=colour(1), shape="diamond")
+    compared = compared.encode(
+        y=names, x="other:Q", tooltip=_tooltip(("name:N", "name"), ("other:Q", others))
     )
     zero = alt.Chart(alt.InlineData([{"x": 0}])).mark_rule(color="var(--soft)").encode(x="x:Q")
-    table = [(name, mean, low, high, *values) for name, mean, low, high, values in rows]
-    head = ["difference", "mean", "low", "high", *(f"seed {k + 1}" for k in range(len(rows[0][-1])))]
-    note = "Lines are 95 % intervals around the mean, circles single seeds."
-    return _chart(title, zero + ends + marks + points, head, table, note, height=28 * len(rows) + 10)
+    most = max(len(values) for *_, values in rows)
+    numbers = [f" {k + 1}" for k in range(most)] if most > 1 else [""] * most
+    head = ["name", "value", "low", "high", *(f"{others}{number}" for number in numbers)]
+    table = [(name, value, *(ends or (None, None)), *values) for name, value, ends, values in rows]
+    return _chart(title, zero + ends + compared + points, head, table, note, 28 * len(rows) + 10, axes=["x"])
+
+
+def point_chart(title: str, names: tuple[str, str], points: Sequence[tuple[float, float]]) -> Chart:
+    """Draw single points, such as residuals over true numbers, with a line at 0."""
+    alt = library("altair")
+    shown = alt.Chart(alt.InlineData([{"x": x, "y": y} for x, y in points])).mark_circle(
+        opacity=0.5, color=colour(0)
+    )
+    shown = shown.encode(
+        x=alt.X("x:Q", title=names[0], scale=alt.Scale(zero=False)),
+        y=alt.Y("y:Q", title=names[1]),
+        tooltip=_tooltip(("x:Q", names[0]), ("y:Q", names[1])),
+    )
+    zero = alt.Chart(alt.InlineData([{"y": 0}])).mark_rule(color=colour(1)).encode(y="y:Q")
+    return _chart(title, zero + shown, names, points, "")
 
 
 def _chart(
@@ -221,20 +196,13 @@ def _chart(
     head: Sequence[str],
     rows: Sequence[Sequence[Any]],
     note: str,
-    *selections: Any,
     height: int = 210,
     has_log: bool = False,
+    axes: Sequence[str] = ("x", "y"),
 ) -> Chart:
     """Make a chart that is as wide as its place, and can be moved, and zoomed with shift and the wheel."""
-    layers = [*getattr(chart, "layer", ())]
-    # Names have no scale that could be zoomed.
-    axes = ["x"] if layers and head[0] in ("task", "difference") else ["x", "y"]
-    zoom = _altair().selection_interval(bind="scales", encodings=axes, zoom="wheel![event.shiftKey]")
-    if layers:
-        layers[-1] = layers[-1].add_params(zoom)
-        chart.layer = layers
-    else:
-        chart = chart.add_params(*selections, zoom)
-    spec = chart.properties(width="container", height=height).to_dict()
+    alt = library("altair")
+    zoom = alt.selection_interval(bind="scales", encodings=axes, zoom="wheel![event.shiftKey]")
+    spec = chart.add_params(zoom).properties(width="container", height=height).to_dict()
     del spec["config"]  # the page has its own
     return Chart(title, spec, head, rows, note, has_log)

@@ -33,6 +33,11 @@ class Curve:
     group: str = ""
     is_dashed: bool = False
 
+    @property
+    def legend(self) -> str:
+        """The name that the legend has for it."""
+        return self.group or self.name
+
 
 def curve_of(name: str, points: Iterable[Point], group: str = "", is_dashed: bool = False) -> Curve:
     """Return a curve without the points that are not finite."""

@@ -17,19 +17,24 @@ from palm.core.io import write_text
 from palm.core.logging import logger
 from palm.report import curves
 from palm.report.analysis import Analysis, analyses_of
-from palm.report.charts import Chart, line_chart, point_chart, score_chart
+from palm.report.charts import Chart, interval_chart, line_chart, point_chart
 from palm.report.curves import Curve, curve_of
 from palm.report.history import History
 from palm.report.rendering import rendered
 from palm.report.run import Run, read_run
 from palm.report.several import is_grid, page_of_several
-from palm.report.verdict import Verdict, higher_is_better, metric_of, scored_rows, verdicts_of
+from palm.train.callbacks import ScoredRows
+from palm.train.counting import NumberCounts
 from palm.train.model_paths import CONFIGURATION
+from palm.train.verdict import Verdict, higher_is_better, metric_of, verdict_of
 
 REPORT_FILE = "report.html"
 
 MOST_OPEN = 4
 """Maximum number of tasks whose sections are unfolded; with more, all are folded."""
+
+MOST_POINTS = 1000
+"""Number of residuals that are drawn."""
 
 REFRESH_SECONDS = 10
 """How often the page of a run that goes on loads itself again."""
@@ -64,32 +69,37 @@ def write_report(
         PalmError: no run is named, or jinja2 or altair is missing.
         StorageError: a folder has no history, or `output` cannot be written.
     """
-    runs = [run] if isinstance(run, str | Path) else list(run)
-    raise_any(line for each in runs for line in path_problems(run=each))
+    folders = folders_of([run] if isinstance(run, str | Path) else run)
+    raise_any([] if output is None else path_problems(output=output))
     raise_any([f"predict should be true or false, not {predict!r}"] if not isinstance(predict, bool) else [])
     raise_any(type_problems(Mapping, "a mapping from tasks to files", dev_files=dev_files))
-    if not runs:
-        raise PalmError("no run was named; name the folder of at least one run, its save_path")
-    folder = Path(runs[0])
-    file = folder / REPORT_FILE if output is None else Path(output)
-    if len(runs) > 1 or is_grid(folder):
-        text = page_of_several([Path(each) for each in runs])
+    file = folders[0] / REPORT_FILE if output is None else Path(output)
+    if file.suffix != ".html":
+        raise PalmError(f"{file}: a report is an HTML page; give a file name that ends in .html")
+    if len(folders) > 1 or is_grid(folders[0]):
+        text = page_of_several(folders)
     else:
-        found = read_run(folder)
+        found = read_run(folders[0])
         text = page(found, analyses_of(found, predict, trust, dev_files))
     write_text(file, text)
     logger.info("report written to %s (%d kB)", file, len(text.encode()) // 1000)
     return file
 
 
+def folders_of(runs: Sequence[str | Path]) -> list[Path]:
+    """Return the folders of runs; an error if there are none."""
+    raise_any(line for run in runs for line in path_problems(run=run))
+    if not runs:
+        raise PalmError("no run was named; name the folder of at least one run, its save_path")
+    return [Path(run) for run in runs]
+
+
 def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False) -> str:
     """Return the HTML of a run's page; it loads itself again if the run goes on and `is_live`."""
     history = run.history
     goes_on = is_live and history.end is None
-    verdicts = verdicts_of(run, analyses)
-    if goes_on:
-        verdicts = [replace(each, advice="", command="") for each in verdicts]
-    encoder = (each.value for each in run.sections.get("global", ()) if each.name == "backbone")
+    tasks = {task: verdict_of(task, history.best(task)) for task in history.tasks}
+    verdicts = sorted(tasks.values(), key=lambda each: each.gain)
     known = [each for each in verdicts if metric_of(each.metric) is not None and math.isfinite(each.score)]
     return rendered(
         "page.html",
@@ -101,18 +111,15 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
         now=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
         left=_seconds_left(history),
         is_folded=len(history.tasks) > MOST_OPEN,
-        encoder=next(encoder, ""),
-        verdicts=verdicts,
-        overview=score_chart("Scores of all tasks", [_of_overview(each) for each in known])
-        if known[1:]
-        else None,
-        tasks=[_task(run, task, analyses[task]) for task in history.tasks],
+        encoder=next((each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""),
+        verdicts=[(each, *(("", "") if goes_on else next_step(run, each))) for each in verdicts],
+        overview=_overview(known) if known[1:] else None,
+        tasks=[_task(run, verdict, analyses[task]) for task, verdict in tasks.items()],
         loss_chart=_loss_chart(history),
         run_charts=list(_run_charts(history)),
         paces={each.name: curves.mean_of(each) for each in curves.paces(history)},
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
-        versions=run.versions,
     )
 
 
@@ -138,22 +145,46 @@ def page_title(tasks: Sequence[str], folder: str) -> str:
     return f"{shown} and {len(tasks) - MOST_OPEN} more" if len(tasks) > MOST_OPEN else shown or folder
 
 
-def _of_overview(verdict: Verdict) -> tuple[str, float, Sequence[float], float | None]:
-    """Return a task's name, score, interval and baseline, from 0 to 1."""
-    kind = metric_of(verdict.metric)
-    assert kind is not None
-    low = None if verdict.baseline is None else kind.normalized_score(verdict.baseline)
-    ends = sorted(map(kind.normalized_score, verdict.interval))
-    return f"{verdict.task}: {verdict.metric}", verdict.normalized, ends, low
+def _overview(verdicts: Sequence[Verdict]) -> Chart:
+    """Draw the scores of tasks with intervals and baselines, from 0 to 1."""
+    rows = []
+    for each in verdicts:
+        kind = metric_of(each.metric)
+        assert kind is not None
+        low = [] if each.baseline is None else [kind.normalized_score(each.baseline)]
+        ends = sorted(map(kind.normalized_score, each.interval))
+        rows.append((f"{each.task}: {each.metric}", each.normalized, ends, low))
+    least = min(0.0, *(score for _, score, *_ in rows))
+    note = "Lines are 95 % intervals, orange marks the scores of always the same answer."
+    return interval_chart("Scores of all tasks", "1 is perfect", rows, "same answer", note, (least, 1))
 
 
-def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
+def next_step(run: Run, verdict: Verdict) -> tuple[str, str]:
+    """Return what to do next for a task, and the command for it."""
+    again = quote(str(run.folder / CONFIGURATION))
+    if not verdict.metric:
+        return "It was not evaluated; give it a dev_file.", ""
+    if run.can_resume:
+        return "Finish the run.", f"palm train {again} --resume auto"
+    if run.is_configured and verdict.beside.startswith("not"):
+        return "Look for faults in its data and settings.", f"palm check {again}"
+    last = max((each.step for each in run.history.evaluations if each.scores.get(verdict.task)), default=0)
+    epochs = run.setting(verdict.task, "num_epochs")
+    if run.is_configured and verdict.step == last and isinstance(epochs, int | float) and verdict.gain < 0.99:
+        longer = f"palm train {again} --num_epochs {2 * epochs:g} --save_path NEW_FOLDER"
+        return "Its last evaluation was the best: train longer.", longer
+    model = run.model(verdict.task)
+    score = f"palm evaluate --model {quote(str(model.folder))} --input TEST_FILE" if model else ""
+    return ("Score it on test rows.", score) if model else ("", "")
+
+
+def _task(run: Run, verdict: Verdict, analysis: Analysis | str) -> dict[str, Any]:
     """Return the values of a task for the template."""
     history = run.history
+    task = verdict.task
     plan = history.start.tasks[task]
     steps = history.task_steps[task]
     best = history.best(task)
-    rows = scored_rows(run, task, analysis)
     found = analysis if isinstance(analysis, Analysis) else None
     is_same = found is not None and found.kind == "best" and not found.other_data
     last = next((each for each in reversed(history.evaluations) if each.scores.get(task)), None)
@@ -166,10 +197,13 @@ def _task(run: Run, task: str, analysis: Analysis | str) -> dict[str, Any]:
         "scores": [(name, last.scores[task].get(name), value) for name, value in best.scores[task].items()]
         if best and last
         else [],
-        "best_step": best.step if best else 0,
+        "best_step": verdict.step,
         "last_step": last.step if last else 0,
-        "rows": rows,
-        "intervals": {**(found.intervals if found and is_same and rows.rows else {}), **rows.intervals},
+        "rows": verdict.rows,
+        "intervals": {
+            **(found.rows if found and is_same else ScoredRows()).intervals,
+            **verdict.rows.intervals,
+        },
         "analysis": found,
         "missing": analysis if isinstance(analysis, str) else "",
         "charts": [*_score_charts(history, task), *(_analysis_charts(found) if found else ())],
@@ -189,18 +223,20 @@ def _score_charts(history: History, task: str) -> Iterator[Chart]:
 
 
 def _analysis_charts(analysis: Analysis) -> Iterator[Chart]:
-    if analysis.reliability:
+    counts = analysis.counts
+    if counts.calibration is not None and (reliability := counts.calibration.curves()):
         ideal = Curve("ideal", [(0.0, 0.0), (1.0, 1.0)], is_dashed=True)
-        lines = [Curve(name, [point[:2] for point in points]) for name, points in analysis.reliability]
-        counts = [(name, *point) for name, points in analysis.reliability for point in points]
+        lines = [Curve(name, [point[:2] for point in points]) for name, points in reliability]
         note = "above the dashed line, predictions are right more often than their probabilities say"
         made = line_chart(
             "Reliability of probabilities", "share correct", [*lines, ideal], note, "probability"
         )
         head = ["curve", "mean probability", "share correct", "predictions"]
-        yield Chart(made.title, made.spec, head, counts, made.note)
-    if analysis.values:
-        yield point_chart("Residuals", ("true number", "predicted − true"), analysis.values)
+        yield replace(
+            made, head=head, rows=[(name, *point) for name, points in reliability for point in points]
+        )
+    if isinstance(counts, NumberCounts) and counts.values:
+        yield point_chart("Residuals", ("true number", "predicted − true"), counts.values[:MOST_POINTS])
 
 
 def _loss_chart(history: History) -> Chart:
@@ -234,6 +270,6 @@ def _commands(run: Run) -> Iterator[tuple[str, str]]:
     if run.is_configured:
         again = quote(str(run.folder / CONFIGURATION))
         yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
-        if run.checkpoints and (run.history.end is None or run.history.end.reason != "finished"):
+        if run.can_resume:
             yield "Resume the run", f"palm train {again} --resume auto"
     yield "Make this page again", f"palm report {folder}"

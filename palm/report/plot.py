@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from palm.core.component import path_problems, raise_any
 from palm.core.errors import PalmError
-from palm.core.io import write_text
 from palm.core.logging import printable
 from palm.report.curves import Curve
+from palm.report.page import folders_of, write_report
 from palm.report.run import read_run
-from palm.report.several import curves_of, named, page_of_several
+from palm.report.several import curves_of, named
 
 PLOT_FILE = "curves.html"
 
@@ -41,9 +40,7 @@ class Page:
 
 
 def plot(*runs: str | Path, output: str | Path | None = None) -> Page:
-    """Write a page with the scores of runs, and with loss and dev scores of every task over global steps.
-
-    Runs whose configurations differ only in the seed have the same colour.
+    """Write the page of one run or several (see `write_report`), without predictions, for a notebook to show.
 
     Args:
         runs: folders of runs, their `save_path`.
@@ -53,20 +50,9 @@ def plot(*runs: str | Path, output: str | Path | None = None) -> Page:
         PalmError: no run is named, jinja2 or altair is missing, or `output` is not an HTML file.
         StorageError: a folder has no history, or `output` cannot be written.
     """
-    raise_any([] if output is None else path_problems(output=output))
-    folders = _folders(runs)
-    file = folders[0] / PLOT_FILE if output is None else Path(output)
-    if file.suffix != ".html":
-        raise PalmError(f"{file}: curves are written as an HTML page; give a file name that ends in .html")
-    write_text(file, page_of_several(folders))
-    return Page(file)
-
-
-def _folders(runs: Sequence[str | Path]) -> list[Path]:
-    raise_any(line for run in runs for line in path_problems(run=run))
-    if not runs:
-        raise PalmError("no run was named; name the folder of at least one run, its save_path")
-    return [Path(run) for run in runs]
+    if output is None and runs:
+        output = Path(runs[0]) / PLOT_FILE
+    return Page(write_report(runs, output, predict=False))
 
 
 def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour: bool = True) -> str:
@@ -78,7 +64,7 @@ def terminal_plot(*runs: str | Path, width: int = 100, height: int = 15, colour:
         height: of a chart, in lines.
         colour: use the terminal's colours; otherwise every curve is drawn with a letter.
     """
-    found = [read_run(folder) for folder in _folders(runs)]
+    found = [read_run(folder) for folder in folders_of(runs)]
     try:
         import plotext
     except ImportError:

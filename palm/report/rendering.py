@@ -5,20 +5,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import platform
-from typing import TYPE_CHECKING, Any
+import re
+from functools import cache
+from typing import Any
 
 import torch
 
-from palm.core.errors import PalmError
 from palm.core.logging import printable, shown_value
 from palm.core.process import duration
 from palm.core.version import __version__
-from palm.report.charts import scripts
-from palm.report.verdict import higher_is_better, minus, score_text
+from palm.report.charts import library
+from palm.train.verdict import higher_is_better, metric_of
 
-if TYPE_CHECKING:
-    from jinja2 import Environment
+
+@cache
+def scripts() -> str:
+    """Return the scripts that draw the charts: Vega, Vega-Lite and Vega-Embed."""
+    return str(library("vl_convert").javascript_bundle())
 
 
 def rendered(template: str, **values: Any) -> str:
@@ -31,21 +36,17 @@ def rendered(template: str, **values: Any) -> str:
     texts = [scripts(), environment.get_template("page.js").render()]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
     made_with = {"palm": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    return environment.get_template(template).render(
-        scripts=texts, hashes=hashes, made_with=made_with, version=__version__, **values
-    )
+    made = environment.get_template(template)
+    return str(made.render(scripts=texts, hashes=hashes, made_with=made_with, **values))
 
 
-def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError:
-        raise PalmError("the report needs jinja2: pip install 'palm-torch[report]'") from None
-    made = Environment(
-        loader=PackageLoader("palm.report", "template"),
+def _environment() -> Any:
+    jinja2 = library("jinja2")
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("palm.report", "template"),
         autoescape=True,
         finalize=_shown,  # a page has no use for control characters of the data
-        undefined=StrictUndefined,
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -77,3 +78,21 @@ def shown_number(value: float | str | None) -> str:
     if value == int(value) and abs(value) < 1e12:
         return minus(f"{int(value):,}")
     return minus(f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}")
+
+
+def minus(text: str) -> str:
+    """Replace the hyphens that begin numbers in a text with minus signs; -0.00 becomes 0.00."""
+    return re.sub(r"(?<![\w.-])-(?=\d)", "\N{MINUS SIGN}", re.sub(r"-(0(\.0*)?)(?![\d.])", r"\1", text))
+
+
+def score_text(value: float | None, rows: int = 0, name: str = "") -> str:
+    """Format a score with as many digits as its rows bear: two up to 99 rows, three up to 999, else four."""
+    if value is None or math.isnan(value):
+        return "–"
+    if abs(value) >= 1e6:
+        return minus(f"{value:.3g}")
+    kind = metric_of(name)
+    digits = min(max(len(str(rows)), 2), 4) if rows else 4
+    if (kind is not None and kind.perfect == 100) or abs(value) >= 10:
+        digits = max(digits - 2, 1)
+    return minus(f"{value:.{digits}f}")

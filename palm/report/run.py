@@ -93,6 +93,12 @@ class Run:
             **({"palm": start} if (start := self.history.start.palm) else {}),
         }
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether its configuration continues it from a checkpoint."""
+        is_finished = self.history.end is not None and self.history.end.reason == "finished"
+        return self.is_configured and bool(self.checkpoints) and not is_finished
+
     def setting(self, task: str, name: str) -> Any:
         """Return the value of a setting for a task; None if it has its default."""
         everything = {each.name: each.value for each in self.sections.get("global", ())}

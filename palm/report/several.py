@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from palm.core.errors import StorageError
 from palm.core.io import check_plain, read_object, wrap_read_errors
 from palm.core.logging import shown_value
 from palm.report import curves
-from palm.report.charts import Chart, difference_chart, line_chart
+from palm.report.charts import Chart, interval_chart, line_chart
 from palm.report.curves import Curve, curve_of
 from palm.report.rendering import rendered
 from palm.report.run import Run, read_run
-from palm.report.verdict import verdicts_of
 from palm.train.callbacks import HISTORY_FILE
+from palm.train.verdict import verdict_of
 
 COMPARISON = "compare.json"
 SWEEP = "sweep.json"
@@ -44,43 +45,39 @@ def page_of_several(folders: Sequence[Path]) -> str:
         StorageError: a folder has no history, or a comparison is of another version.
     """
     folder = folders[0]
-    found = comparison_of(folder) if (folder / COMPARISON).is_file() else None
-    if is_grid(folder):
+    comparison = comparison_of(folder)
+    sweep = read_object(folder / SWEEP) if (folder / SWEEP).is_file() else {}
+    if comparison or sweep:
         folders = sorted(path.parent for path in folder.glob(f"runs/*/out/{HISTORY_FILE}"))
     runs = [read_run(path) for path in folders]
     names, groups, settings = named(runs)
-    sweep = read_object(folder / SWEEP) if (folder / SWEEP).is_file() else {}
-    rows = [
-        {"name": name, "run": run, "verdicts": {each.task: each for each in verdicts_of(run, {})}}
-        for name, run in zip(names, runs, strict=True)
-    ]
+    # The name of a way says in what it differs.
+    columns = [] if comparison else differing(settings)[:MOST_COLUMNS]
     return rendered(
         "several.html",
-        title=", ".join(found["tests"]) if found else folder.resolve().name if sweep else "Runs",
-        kind="palm comparison" if found else "palm sweep" if sweep else "palm report",
-        folder=folder,
-        found=found,
-        differences=list(_difference_charts(found)) if found else [],
-        ties=[sweep["best"], *sweep.get("ties", ())] if sweep else [],
-        rows=rows,
+        folder=folder.resolve(),
+        found=comparison,
+        sweep=sweep,
+        differences=list(_difference_charts(comparison)),
+        rows=[
+            (run, {task: verdict_of(task, run.history.best(task)) for task in run.history.tasks})
+            for run in runs
+        ],
         tasks=list(dict.fromkeys(task for run in runs for task in run.history.tasks)),
-        columns=[]
-        if found  # the name of a way says in what it differs
-        else [
-            (name, [shown_value(each.get(name, "default")) for each in settings])
-            for name in differing(settings)
-        ][:MOST_COLUMNS],
+        columns=[(name, [shown_value(each.get(name, "default")) for each in settings]) for name in columns],
         charts=[line_chart(*each) for each in curves_of(runs, names, groups)],
     )
 
 
 def comparison_of(folder: Path) -> dict[str, Any]:
-    """Read the result of a comparison.
+    """Read the result of a comparison; empty if the folder has none.
 
     Raises:
         StorageError: it is damaged or of another version.
     """
     file = folder / COMPARISON
+    if not file.exists():
+        return {}
     check_plain(file)
     with wrap_read_errors(file):
         found = dict(read_object(file))
@@ -91,18 +88,14 @@ def comparison_of(folder: Path) -> dict[str, Any]:
 
 def _difference_charts(found: Mapping[str, Any]) -> Iterator[Chart]:
     """Yield a chart for every unit, so that all tasks whose differences are in points have one scale."""
-    units: dict[str, list[Any]] = {}
-    for answer in found["answers"]:
-        units.setdefault(answer["unit"].split()[0], []).append(answer)
-    for unit, answers in units.items():
-        rows = [
-            (
-                f"{each['target']}: {each['way']} − {each['against']}",
-                *(each["difference"][name] for name in ("mean", "low", "high", "per_seed")),
-            )
-            for each in answers
-        ]
-        yield difference_chart("Differences", unit, rows)
+    units: dict[str, list[tuple[str, float, Sequence[float], Sequence[float]]]] = {}
+    for each in found.get("answers", ()):
+        name, d = f"{each['target']}: {each['way']} − {each['against']}", each["difference"]
+        row = (name, d["mean"], (d["low"], d["high"]), d["per_seed"])
+        units.setdefault(each["unit"].split()[0], []).append(row)
+    note = "Lines are 95 % intervals around the mean, orange marks single seeds."
+    for unit, rows in units.items():
+        yield interval_chart("Differences", f"{unit}; above 0, the first is better", rows, "seed", note)
 
 
 def named(runs: Sequence[Run]) -> tuple[list[str], list[str], list[dict[str, Any]]]:
@@ -112,25 +105,19 @@ def named(runs: Sequence[Run]) -> tuple[list[str], list[str], list[dict[str, Any
         The names, names without the seed, and the settings on which results depend.
     """
     settings = [_settings(run) for run in runs]
-    names = differing(settings)[:MOST_NAMED]
+    differ = differing(settings)[:MOST_NAMED]
     texts = [
-        ", ".join(f"{name.rpartition(' ')[2]} {shown_value(each.get(name, 'default'))}" for name in names)
+        ", ".join(f"{name.rpartition(' ')[2]} {shown_value(each.get(name, 'default'))}" for name in differ)
         for each in settings
     ]
+    labels = [f"{text} ({run.label})" if text else run.label for text, run in zip(texts, runs, strict=True)]
     # Runs of programs without settings are not known to be equal.
     keys = [json.dumps(each or run.label, default=str) for each, run in zip(settings, runs, strict=True)]
-    first = {key: (text, run.label) for key, text, run in reversed([*zip(keys, texts, runs, strict=True)])}
-    known = [text for text, _ in first.values()]
-    by_key = {
-        key: text if known.count(text) == 1 and text else f"{text} ({label})" if text else label
-        for key, (text, label) in first.items()
-    }
-    groups = [by_key[key] for key in keys]
-    found = [
-        f"{text} ({run.label})" if text and keys.count(key) + known.count(text) > 2 else text or run.label
-        for key, text, run in zip(keys, texts, runs, strict=True)
-    ]
-    return found, groups, settings
+    first = [keys.index(key) for key in keys]
+    known = Counter(texts[number] for number in set(first))
+    groups = [texts[k] if texts[k] and known[texts[k]] == 1 else labels[k] for k in first]
+    names = [groups[k] if keys.count(key) == 1 else labels[k] for k, key in enumerate(keys)]
+    return names, groups, settings
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:

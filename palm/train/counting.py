@@ -8,15 +8,14 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from itertools import islice, zip_longest
 from operator import itemgetter
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from palm.core.errors import PalmError
-from palm.metrics import metrics_of
+from palm.metrics import Metric
 from palm.metrics.answers import Squad, best, counted_words
 from palm.metrics.base import constant_scores
 from palm.metrics.classification import (
@@ -50,12 +49,10 @@ LEAST_PROBABILITY = 1e-12
 """The error of a label is finite."""
 
 
-@dataclass(frozen=True)
-class LabelScore:
+class LabelScore(NamedTuple):
     """Precision and recall of one label.
 
     Args:
-        label: its name.
         precision: the share of its predictions that are right.
         recall: the share of its true occurrences that were predicted.
         f1: the harmonic mean of both.
@@ -63,7 +60,6 @@ class LabelScore:
         predicted: how often it was predicted.
     """
 
-    label: str
     precision: float
     recall: float
     f1: float
@@ -77,7 +73,7 @@ class Mark(NamedTuple):
     Args:
         start: of its first character.
         end: after its last character.
-        kind: `right`, `missed`, `extra`, or `wrong` for a wrong label.
+        kind: `right`, `missed`, `extra` or `wrong label`.
         label: its label.
     """
 
@@ -145,13 +141,12 @@ class Counts(LabelTally, ABC):
         found = heapq.nlargest(MOST_PROBABLE, enumerate(probs), key=itemgetter(1))
         return [(self.names.get(label, str(label)), prob) for label, prob in found]
 
-    def label_scores(self) -> list[LabelScore]:
+    def label_scores(self) -> dict[str, LabelScore]:
         """Return the scores of every label, the most frequent first; none if there are no labels."""
-        labels = sorted(self.labels, key=lambda label: -self.true[label])
-        return [
-            LabelScore(label, *self.scores(label), self.true[label], self.predicted[label])
-            for label in labels
-        ]
+        return {
+            label: LabelScore(*self.scores(label), self.true[label], self.predicted[label])
+            for label in sorted(self.labels, key=lambda label: -self.true[label])
+        }
 
     def confused(self) -> list[tuple[str, str, int]]:
         """Return the pairs confused most often: true label, predicted label, count."""
@@ -223,7 +218,7 @@ Item = tuple[Hashable, str]
 
 
 class ItemCounts(Counts):
-    """Base of counts of labelled things at a place: right, with a wrong label, missed, or invented."""
+    """Base of counts of labelled things at a place: right, with a wrong label, missed, or extra."""
 
     @abstractmethod
     def items(self, example: Any, record: Record) -> dict[Item, str]:
@@ -232,36 +227,27 @@ class ItemCounts(Counts):
     def judge(self, example: Any, record: Record, gold: Record) -> Judged:
         found = self.items(example, record)
         true = self.items(example, gold)
-        right = found.keys() & true.keys()
+        right = {item: "right" for item in found if item in true}
         self.count(*([label for _, label in each] for each in (found, true, right)))
-        missed = {item: text for item, text in true.items() if item not in right}
-        invented = {item: text for item, text in found.items() if item not in right}
-        labels = dict(invented.keys())
-        confused = [(label, labels[place]) for place, label in missed if place in labels]
-        self.pairs.update(confused)
-        self.kinds.update(
-            {
-                "right": len(right),
-                "wrong label": len(confused),
-                "missed": len(missed) - len(confused),
-                "invented": max(0, len(invented) - len(confused)),
-            }
-        )
-        listed = [", ".join(each.values()) for each in (true, found)]
-        wrong = dict(missed.keys())
-        kinds = [
-            *((item, "right", item[1]) for item in right),
-            *((item, "missed", item[1]) for item in missed if item[0] not in labels),
-            *((item, "extra", item[1]) for item in invented if item[0] not in wrong),
-            *((item, "wrong", f"{item[1]}, not {wrong[item[0]]}") for item in invented if item[0] in wrong),
-        ]
+        outcomes = [(place, label, "right") for place, label in right]
+        for place in dict.fromkeys(place for place, _ in (*true, *found)):
+            sides = (
+                [item[1] for item in side if item[0] == place and item not in right] for side in (true, found)
+            )
+            for missed, extra in zip_longest(*sides):
+                if missed and extra:
+                    self.pairs[missed, extra] += 1
+                    outcomes.append((place, f"{extra}, not {missed}", "wrong label"))
+                else:
+                    outcomes.append((place, missed or extra, "missed" if missed else "extra"))
+        self.kinds.update(kind for *_, kind in outcomes)
         return Judged(
-            listed[0],
-            listed[1],
-            not missed and not invented,
-            len(missed) + len(invented),
+            ", ".join(true.values()),
+            ", ".join(found.values()),
+            found.keys() == true.keys(),
+            len(found.keys() ^ true.keys()),
             labels=sorted({label for _, label in (*found, *true)}),
-            marks=[Mark(*self.characters(example, item[0]), kind, label) for item, kind, label in kinds],
+            marks=[Mark(*self.characters(example, place), kind, label) for place, label, kind in outcomes],
         )
 
     def characters(self, example: Any, place: Any) -> tuple[int, int]:
@@ -277,13 +263,11 @@ class ItemCounts(Counts):
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the outcomes: shares of the true things, and of the predicted ones for those invented."""
-        bases = {kind: (self.true.total(), "true") for kind in self.kinds}
-        bases["invented"] = (self.predicted.total(), "predicted")
-        return [
-            (kind, f"{n} ({100 * n / max(1, bases[kind][0]):.1f} % of {bases[kind][1]})")
-            for kind, n in self.kinds.most_common()
-            if n
+        of_true, of_predicted = (self.true.total(), "true"), (self.predicted.total(), "predicted")
+        bases = [
+            (kind, n, *(of_predicted if kind == "extra" else of_true)) for kind, n in self.kinds.most_common()
         ]
+        return [(kind, f"{n} ({100 * n / max(1, total):.1f} % of {of})") for kind, n, total, of in bases]
 
 
 class TagCounts(ItemCounts):
@@ -291,13 +275,8 @@ class TagCounts(ItemCounts):
 
     def items(self, example: Any, record: Record) -> dict[Item, str]:
         words = getattr(example, "words", [])
-        return {
-            (
-                (each.first, each.last + 1),
-                each.kind,
-            ): f"{each.kind}: {' '.join(words[each.first : each.last + 1])}"
-            for each in sorted(entities(record["labels"]), key=lambda entity: entity.first)
-        }
+        places = sorted((each.first, each.last + 1, each.kind) for each in entities(record["labels"]))
+        return {((a, b), kind): f"{kind}: {' '.join(words[a:b])}" for a, b, kind in places}
 
     def judge(self, example: Any, record: Record, gold: Record) -> Judged:
         if "logits" in record:
@@ -347,21 +326,19 @@ class NumberCounts(Counts):
 
     def __init__(self, names: Mapping[int, str] = MappingProxyType({})) -> None:
         super().__init__(names)
-        self.errors: list[float] = []
         self.values: list[tuple[float, float]] = []
 
     def judge(self, example: Any, record: Record, gold: Record) -> Judged:  # noqa: ARG002
         error = record["value"] - gold["value"]
-        self.errors.append(error)
         self.values.append((gold["value"], error))
         return Judged(f"{gold['value']:.4g}", f"{record['value']:.4g}", not error, abs(error))
 
     def facts(self) -> list[tuple[str, str]]:
-        errors = sorted(abs(error) for error in self.errors)
+        errors = sorted(abs(error) for _, error in self.values)
         if not errors:
             return []
         return [
-            ("mean error (predicted − true)", f"{fmean(self.errors):+.4g}"),
+            ("mean error (predicted − true)", f"{fmean(error for _, error in self.values):+.4g}"),
             ("median absolute error", f"{errors[len(errors) // 2]:.4g}"),
             ("95 % of absolute errors are below", f"{errors[int(0.95 * (len(errors) - 1))]:.4g}"),
         ]
@@ -478,29 +455,39 @@ def counts_of(reader: Reader) -> Counts:
 
 
 def scored_rows(
-    reader: Reader, metric_names: Sequence[str], examples: Sequence[Any], pairs: Sequence[Pair]
+    metrics: Sequence[type[Metric]], counts: Counts | None, pairs: Sequence[Pair], is_quick: bool = True
 ) -> ScoredRows:
-    """Return what the scores of examples stand beside.
+    """Return what scores stand beside.
 
     Args:
-        reader: the reader of the examples.
-        metric_names: the metrics of the scores.
-        examples: the examples.
-        pairs: their predictions and gold values.
+        metrics: the metrics of the scores.
+        counts: the counts of the same predictions; None for a reader whose gold values they do not know.
+        pairs: predictions and gold values.
+        is_quick: only the first metric has intervals, of 200 resamples of the rows, else all of 1000.
     """
-    metrics = metrics_of(metric_names)
-    scores: list[LabelScore] = []
-    with suppress(PalmError):  # the reader is a user's own and returns other gold values
-        counts = counts_of(reader)
-        for example, (record, gold) in zip(examples, pairs, strict=True):
-            counts.judge(example, dict(record), dict(gold))
-        scores = counts.label_scores()
+    resampled = metrics[:1] if is_quick else metrics
+    intervals = {
+        name: list(ends)
+        for metric in (resampled if 0 < len(pairs) <= MOST_RESAMPLED else ())
+        for name, ends in score_intervals(metric, pairs, is_quick).items()
+    }
+    labels = counts.label_scores() if counts is not None else {}
     return ScoredRows(
         rows=len(pairs),
         baseline=constant_scores(metrics, [gold for _, gold in pairs]),
-        intervals={name: [*ends] for name, ends in score_intervals(metrics[0], pairs, quick=True).items()},
-        labels={
-            each.label: [each.precision, each.recall, each.f1, each.support, each.predicted]
-            for each in scores[:MOST_LISTED]
-        },
+        intervals=intervals,
+        labels={label: [*each] for label, each in islice(labels.items(), MOST_LISTED)},
     )
+
+
+def counted_rows(
+    reader: Reader, metrics: Sequence[type[Metric]], examples: Sequence[Any], pairs: Sequence[Pair]
+) -> ScoredRows:
+    """Return what the scores of a reader's examples stand beside."""
+    try:
+        counts = counts_of(reader)
+    except PalmError:  # the reader is a user's own and returns other gold values
+        return scored_rows(metrics, None, pairs)
+    for example, (record, gold) in zip(examples, pairs, strict=True):
+        counts.judge(example, dict(record), dict(gold))
+    return scored_rows(metrics, counts, pairs)

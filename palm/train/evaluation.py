@@ -16,8 +16,8 @@ from palm.parallel.group import gather_objects, is_main_process
 from palm.reader import Record
 from palm.reader.rows import BadRows, Rows
 from palm.reader.tables.files import data_checksum
-from palm.train.callbacks import Completed, Evaluated, Event, event_of
-from palm.train.counting import MOST_RESAMPLED, scored_rows
+from palm.train.callbacks import Completed, Evaluated, Event, ScoredRows, event_of
+from palm.train.counting import MOST_RESAMPLED, counted_rows
 from palm.train.loop import Step, Training
 from palm.train.model import Adapted
 from palm.train.task import Task, TaskState
@@ -138,7 +138,10 @@ class Evaluator:
                 scores[task.name] = model.score(dev.chunks, names, losses=losses, tune=True, pairs=pairs)
                 if pairs:
                     examples = [example for chunk in dev.chunks for example in chunk.examples]
-                    rows[task.name] = scored_rows(task.reader, names, examples, pairs)
+                    rows[task.name] = counted_rows(task.reader, metrics_of(names), examples, pairs)
+                elif pairs is None:
+                    baseline = constant_scores(metrics_of(names), dev.golds)
+                    rows[task.name] = ScoredRows(dev.num_examples, baseline)
                 if (loss := mean_loss(gather_objects(losses))) is not None:
                     dev_loss[task.name] = loss
         mean = self._record(evaluation := Evaluated(self.training.step, scores, dev_loss, rows=rows))

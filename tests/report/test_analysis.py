@@ -21,9 +21,7 @@ from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.words import TaggedExample
 from palm.report.analysis import Analysis, Part, analyse, analyses_of, parts_of
 from palm.report.page import _task
-from palm.report.run import Model, Run, read_run
-from palm.report.verdict import scored_rows
-from palm.train.callbacks import ScoredRows
+from palm.report.run import Model, read_run
 from palm.train.counting import (
     AnswerCounts,
     LabelCounts,
@@ -35,6 +33,7 @@ from palm.train.counting import (
     WordCounts,
     counts_of,
 )
+from palm.train.verdict import verdict_of
 
 WIDTH = tiny.BACKBONE["hidden_size"]
 
@@ -65,12 +64,10 @@ def test_the_hardest_row_is_the_one_whose_label_got_the_least_probability(run: P
 
 def test_a_matrix_counts_every_example_once(run: Path) -> None:
     found = of("cls", run)
-    assert (
-        sum(map(sum, found.matrix))
-        == found.data["examples"]
-        == sum(each.support for each in found.label_scores)
-    )
-    right = sum(found.matrix[k][k] for k in range(len(found.matrix_labels)))
+    labels, matrix = found.counts.matrix()
+    support = sum(each.support for each in found.counts.label_scores().values())
+    assert sum(map(sum, matrix)) == found.data["examples"] == support
+    right = sum(matrix[k][k] for k in range(len(labels)))
     assert dict(found.scores)["accuracy"] == pytest.approx(right / found.data["examples"])
 
 
@@ -139,8 +136,7 @@ def test_dev_data_that_the_run_was_not_scored_on_is_reported(run: Path) -> None:
     # Its intervals are not those of the score; those of the evaluation are.
     best = shown.history.best("cls")
     assert best is not None
-    assert _task(shown, "cls", found)["intervals"] == best.rows["cls"].intervals
-    assert scored_rows(without_rows(shown), "cls", found) == ScoredRows()
+    assert _task(shown, verdict_of("cls", best), found)["intervals"] == best.rows["cls"].intervals
     dev_file.write_text("".join(lines), encoding="utf-8")
     found = analyses_of(shown)["cls"]
     assert isinstance(found, Analysis)
@@ -177,7 +173,7 @@ def test_the_error_of_hidden_words_is_minus_their_mean_log_probability(tmp_path:
     found = analyse(Model("t", "last", folder / "model"), folder / "mlm.tsv")
     mean = math.log(dict(found.scores)["perplexity"])
     assert found.hardest[0].judged.error > mean
-    assert found.confused
+    assert found.counts.confused()
 
 
 def test_labels_are_called_by_their_names() -> None:
@@ -190,9 +186,9 @@ def test_labels_are_called_by_their_names() -> None:
     assert judged[1].probable == [("yes", 0.75), ("no", 0.25)]
     assert counts.matrix() == (["no", "yes"], [[0, 2], [1, 2]])
     assert counts.confused() == [("no", "yes", 2), ("yes", "no", 1)]
-    assert counts.label_scores() == [
-        LabelScore("yes", 0.5, pytest.approx(2 / 3), pytest.approx(4 / 7), 3, 4),
-        LabelScore("no", 0.0, 0.0, 0.0, 2, 1),
+    assert list(counts.label_scores().items()) == [
+        ("yes", LabelScore(0.5, pytest.approx(2 / 3), pytest.approx(4 / 7), 3, 4)),
+        ("no", LabelScore(0.0, 0.0, 0.0, 2, 1)),
     ]
 
 
@@ -214,13 +210,13 @@ def test_tags_are_judged_by_whole_entities() -> None:
         "city: new, day: monday",
         False,
     )
-    assert counts.label_scores() == [LabelScore("city", 0, 0, 0, 1, 1), LabelScore("day", 1, 1, 1, 1, 1)]
+    assert counts.label_scores() == {"city": (0, 0, 0, 1, 1), "day": (1, 1, 1, 1, 1)}
     assert (judged.error, dict(counts.facts())) == (
         2,
         {
             "right": "1 (50.0 % of true)",
             "missed": "1 (50.0 % of true)",
-            "invented": "1 (50.0 % of predicted)",
+            "extra": "1 (50.0 % of predicted)",
         },
     )
 
@@ -236,7 +232,7 @@ def test_entities_are_marked_in_their_text_as_right_missed_extra_or_wrong() -> N
     assert sorted(judged.marks) == [
         (text.index("new"), text.index(" on"), "right", "city"),
         (text.index("on"), text.index(" monday"), "extra", "day"),
-        (text.index("monday"), text.index(" at"), "wrong", "city, not day"),
+        (text.index("monday"), text.index(" at"), "wrong label", "city, not day"),
         (text.index("noon"), len(text), "missed", "time"),
     ]
     parts = parts_of(text, judged.marks)
@@ -248,7 +244,7 @@ def test_entities_are_marked_in_their_text_as_right_missed_extra_or_wrong() -> N
 def test_what_is_found_of_an_entity_is_right_only_with_its_label() -> None:
     marks = [Mark(0, 11, "missed", "class"), Mark(0, 5, "extra", "class"), Mark(6, 11, "extra", "city")]
     parts = [(part.text, part.kind, part.label) for part in parts_of("first class", marks)]
-    assert parts == [("first", "right", "class"), (" ", "missed", ""), ("class", "wrong", "city")]
+    assert parts == [("first", "right", "class"), (" ", "missed", ""), ("class", "wrong label", "city")]
 
 
 def test_an_answer_is_marked_in_its_context_and_what_is_found_of_it_is_right() -> None:
@@ -316,20 +312,15 @@ def test_a_baseline_has_the_metric_of_the_score_beside_it() -> None:
 
 def test_an_interval_stands_only_beside_the_score_of_its_own_model(run: Path) -> None:
     shown = read_run(run)
-    found = of("cls", run)
     best = shown.history.best("cls")
     assert best is not None
-    value = best.scores["cls"]["accuracy"]
-    same = replace(found, scores={"accuracy": value}, intervals={"accuracy": (0.1, 0.9)})
-    old = without_rows(shown)  # of a version that recorded none
-    assert scored_rows(old, "cls", same).intervals == {"accuracy": (0.1, 0.9)}
-    assert scored_rows(old, "cls", replace(same, scores={"accuracy": value + 0.1})) == ScoredRows()
-    assert scored_rows(shown, "cls", same) == best.rows["cls"]
-
-
-def without_rows(run: Run) -> Run:
-    evaluations = [replace(each, rows={}) for each in run.history.evaluations]
-    return replace(run, history=replace(run.history, evaluations=evaluations))
+    own = best.rows["cls"].intervals["accuracy"]
+    for kind in ("last", "best"):
+        found = replace(of("cls", run), kind=kind)
+        found.rows.intervals.update({"accuracy": [0.1, 0.9], "macro_f1": [0.2, 0.8]})  # type: ignore[attr-defined]
+        intervals = _task(shown, verdict_of("cls", best), found)["intervals"]
+        assert intervals["accuracy"] == own  # recorded with the score
+        assert intervals.get("macro_f1") == (None if kind == "last" else [0.2, 0.8])
 
 
 def test_a_report_predicts_in_the_precision_of_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palm.report import curves
-from palm.report.charts import DASHED, DASHES, Chart, difference_chart, line_chart, score_chart
+from palm.report.charts import DASHED, DASHES, Chart, interval_chart, line_chart
 from palm.report.curves import Curve, curve_of
 from palm.report.history import History
 from palm.train.callbacks import Drawn, Evaluated, Logged, Losses, Planned, PlannedTask
@@ -100,16 +100,23 @@ def test_colours_that_come_again_have_another_dash() -> None:
 
 
 def test_scores_and_differences_of_all_tasks_have_one_scale() -> None:
-    scores = score_chart("scores", [("a", 0.5, (0.4, 0.6), 0.3), ("b", 0.9, (), None)])
-    assert scores.spec["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 1]
-    assert list(scores.rows) == [("a", 0.5, 0.4, 0.6, 0.3), ("b", 0.9, None, None, None)]
-    found = difference_chart(
-        "d", "points", [("a", 1.0, -1.0, 3.0, [0.5, 1.5]), ("b", -40.0, -60.0, -20.0, [-41.0, -39.0])]
-    )
-    assert [layer["encoding"]["x"]["field"] for layer in found.spec["layer"]] == ["x", "low", "seed", "mean"]
+    rows = [("a", 0.5, (0.4, 0.6), [0.3]), ("b", 0.9, (), [])]
+    scores = interval_chart("scores", "1 is perfect", rows, "same answer", "", (0, 1))
+    assert scores.spec["layer"][1]["encoding"]["x"]["scale"]["domain"] == [0, 1]
+    assert list(scores.rows) == [("a", 0.5, 0.4, 0.6, 0.3), ("b", 0.9, None, None)]
+    assert scores.head == ["name", "value", "low", "high", "same answer"]
+    rows = [("a", 1.0, (-1.0, 3.0), [0.5, 1.5]), ("b", -40.0, (-60.0, -20.0), [-41.0, -39.0])]
+    found = interval_chart("d", "points", rows, "seed", "")
+    assert found.head[-2:] == ["seed 1", "seed 2"]
+    assert [layer["encoding"]["x"]["field"] for layer in found.spec["layer"]] == [
+        "x",
+        "low",
+        "other",
+        "value",
+    ]
     assert found.spec["datasets"].keys() == {layer["data"]["name"] for layer in found.spec["layer"]}
-    seeds = [values for values in found.spec["datasets"].values() if "seed" in values[0]]
-    assert [(each["name"], each["seed"]) for each in seeds[0]] == [
+    seeds = [values for values in found.spec["datasets"].values() if "other" in values[0]]
+    assert [(each["name"], each["other"]) for each in seeds[0]] == [
         ("a", 0.5),
         ("a", 1.5),
         ("b", -41.0),

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from helpers.runs import HOSTILE
 from palm.cli import main
 from palm.report.history import read_history
 from palm.report.page import page_title
+from palm.report.rendering import minus, score_text
 from palm.report.run import read_run
-from palm.report.verdict import Verdict, minus, score_text, verdicts_of
+from palm.train.callbacks import ScoredRows
+from palm.train.verdict import Verdict, verdict_of
 
 pytest.importorskip("jinja2", reason="the extra report is not installed")
 pytest.importorskip("altair", reason="the extra report is not installed")
@@ -231,18 +234,24 @@ def test_numbers_have_a_minus_sign_and_no_negative_zero() -> None:
 
 def test_a_task_is_one_sentence_beside_its_own_baseline(reported: Path) -> None:
     run = read_run(reported)
-    found = {each.task: each for each in verdicts_of(run, {})}
+    found = {task: verdict_of(task, run.history.best(task)) for task in run.history.tasks}
     best = run.history.best("cls")
     assert best is not None
     dev = Path(str(run.setting("cls", "dev_file"))).read_text("utf-8")
     gold = [line.split("\t")[0] for line in dev.splitlines()[1:]]
     score = found["cls"].score
-    assert (found["cls"].metric, score, found["cls"].rows) == ("accuracy", best.scores["cls"]["accuracy"], 13)
+    assert (found["cls"].metric, score, found["cls"].rows.rows) == (
+        "accuracy",
+        best.scores["cls"]["accuracy"],
+        13,
+    )
     assert found["cls"].baseline == max(map(gold.count, gold)) / 13
     low, high = found["cls"].interval
     assert (low, high) == pytest.approx(proportion(round(13 * score), 13))
-    assert [each.gain for each in found.values()] == sorted(each.gain for each in found.values())
     text = " ".join(" ".join(Page((reported / "report.html").read_text(encoding="utf-8")).text).split())
+    order = sorted(found, key=lambda task: found[task].gain)
+    places = [text.index(f"{task} : {found[task].metric} ") for task in order]
+    assert places == sorted(places)  # the weakest first
     assert f"on 13 dev rows, 95 % interval {low:.2f} to {high:.2f}; " in text
     assert f"than always the same answer, {found['cls'].baseline:.2f}." in text
     assert "perplexity" in text and text.count("lower is better") >= 2  # noqa: PT018
@@ -255,17 +264,23 @@ def proportion(right: int, rows: int) -> tuple[float, float]:
     return (-b - root) / (2 * a), (-b + root) / (2 * a)
 
 
-def verdict(**values: Any) -> Verdict:
-    return Verdict("t", **{"metric": "accuracy", "score": 0.8, "rows": 50, **values})
+def verdict(
+    score: float = 0.8,
+    baseline: float | None = None,
+    interval: Sequence[float] = (),
+    metric: str = "accuracy",
+) -> Verdict:
+    intervals = {metric: interval} if interval else {}
+    rows = ScoredRows(50, {} if baseline is None else {metric: baseline}, intervals)
+    return Verdict("t", metric, score, 1, rows)
 
 
 def test_a_score_is_better_than_the_baseline_only_beyond_its_interval() -> None:
     assert verdict(baseline=0.5, interval=(0.6, 0.9)).beside == "better"
     assert verdict(baseline=0.7, interval=(0.6, 0.9)).beside == "not clearly better"
     assert verdict(baseline=0.8, interval=(0.6, 0.9)).beside == "not better"
-    low = {"metric": "mse", "score": 0.8}
-    assert verdict(**low, baseline=1.5, interval=(0.6, 0.9)).beside == "better"
-    assert verdict(**low, baseline=0.7, interval=(0.6, 0.9)).beside == "not better"
+    assert verdict(baseline=1.5, interval=(0.6, 0.9), metric="mse").beside == "better"
+    assert verdict(baseline=0.7, interval=(0.6, 0.9), metric="mse").beside == "not better"
     assert (verdict().beside, verdict(baseline=0.5, score=math.nan).beside) == ("", "")
     assert verdict(baseline=0.5).gain == pytest.approx(0.6)
 

@@ -11,10 +11,10 @@ import pytest
 
 import palm
 from palm.cli import main
-from palm.report.charts import scripts
 from palm.report.curves import Curve
 from palm.report.history import read_history
 from palm.report.plot import terminal_plot
+from palm.report.rendering import scripts
 from palm.report.run import read_run
 from palm.report.several import curves_of, named
 
