@@ -38,7 +38,7 @@ from arguments import new_parser
 from paired import mean_of
 
 import palm
-from palm.core.device import computing, resolved
+from palm.core.device import Precision, computing, resolved
 from palm.metrics import METRICS, scores_of
 
 Row = dict[str, Any]
@@ -107,6 +107,10 @@ class Few:
         return [[self.names[k] for k in np.flatnonzero(row)] for row in np.asarray(predicted)]
 
 
+def precision_here() -> Precision:
+    return resolved("auto", torch.device("cpu"))
+
+
 def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.open(encoding="utf-8")]
 
@@ -157,6 +161,8 @@ def with_setfit(few: Few, folder: Path) -> Callable[[], Labels]:
     several = {"multi_target_strategy": "one-vs-rest"} if few.kind == "multi_label" else {}
     model = SetFitModel.from_pretrained(few.model, **several)
     model.model_body.max_seq_length = few.max_seq_len
+    # SetFit has no option for bf16 on a CPU. The context ends with each pass, as it keeps copies of weights.
+    model.model_body.forward = computing(precision_here(), torch.device("cpu"))(model.model_body.forward)
     labels = few.as_targets().tolist() if several else [few.ids[label] for label in few.labels()]
     rows = Dataset.from_dict({"text": [row["text_a"] for row in few.train], "label": labels})
     given = TrainingArguments(
@@ -266,7 +272,7 @@ def with_trainer(is_long: bool) -> Way:
             learning_rate=5e-5,
             seed=few.seed,
             use_cpu=True,
-            bf16=resolved("auto", torch.device("cpu")) == "bf16",
+            bf16=precision_here() == "bf16",
             save_strategy="no",
             logging_strategy="no",
             report_to="none",
@@ -339,8 +345,6 @@ WAYS: dict[str, Way] = {
     "trainer_long": with_trainer(is_long=True),
     **{effort: with_palm(effort, {}) for effort in EFFORTS},
 }
-IN_BF16 = ("setfit",)
-"""Ways without an option for bf16 on a CPU; they are trained under autocast."""
 
 
 def run(args: Namespace, name: str, count: int, seed: int, way: str) -> Row:
@@ -348,11 +352,9 @@ def run(args: Namespace, name: str, count: int, seed: int, way: str) -> Row:
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    precision = resolved("auto", torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
-        with computing(precision if way in IN_BF16 else "fp32", torch.device("cpu")):
-            predict = args.ways_of[way](few, Path(folder))
+        predict = args.ways_of[way](few, Path(folder))
         seconds = time.process_time() - start
         return {"score": few.score(predict()), "cpu": round(seconds, 1)}
 

@@ -103,7 +103,7 @@ class RunFacts:
 def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     """Choose training settings; docs/optimization.md reports how well they do."""
     rows = COUNTED_ROWS if facts.rows is None else max(1, facts.rows)
-    batch = 32 if rows >= MANY_ROWS else 16
+    batch = 32 if rows >= MANY_ROWS else max(1, min(16, rows // facts.devices))
     updates, passes = LENGTHS[effort]
     per_epoch = math.ceil(rows / ((facts.batch or batch) * facts.devices))
     epochs = min(max(passes, math.ceil(updates / per_epoch)), MOST_EPOCHS)

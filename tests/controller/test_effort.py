@@ -34,7 +34,8 @@ def chosen(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch", "epochs"), [(100, 16, 43), (400, 16, 12), (4478, 16, 3), (7000, 32, 3), (None, 32, 3)]
+    ("rows", "batch", "epochs"),
+    [(8, 8, 100), (100, 16, 43), (400, 16, 12), (4478, 16, 3), (7000, 32, 3), (None, 32, 3)],
 )
 def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
     rows: int | None, batch: int, epochs: int
