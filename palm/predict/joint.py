@@ -15,7 +15,7 @@ import torch
 from palm.backbone import Backbone
 from palm.config.files import data_path
 from palm.core.cache import LESS_PREDICTED, explain_limits
-from palm.core.component import unknown
+from palm.core.component import Component, unknown
 from palm.core.errors import ConfigError, DataError
 from palm.core.io import check_not_read, checksum, remove
 from palm.core.layers import WeightCache
@@ -70,6 +70,7 @@ class JointModel:
             raise ConfigError("a joint model needs the model of at least one task")
         self.tasks = dict(tasks)
         self._weight_cache = WeightCache()
+        self._encodings = {task: _encoding(model.reader) for task, model in tasks.items()}
         _share_encoders(self.tasks.values())
 
     def __repr__(self) -> str:
@@ -181,7 +182,8 @@ class JointModel:
                 dict(chain(*(_named(task, own, given) for task, own in zip(made, row, strict=True))))
                 for row in zip(*made.values(), strict=True)
             )
-            written = write_table(rows, target, reader, file)
+            errors = [f"{task}.error" for task, own in made.items() if any("error" in row for row in own)]
+            written = write_table(rows, target, reader, file, errors=errors)
             remove(parts)
             return written
 
@@ -192,8 +194,13 @@ class JointModel:
 
         One thread at a time may call this; another may compute `predict_rows` meanwhile.
         """
-        examples = self._parsed(texts, tasks)
-        parts = {task: _encoded_one_by_one(self.tasks[task].reader, each) for task, each in examples.items()}
+        made: dict[str, list[tuple[Chunk, bool]]] = {}
+        parts = {}
+        for task, examples in self._parsed(texts, tasks).items():
+            kind = self._encodings[task]
+            if kind not in made:
+                made[kind] = _encoded_one_by_one(self.tasks[task].reader, examples)
+            parts[task] = made[kind]
         texts_of = zip(*parts.values(), strict=True)
         return [
             _encoded_text(number, dict(zip(parts, of_text, strict=True)))
@@ -213,10 +220,9 @@ class JointModel:
         found: list[dict[str, Record]] = [{} for _ in rows]
         for tasks, numbers in groupby(order, key=lambda k: tuple(rows[k].chunks)):
             places = list(numbers)
-            work = {
-                t: self.tasks[t].work([_joined([rows[k].chunks[t] for k in places])], whole=True)
-                for t in tasks
-            }
+            kinds = {self._encodings[task]: task for task in tasks}
+            joined = {kind: _joined([rows[k].chunks[task] for k in places]) for kind, task in kinds.items()}
+            work = {t: self.tasks[t].work([joined[self._encodings[t]]], whole=True) for t in tasks}
             for task, predictions in self.steps(work):
                 for place, prediction in zip(places, predictions, strict=False):  # none after a batch
                     record = prediction.record
@@ -290,13 +296,19 @@ class JointModel:
         values = list(texts)
         readers = {task: self.tasks[task].reader for task in chosen}
         columns = {name for reader in readers.values() for name in reader.known_columns}
-        examples = {}
+        examples: dict[str, list[Any]] = {}
+        parsed: dict[str, list[Any]] = {}
         for task, reader in readers.items():
+            kind = self._encodings[task]
+            if kind in parsed:
+                examples[task] = parsed[kind]
+                continue
             others = columns - {*reader.known_columns}
             try:
-                examples[task] = list(reader.parse(_without(value, others) for value in values))
+                parsed[kind] = list(reader.parse(_without(value, others) for value in values))
             except DataError as error:
                 raise DataError(f"task {task!r}: {error}") from None
+            examples[task] = parsed[kind]
         return examples
 
 
@@ -325,9 +337,20 @@ def _share_encoders(models: Collection[InferenceModel]) -> None:
 
 def _identity(encoder: Backbone) -> str:
     """Return a text that is equal for encoders that compute the same on the same device."""
-    settings = {n: checksum(v) if isinstance(v, Path) else v for n, v in encoder.settings.items()}
     device = next(encoder.parameters()).device
-    return repr((type(encoder), device, settings, tensor_digests(encoder.state_dict())))
+    return repr((_description(encoder), device, tensor_digests(encoder.state_dict())))
+
+
+def _encoding(reader: Reader) -> str:
+    """Return a text that is equal for readers that parse and encode values without targets alike."""
+    without = type(reader).__dict__.get("target_settings", ())
+    return repr((_description(reader, without), [checksum(file) for file in reader.companions]))
+
+
+def _description(component: Component, without: Collection[str] = ()) -> tuple[type, dict[str, Any]]:
+    """Return the class of a component and its settings, with checksums of files."""
+    settings = {n: value for n, value in component.settings.items() if n not in without}
+    return type(component), {n: checksum(v) if isinstance(v, Path) else v for n, v in settings.items()}
 
 
 def _encoded_one_by_one(reader: Reader, examples: Sequence[Any]) -> list[tuple[Chunk, bool]]:
@@ -359,7 +382,7 @@ def _encoded_text(number: int, parts: Mapping[str, tuple[Chunk, bool]]) -> Encod
     chunks = {task: chunk for task, (chunk, _) in parts.items()}
     rows = {  # a row of several sequences has the segments of each
         tuple(chunk.rows[name][k].tobytes() for name in ENCODED if name in chunk.rows): tokens
-        for chunk in chunks.values()
+        for chunk in {id(chunk): chunk for chunk in chunks.values()}.values()
         for k, tokens in enumerate(chunk.rows.lengths.tolist())
     }
     cut = tuple(task for task, (_, is_cut) in parts.items() if is_cut)

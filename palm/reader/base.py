@@ -36,6 +36,8 @@ class Reader(Component, ABC):
         cacheable: whether rows may be cached on disk, because they only depend on the data file, the settings
             (for a `Path`, on the file's content) and this class's module. It is not inherited; a subclass
             has to set it again.
+        target_settings: settings on which rows without targets do not depend, so that readers which differ
+            in nothing else share such rows. It is not inherited; a subclass has to set it again.
         gold_names: the fields that `gold` returns; metrics that need others do not fit.
         ignored_settings: setting that is accepted for PaddlePALM's files without effect -> the reason.
         known_columns: all columns that a table of this reader may have.
@@ -46,6 +48,7 @@ class Reader(Component, ABC):
     """
 
     cacheable: ClassVar[bool] = False
+    target_settings: ClassVar[tuple[str, ...]] = ()
     vocab_path: Path
     vocab_size: int
     companions: tuple[Path, ...] = ()

@@ -67,7 +67,8 @@ def best_answers(
             even in excess of `n_best_size`.
 
     Returns:
-        `text`, `probability`, `start_logit` and `end_logit` of each; one empty text if no span is valid.
+        `text`, `probability`, `start_logit`, `end_logit` and `start`, its first character, of each; one empty
+        text if no span is valid.
 
     Source: Devlin et al., 2018, the authors' SQuAD program.
     """
@@ -80,7 +81,7 @@ def best_answers(
     answers = list(islice(_distinct(context, found), n_best_size))
     if all(answer["text"] for answer in answers):
         answers += _distinct(context, no_answer)
-    answers = answers or [{"text": "", "start_logit": 0.0, "end_logit": 0.0}]
+    answers = answers or [{"text": "", "start_logit": 0.0, "end_logit": 0.0, "start": 0}]
     scores = [answer["start_logit"] + answer["end_logit"] for answer in answers]
     weights = [math.exp(score - max(scores)) for score in scores]
     return [
@@ -116,7 +117,7 @@ def _distinct(context: str, spans: Iterable[Span]) -> Iterator[Record]:
         text = context[start:end]
         if text not in seen:
             seen.add(text)
-            yield {"text": text, "start_logit": start_logit, "end_logit": end_logit}
+            yield {"text": text, "start_logit": start_logit, "end_logit": end_logit, "start": start}
 
 
 FIRST_UNIQUE_ID = 1000000000
@@ -141,7 +142,8 @@ class MRCReader(TokenizingReader):
     In training, every question needs an answer, and windows without the whole answer are left out, unless
     `remove_noanswer` is off. Predicted answers are exact substrings of the context. A record is
     `{"id": "q1", "text": "Rome", "nbest": [{"text", "probability", "start_logit", "end_logit"}, ...]}`, with
-    `null_odds` if the head allows for no answer.
+    `null_odds` if the head allows for no answer, and `start`, the character of the context where an answer
+    begins.
 
     Args:
         max_query_len: the most tokens kept of a question.
@@ -329,7 +331,8 @@ class MRCReader(TokenizingReader):
             record["null_odds"] = null_odds(nbest, null)
             best_text = next((answer["text"] for answer in nbest if answer["text"]), "")
             record["text"] = "" if record["null_odds"] > decoded[0]["null_threshold"] else best_text
-        return record
+        characters = {answer["text"]: answer.pop("start") for answer in nbest}  # PaddlePALM's file has none
+        return record | ({"start": characters[record["text"]]} if record["text"] else {})
 
     def write(self, records: Iterable[Record], directory: Path) -> Predictions:
         return write_answers(records, directory)

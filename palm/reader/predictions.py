@@ -146,7 +146,7 @@ def _new_file(path: Path) -> Iterator[TextIO]:
         file.detach()
 
 
-LEFT_OUT = ("index", "logits", "probs", "nbest", "label_name", "label_names")
+LEFT_OUT = ("index", "logits", "probs", "nbest", "start", "label_name", "label_names")
 """Fields of a record that a table shows in another form, or not at all."""
 
 BATCH = 1024
@@ -197,6 +197,7 @@ def write_table(
     reader: Reader,
     source: Path,
     examples: Iterable[Any] | None = None,
+    errors: Sequence[str] | None = None,
 ) -> Sequence[Record]:
     """Write a table of input rows with their predictions, in the format given by the suffix of `path`.
 
@@ -208,6 +209,8 @@ def write_table(
         reader: the reader of the input.
         source: the input; if it is not a table, only the predictions are written.
         examples: the examples of the predictions; None for all rows.
+        errors: the columns for the problems of rows that could not be predicted; None for `error` if there
+            are such rows.
 
     Returns:
         The rows, read from the file as needed.
@@ -223,12 +226,10 @@ def write_table(
     if path.suffix.lower() == ".jsonl":
         return write_records(joined, path.parent, path.name)
     first = list(islice(joined, BATCH))
-    errors = (
-        names
-        and examples is None
-        and any(isinstance(example, BadRow) for example in reader.read(source, with_targets=False))
-    )
-    samples = [*first, {"error": ""}] if errors else first  # the first such row may be a later one
+    if errors is None and names and examples is None:
+        is_bad = (isinstance(example, BadRow) for example in reader.read(source, with_targets=False))
+        errors = ["error"] if any(is_bad) else []
+    samples = [*first, dict.fromkeys(errors or (), "")]  # the first such row may be a later one
     columns = list(dict.fromkeys(chain(names, *samples)))
     uniform = _uniform(chain(first, joined), columns, path)
     with write_atomically(path) as file:
@@ -237,7 +238,11 @@ def write_table(
         else:
             own = [name for name in columns if name not in names]
             count = _write_parquet(file, uniform, [_only(head, names), _only(samples, own)], source)
-    return SavedRecords(path, count, lambda path: (dict(usable(row).cells) for row in raw_rows(path)))
+    return SavedRecords(path, count, _rows_in)
+
+
+def _rows_in(table: Path) -> Iterator[Record]:
+    return (dict(usable(row).cells) for row in raw_rows(table))
 
 
 def _joined(

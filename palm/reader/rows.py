@@ -479,8 +479,10 @@ class Rows:
         joined = {}
         for name, first in parts[0].columns.items():
             values = np.concatenate([part[name].values for part in parts])
-            lengths = np.concatenate([part[name].lengths for part in parts])
-            joined[name] = Column(values, None if first.offsets is None else offsets_of(lengths))
+            offsets = None
+            if first.offsets is not None:
+                offsets = offsets_of(np.concatenate([part[name].lengths for part in parts]))
+            joined[name] = Column(values, offsets)
         return cls(joined)
 
 

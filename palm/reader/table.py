@@ -214,6 +214,7 @@ class ClassifyReader(TextReader):
     """
 
     cacheable = True
+    target_settings = ("n_classes", "label_map", "label_type", "missing_labels", "columns")
 
     def __init__(
         self,
@@ -281,6 +282,7 @@ class MatchReader(TextReader):
     """
 
     cacheable = True
+    target_settings = ("n_classes", "label_map", "label_type", "columns")
     known_columns = ("label", "text_a", "text_b", "text_b_neg")
     text_columns = ("text_a", "text_b")
     optional_columns = ()
@@ -407,6 +409,14 @@ class MultiLabelReader(TextReader):
     """
 
     cacheable = True
+    target_settings = (
+        "n_classes",
+        "label_map",
+        "label_columns",
+        "label_separator",
+        "missing_labels",
+        "columns",
+    )
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,29 @@ def test_records_are_those_of_each_model_and_equal_rows_are_encoded_once(
     assert sum(passes) == 40
     assert together == [{task: alone[task][k] for task in tasks} for k in range(40)]
     assert list(together[0]["topic"]) == list(alone["topic"][0])
+
+
+def test_readers_that_differ_in_labels_only_tokenize_a_text_once(
+    models: dict[str, InferenceModel], tmp_path: Path
+) -> None:
+    vocabulary = tiny.write_files(tmp_path) / "vocab.txt"  # the same file in another folder
+    labels = READERS["cls"](vocabulary, 16, n_classes=3, columns={"label": "mood"})
+    longer = READERS["cls"](vocabulary, 18)
+    others = {
+        task: InferenceModel(task, reader, models["topic"].backbone, models["topic"].head, precision="fp32")
+        for task, reader in (("mood", labels), ("longer", longer))
+    }
+    joint = JointModel({**models, **others})
+    tasks = ["topic", "mood", "longer", "tags"]
+    rows = joint.encode(TEXTS, tasks)
+    for row in rows:
+        assert row.chunks["mood"] is row.chunks["topic"]
+        assert len({id(row.chunks[task]) for task in tasks}) == 3
+    found = joint.predict_rows(rows)
+    for task in tasks:
+        for record, own in zip([each[task] for each in found], joint.tasks[task].predict(TEXTS), strict=True):
+            assert record["index"] == own["index"]
+            assert record.get("logits", []) == pytest.approx(own.get("logits", []), abs=1e-6)
 
 
 def test_tasks_with_other_inputs_have_their_own_pass(
@@ -173,6 +198,25 @@ def test_a_table_has_the_columns_of_all_tasks(models: dict[str, InferenceModel],
         assert [row[f"{task}.label"] for row in rows] == [str(record["label"]) for record in alone]
         assert [float(row[f"{task}.probability"]) for row in rows] == [max(each["probs"]) for each in alone]
     assert [each.name for each in sorted(tmp_path.iterdir())] == ["answers.csv", "new.csv"]
+
+
+def test_a_row_that_cannot_be_predicted_has_an_error_of_each_task(
+    models: dict[str, InferenceModel], tmp_path: Path
+) -> None:
+    file = tmp_path / "new.jsonl"
+    rows = [{"text_a": "red door"}, {"text_a": None}, {"text_a": "grey boat"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    chosen = JointModel({task: models[task] for task in ("topic", "urgent")})
+    for suffix in ("csv", "parquet"):
+        if suffix == "parquet":
+            pytest.importorskip("pyarrow")
+        table = chosen.predict_table(file, tmp_path / f"answers.{suffix}")
+        names = [
+            f"{task}.{name}" for task in ("topic", "urgent") for name in ("label", "probability", "error")
+        ]
+        assert sorted(table[0]) == sorted(["text_a", *names])
+        assert [bool(row["topic.error"]) for row in table] == [False, True, False]
+        assert list(pickle.loads(pickle.dumps(table))) == list(table)
 
 
 def test_a_table_keeps_columns_that_only_later_rows_have(

@@ -69,6 +69,19 @@ def test_no_answer_is_an_answer_with_a_score() -> None:
     assert [answer["text"] for answer in last] == ["the", "boat", ""]
 
 
+def test_the_start_of_an_answer_is_that_of_the_occurrence_that_was_found(tmp_path: Path) -> None:
+    path = write_squad(tmp_path, ("the boat the boat", [asked("q1", "who?")]))
+    reader = MRCReader(write_vocabulary(tmp_path), 20, 8, 4, do_lower_case=True)
+    examples = list(reader.read(path, with_targets=False))
+    rows = reader.encode(examples, with_targets=False)
+    logits = torch.full((1, rows.lengths[0]), -5.0)
+    logits[0, -3] = 2.0  # the second "the", before "boat" and [SEP]
+    outputs = {"start_logits": logits, "end_logits": logits}
+    (record,) = reader.records(examples, rows, MRC(hidden_size=4).decode(outputs), 0)
+    assert (record["text"], record["start"]) == ("the", 9)
+    assert record["nbest"][0].keys() == {"text", "probability", "start_logit", "end_logit"}
+
+
 def test_the_threshold_decides(tmp_path: Path) -> None:
     path = write_squad(tmp_path, ("the boat", [asked("q1", "who?")]))
     reader = MRCReader(write_vocabulary(tmp_path), 20, 8, 4, do_lower_case=True)
