@@ -19,9 +19,6 @@ DASHES = ([1, 0], [7, 3], [2, 3], [9, 3, 2, 3])
 DASHED = [4, 3]
 """The pattern of a curve that belongs to a solid one of the same colour."""
 
-SHORT_NAME = 14
-"""Length up to which the names of curves stand beside one another."""
-
 MOST_MARKS = 60
 """Maximum points of curves that are drawn with a mark on each."""
 
@@ -81,8 +78,7 @@ def line_chart(
     ]
     shown = alt.selection_point(fields=["group"], bind="legend")
     colours = alt.Scale(domain=groups, range=[colour(number) for number in range(len(groups))])
-    columns = 4 if max(map(len, groups)) <= SHORT_NAME else 1
-    legend = alt.Legend(title=None, orient="bottom", columns=columns, labelLimit=360) if groups[1:] else None
+    legend = alt.Legend(title=None, orient="bottom", labelLimit=360) if groups[1:] else None
     encoded = alt.Chart(alt.InlineData(values)).encode(
         x=alt.X("x:Q", title=x_name),
         y=alt.Y("y:Q", title=unit, scale=_y_scale([y for curve in drawn for _, y in curve.points])),

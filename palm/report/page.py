@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -23,7 +24,7 @@ from palm.report.history import History
 from palm.report.rendering import rendered
 from palm.report.run import Run, read_run
 from palm.report.several import is_grid, page_of_several
-from palm.train.callbacks import ScoredRows
+from palm.train.callbacks import Ended, ScoredRows
 from palm.train.counting import NumberCounts
 from palm.train.model_paths import CONFIGURATION
 from palm.train.verdict import Verdict, higher_is_better, metric_of, verdict_of
@@ -105,6 +106,7 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
         "page.html",
         run=run,
         title=page_title(history.tasks, run.name),
+        headline=headline(history, verdicts),
         history=history,
         ending=_ending(history),
         refresh=REFRESH_SECONDS if goes_on else 0,
@@ -121,6 +123,23 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
         commands=list(_commands(run)),
     )
+
+
+def headline(history: History, verdicts: Sequence[Verdict]) -> str:
+    """Say how the run ended, how many tasks are better than always the same answer, and which is weakest."""
+    end = history.end or Ended(history.last_step, "not finished")
+    shown = f"Stopped by an error: {end.error or 'see its log'}" if end.reason == "stopped" else end.reason
+    scored = [each for each in verdicts if each.metric]
+    counted = Counter(each.beside for each in scored)
+    parts = [
+        f"{counted[how]} of {len(verdicts)} {how} than always the same answer"
+        for how in ("better", "not clearly better", "not better")
+        if counted[how]
+    ]
+    parts += [f"{counted['']} without such a baseline"] if counted[""] else []
+    parts += [f"{len(verdicts) - len(scored)} not evaluated"] if len(scored) < len(verdicts) else []
+    weakest = f"; weakest: {scored[0].task}" if scored[1:] else ""
+    return f"{shown[0].upper()}{shown[1:].rstrip('.')}. Tasks: {', '.join(parts)}{weakest}."
 
 
 def _ending(history: History) -> str:
@@ -164,6 +183,8 @@ def next_step(run: Run, verdict: Verdict) -> tuple[str, str]:
     again = quote(str(run.folder / CONFIGURATION))
     if not verdict.metric:
         return "It was not evaluated; give it a dev_file.", ""
+    if run.can_resume and run.history.end is not None and run.history.end.reason == "stopped":
+        return "Mend what stopped the run, then finish it.", f"palm train {again} --resume auto"
     if run.can_resume:
         return "Finish the run.", f"palm train {again} --resume auto"
     if run.is_configured and verdict.beside.startswith("not"):

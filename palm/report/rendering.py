@@ -95,4 +95,6 @@ def score_text(value: float | None, rows: int = 0, name: str = "") -> str:
     digits = min(max(len(str(rows)), 2), 4) if rows else 4
     if (kind is not None and kind.perfect == 100) or abs(value) >= 10:
         digits = max(digits - 2, 1)
+    if kind is not None and not kind.higher_is_better and 0 < abs(value) < 0.01:
+        return minus(f"{value:.2g}")  # an error may be far below the unit of its numbers
     return minus(f"{value:.{digits}f}")

@@ -309,11 +309,13 @@ class Ended(Recorded, recorded_as="end"):
         step: the last global step.
         reason: finished; interrupted (by a signal or Ctrl-C); or stopped (by an error).
         seconds: time since the run began.
+        error: the message of the error that stopped it.
     """
 
     step: int
     reason: str
     seconds: float = 0.0
+    error: str | None = None
 
 
 Callback = Callable[[Any], object]

@@ -15,7 +15,7 @@ from palm.config.run import RunConfig
 from palm.core.cache import explain_limits
 from palm.core.device import fixed_order, tf32
 from palm.core.io import make_folder, write_text
-from palm.core.logging import collected_warnings, logger
+from palm.core.logging import collected_warnings, logger, shown_url
 from palm.core.process import Stopped, is_notebook, stop_request
 from palm.parallel.group import (
     barrier,
@@ -121,7 +121,9 @@ def run_training(
         except BaseException as error:
             reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "stopped"
             with suppress(Exception):  # the original error is the one to report
-                notify(Ended(training.step, reason), callbacks)
+                notify(
+                    Ended(training.step, reason, error=shown_url(error) or type(error).__name__), callbacks
+                )
             # A notebook cell that was interrupted returns the partial result.
             if not (isinstance(error, Stopped) and is_notebook()):
                 raise

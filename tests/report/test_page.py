@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ import palm
 from helpers.runs import HOSTILE
 from palm.cli import main
 from palm.report.history import read_history
-from palm.report.page import page_title
+from palm.report.page import headline, page_title
 from palm.report.rendering import minus, score_text
 from palm.report.run import read_run
-from palm.train.callbacks import ScoredRows
+from palm.train.callbacks import Ended, ScoredRows
 from palm.train.verdict import Verdict, verdict_of
 
 pytest.importorskip("jinja2", reason="the extra report is not installed")
@@ -289,6 +290,7 @@ def test_scores_have_as_many_digits_as_their_rows_bear() -> None:
     shown = [score_text(0.81251, rows) for rows in (16, 99, 100, 999, 1000, 10**6, 0)]
     assert shown == ["0.81", "0.81", "0.813", "0.813", "0.8125", "0.8125", "0.8125"]
     assert [score_text(80.361, 16, "f1"), score_text(80.361, 1000, "f1")] == ["80.4", "80.36"]
+    assert [score_text(0.00163, 20, "mse"), score_text(0.00163, 20, "mrr")] == ["0.0016", "0.00"]
     assert [score_text(33.7219, 50), score_text(9.4e10, 50), score_text(-0.00001, 50), score_text(None)] == [
         "33.7",
         "9.4e+10",
@@ -335,3 +337,16 @@ def test_a_run_whose_model_is_replaced_meanwhile_is_reported(run: Path) -> None:
     text = palm.write_report(run, run / "page.html").read_text(encoding="utf-8")
     assert "Nothing was predicted" in text
     assert palm.inspect_directory(run)["format"] == "palm run"
+
+
+def test_the_headline_says_how_the_run_ended_and_which_task_is_weakest(run: Path) -> None:
+    history = read_history(run)
+    named = [verdict(0.5, baseline=0.5), verdict(0.9, baseline=0.5), verdict(0.9), Verdict("u")]
+    counted = "1 of 4 better than always the same answer, 1 of 4 not better than always the same answer, "
+    assert headline(history, named) == (
+        f"Finished. Tasks: {counted}1 without such a baseline, 1 not evaluated; weakest: t."
+    )
+    ended = replace(history, end=Ended(7, "stopped", error="the gradient's norm is inf."))
+    constant = "Tasks: 1 of 1 not better than always the same answer."
+    assert headline(ended, named[:1]) == f"Stopped by an error: the gradient's norm is inf. {constant}"
+    assert headline(replace(history, end=None), named[1:2]).startswith("Not finished. Tasks: 1 of 1 better")

@@ -197,6 +197,7 @@ def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
         "event": "end",
         "step": 4,
         "reason": "stopped",
+        "error": "enough",
     }
 
 

@@ -17,7 +17,11 @@ function draw(figure) {
     spec.encoding.y.scale = scale;
     spec.transform = [{ filter: "datum.y > 0" }];
   }
-  vegaEmbed(figure.querySelector(".chart"), spec, { actions: false, renderer: "svg", ast: true, config });
+  const place = figure.querySelector(".chart");
+  const groups = spec.encoding?.color?.scale?.domain ?? [];
+  const columns = Math.max(1, Math.floor(place.clientWidth / (40 + 7 * Math.max(...groups.map((each) => each.length), 0))));
+  for (const channel of ["color", "strokeDash"]) if (spec.encoding?.[channel]?.legend) spec.encoding[channel].legend.columns = columns;
+  vegaEmbed(place, spec, { actions: false, renderer: "svg", ast: true, config });
 }
 all("figure.drawn").forEach((figure) => {
   draw(figure);
