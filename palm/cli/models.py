@@ -149,10 +149,10 @@ def predict(options: argparse.Namespace) -> None:
     takes_settings=True,
 )
 def evaluate(options: argparse.Namespace) -> None:
-    """Score tasks of a configuration on their dev_file (every target that has one, with the model of all
-    targets, or those named with --task, with their own best models), or a saved model on a file with labels
-    (--model DIR --input FILE). The last line of the output is JSON: the scores, by task if there are several
-    or a configuration.
+    """Score tasks of a configuration on their dev_file: every target that has one, with the model of all
+    targets, or those named with --task, with their own best models. Or score a saved model on a file with
+    labels (--model DIR --input FILE). The last line of the output is JSON: the scores, by task if there are
+    several or a configuration.
     """
     from palm.parallel.group import is_main_process
     from palm.train.evaluation import json_ready
