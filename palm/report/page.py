@@ -67,7 +67,7 @@ def write_report(
         The path of the page.
 
     Raises:
-        PalmError: no run is named, or jinja2 or altair is missing.
+        PalmError: no run is named, or altair is missing.
         StorageError: a folder has no history, or `output` cannot be written.
     """
     folders = folders_of([run] if isinstance(run, str | Path) else run)

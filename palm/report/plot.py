@@ -47,7 +47,7 @@ def plot(*runs: str | Path, output: str | Path | None = None) -> Page:
         output: the HTML file; None means `curves.html` in the first run's folder.
 
     Raises:
-        PalmError: no run is named, jinja2 or altair is missing, or `output` is not an HTML file.
+        PalmError: no run is named, altair is missing, or `output` is not an HTML file.
         StorageError: a folder has no history, or `output` cannot be written.
     """
     if output is None and runs:

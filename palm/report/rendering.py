@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from palm.core.logging import printable, shown_value
 from palm.core.process import duration
@@ -30,23 +31,22 @@ def rendered(template: str, **values: Any) -> str:
     """Render a page: its text is escaped, its scripts are inlined, and it may request nothing.
 
     Raises:
-        PalmError: jinja2, altair or vl-convert is missing.
+        PalmError: altair or vl-convert is missing.
     """
     environment = _environment()
     texts = [scripts(), environment.get_template("page.js").render()]
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
     made_with = {"palm": __version__, "torch": torch.__version__, "python": platform.python_version()}
     made = environment.get_template(template)
-    return str(made.render(scripts=texts, hashes=hashes, made_with=made_with, **values))
+    return made.render(scripts=texts, hashes=hashes, made_with=made_with, **values)
 
 
-def _environment() -> Any:
-    jinja2 = library("jinja2")
-    made = jinja2.Environment(
-        loader=jinja2.PackageLoader("palm.report", "template"),
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("palm.report", "template"),
         autoescape=True,
         finalize=_shown,  # a page has no use for control characters of the data
-        undefined=jinja2.StrictUndefined,
+        undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -1,21 +1,29 @@
 """The model card of a saved model: its task, training data, scores and how to load it.
 
-The format is that of the Hugging Face Hub: metadata in YAML, followed by text.
+The format is that of the Hugging Face Hub: metadata in YAML, followed by text, from a template.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palm.config import yaml_text
 from palm.core.logging import printable
-from palm.metrics import METRICS
+from palm.core.records import record_of
 from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
+from palm.train.callbacks import ScoredRows
+from palm.train.verdict import Verdict, higher_is_better
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 CARD = "README.md"
 
@@ -37,7 +45,8 @@ HUB_METRICS = {
 }
 """Metric -> its name on the Hub, if that is different."""
 
-MAX_LABELS = 50
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+"""The name of a model on the Hub."""
 
 MOST_SHOWN = 6
 """Maximum number of elements of a list that the example shows."""
@@ -60,9 +69,14 @@ def code_of(value: str) -> str:
     return f"`{' '.join(printable(value).replace('`', chr(39)).split())}`"
 
 
-def block_of(language: str, text: str) -> str:
-    """Return a block of code in Markdown; nothing in it ends the block."""
-    return f"```{language}\n{printable(text).replace('```', chr(39) * 3)}```"
+def cell_of(value: str) -> str:
+    """Return text of others as a cell of a table in Markdown."""
+    return text_of(value).replace("|", "\\|")
+
+
+def block_of(text: str) -> str:
+    """Return text of others for a block of code in Markdown; nothing in it ends the block."""
+    return printable(text).replace("```", "'''")
 
 
 def label_names(reader: Reader, head: Head) -> list[str]:
@@ -103,50 +117,89 @@ def model_card(
         architecture: the class of `transformers` that loads the model; None if palm loads it.
         answer: the model's record for the first example.
     """
-    head = description["paradigm"]["name"]
-    training = description.get("training") or {}
-    pipeline, what = (HEADS[head].card if head in HEADS else None) or (None, head)
-    sections = [
-        f"# {text_of(description['task'])}",
-        *_summary(description, what, labels, training),
-        "## How to load it",
-        _loading(description["task"], example, pipeline, architecture, answer),
-        *_data_and_scores(training),
-        *_limits(description, labels, training),
-        *_settings(description["task"], training),
-    ]
-    front = _front(description, training, pipeline, architecture)
-    return f"---\n{front}\n---\n\n" + "\n\n".join(sections) + "\n"
+    task, training = description["task"], description.get("training") or {}
+    evaluation = training.get("evaluation") or {}
+    rows = record_of(ScoredRows, evaluation)
+    pipeline, kind = kind_of(description["paradigm"]["name"])
+    encoder = description["backbone"]
+    sizes = encoder["settings"]
+    units = {"num_hidden_layers": "layers", "hidden_size": "hidden units"}
+    base = (description.get("run") or {}).get("global", {}).get("pretrain_path")
+    # A path says where somebody's machine has its files; its last part is the name of the model.
+    is_public = isinstance(base, str) and HUB_NAME.fullmatch(base) is not None
+    base = base if is_public or not isinstance(base, str) else base.rstrip("/").rpartition("/")[2]
+    return _template("card.md").render(
+        front=_front(description, training, pipeline, architecture, base if is_public else None),
+        task=task,
+        kind=kind,
+        labels=labels,
+        encoder=encoder,
+        sizes=[f"{sizes[name]} {unit}" for name, unit in units.items() if name in sizes],
+        base=base,
+        others=_others(task, training),
+        architecture=architecture,
+        pipeline=pipeline,
+        folder=json.dumps(task, ensure_ascii=False),
+        example=example,
+        answer=_short(answer) if answer is not None else "",
+        training=training,
+        data=training.get("data"),
+        evaluation=evaluation,
+        rows=rows,
+        limits=list(_limits(description, labels, training, rows)),
+        merged=training.get("merged"),
+        settings=_settings(task, training) if training and "merged" not in training else "",
+    )
 
 
 def joint_card(description: Mapping[str, Any]) -> str:
     """Return the text of the card of a model of several tasks; `description` is its `config.json`."""
     from huggingface_hub import ModelCardData
 
-    tasks = description["tasks"]
     encoder = description["backbone"]["name"]
     front = ModelCardData(library_name="palm", tags=["palm", encoder, "multi-task"])
-    rows = []
-    for task, saved in tasks.items():
-        head = saved["paradigm"]["name"]
-        _, what = (HEADS[head].card if head in HEADS else None) or (None, head)
-        training = saved["training"]
-        scores = (training.get("evaluation") or {}).get("scores", {})
-        shown = (f"{name} {value:.4f}" for name, value in scores.items() if value is not None)
-        rows.append((task, what, f"{training.get('step', 0):,}", next(shown, "")))
-    code = (
-        "import palm\n\n"
-        'model = palm.load_model("model")  # the path of this directory\n'
-        f"model.predict([...], tasks=[{json.dumps(next(iter(tasks)), ensure_ascii=False)}])\n"
+    tasks = []
+    for task, saved in description["tasks"].items():
+        scores = (saved["training"].get("evaluation") or {}).get("scores", {})
+        shown = next((f"{name} {value:.4f}" for name, value in scores.items() if value is not None), "")
+        kind = kind_of(saved["paradigm"]["name"])[1]
+        tasks.append({"task": task, "kind": kind, "step": saved["training"].get("step", 0), "score": shown})
+    first = json.dumps(tasks[0]["task"], ensure_ascii=False)
+    values = {"front": front.to_yaml(line_break="\n"), "encoder": encoder, "tasks": tasks, "first": first}
+    return _template("joint_card.md").render(**values)
+
+
+def kind_of(head: str) -> tuple[str | None, str]:
+    """Return the pipeline of `transformers` and the kind of task of a head by its registry name."""
+    return (HEADS[head].card if head in HEADS else None) or (None, head)
+
+
+@cache
+def _template(name: str) -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("palm.train", "template"),
+        autoescape=False,  # Markdown: text of others passes through the filters
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
-    sections = [
-        f"# {len(tasks)} tasks on one encoder",
-        f"Encoder: {text_of(encoder)}. It reads a text once for all tasks that read the same tokens.",
-        _table(("task", "kind", "global step", "score on `dev_file`"), rows),
-        "## How to load it",
-        block_of("python", code),
-    ]
-    return f"---\n{front.to_yaml(line_break=chr(10))}\n---\n\n" + "\n\n".join(sections) + "\n"
+    made.filters |= {
+        "text": text_of,
+        "code": code_of,
+        "cell": cell_of,
+        "block": block_of,
+        "rises": higher_is_better,
+    }
+    return made.get_template(name)
+
+
+def _others(task: str, training: Mapping[str, Any]) -> list[str]:
+    """Return the tasks that were trained together with one."""
+    others = [code_of(each) for each in training.get("tasks", ()) if each != task]
+    more = training.get("num_tasks", 0) - len(others) - 1
+    return [*others, *([f"{more} more"] if more > 0 else [])]
 
 
 def _front(
@@ -154,6 +207,7 @@ def _front(
     training: Mapping[str, Any],
     pipeline: str | None,
     architecture: str | None,
+    base: str | None,
 ) -> str:
     """Return the metadata as YAML."""
     from huggingface_hub import EvalResult, ModelCardData
@@ -176,6 +230,7 @@ def _front(
         for name, value in scores.items()
     ]
     facts = ModelCardData(
+        base_model=base,
         library_name="palm" if architecture is None else "transformers",
         pipeline_tag=pipeline,
         language="zh" if description["reader"]["settings"].get("for_cn") else None,
@@ -185,61 +240,6 @@ def _front(
         eval_results=results or None,
     )
     return facts.to_yaml(line_break="\n")
-
-
-def _summary(
-    description: Mapping[str, Any], what: str, labels: Sequence[str], training: Mapping[str, Any]
-) -> Iterator[str]:
-    encoder = description["backbone"]
-    settings = encoder["settings"]
-    sizes = ", ".join(
-        f"{settings[name]} {unit}"
-        for name, unit in (("num_hidden_layers", "layers"), ("hidden_size", "hidden units"))
-        if name in settings
-    )
-    others = [code_of(task) for task in training.get("tasks", ()) if task != description["task"]]
-    if (more := training.get("num_tasks", 0) - len(others) - 1) > 0:
-        others.append(f"{more} more")
-    together = ""
-    if others:
-        *first, last = others
-        together = f" Trained together with {', '.join(first)}{' and ' if first else ''}{last}."
-    among = f" ({len(labels)} labels)" if len(labels) > 1 else ""
-    name = text_of(encoder["name"])
-    base = (description.get("run") or {}).get("global", {}).get("pretrain_path")
-    # A path says where somebody's machine has its files; its last part is the name of the model.
-    begun = f", from {code_of(base.rstrip('/').rpartition('/')[2])}" if isinstance(base, str) else ""
-    yield f"{text_of(what[:1].upper() + what[1:])}{among}. Encoder: {name} ({sizes}){begun}.{together}"
-    if len(labels) > 1:
-        yield "## Labels"
-        more = f" … and {len(labels) - MAX_LABELS} more" if len(labels) > MAX_LABELS else ""
-        yield ", ".join(map(code_of, labels[:MAX_LABELS])) + more
-
-
-def _loading(
-    task: str,
-    example: str,
-    pipeline: str | None,
-    architecture: str | None,
-    answer: Mapping[str, Any] | None,
-) -> str:
-    folder = json.dumps(task, ensure_ascii=False)
-    if architecture is not None:
-        code = (
-            f"from transformers import AutoTokenizer, {architecture}\n\n"
-            f"tokenizer = AutoTokenizer.from_pretrained({folder})  # the path of this directory\n"
-            f"model = {architecture}.from_pretrained({folder})\n"
-        )
-        call = code_of(f'pipeline("{pipeline}", model={folder})')
-        return f"{block_of('python', code)}\n\nOr as a pipeline: {call}."
-    code = (
-        "import palm\n\n"
-        f"model = palm.load_model({folder})  # the path of this directory\n"
-        f"model.predict({example})\n"
-    )
-    if answer is not None:
-        code += f"# [{_short(answer)}]\n"
-    return block_of("python", code)
 
 
 def _short(value: Any) -> str:
@@ -252,98 +252,32 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
-def _data_and_scores(training: Mapping[str, Any]) -> Iterator[str]:
-    if files := training.get("data"):
-        yield "## Data"
-        rows = [
-            (role, file["name"], f"{file['rows']:,}", f"`{file['sha256']}`") for role, file in files.items()
-        ]
-        yield _table(("", "file", "rows", "SHA-256"), rows)
-    evaluation = training.get("evaluation")
-    if not evaluation:
-        return
-    yield "## Scores"
-    is_same = evaluation["step"] == training["step"]
-    note = "" if is_same else f"; these weights are of step {training['step']:,}, which was not evaluated"
-    yield (
-        f"On `dev_file`, at global step {evaluation['step']:,}{note}. Intervals are 95 % intervals over its "
-        "rows; the last column is the same score of always the same answer."
-    )
-    intervals, baseline = (evaluation.get(name, {}) for name in ("intervals", "baseline"))
-    yield _table(
-        ("metric", "value", "interval", "same answer"),
-        [
-            (
-                f"{name}{'' if _rises(name) else ' (lower is better)'}",
-                "NaN" if value is None else f"{value:.4f}",
-                " to ".join(f"{end:.4f}" for end in intervals.get(name, ())),
-                f"{baseline[name]:.4f}" if name in baseline else "",
-            )
-            for name, value in evaluation["scores"].items()
-        ],
-    )
-    if labels := evaluation.get("labels"):
-        shown = [(name, *(f"{x:.3f}" for x in each[:3]), f"{each[3]:,}") for name, each in labels.items()]
-        yield _table(("label", "precision", "recall", "F1", "true"), shown)
-
-
-def _rises(name: str) -> bool:
-    return all(METRICS[each].higher_is_better for each in METRICS if METRICS[each].main == name)
-
-
 def _limits(
-    description: Mapping[str, Any], labels: Sequence[str], training: Mapping[str, Any]
+    description: Mapping[str, Any], labels: Sequence[str], training: Mapping[str, Any], rows: ScoredRows
 ) -> Iterator[str]:
     """Say what the model cannot do, as far as settings and scores tell, and what training warned of."""
     evaluation = training.get("evaluation") or {}
-    lines = []
     if (most := description["reader"]["settings"].get("max_seq_len")) and training:
-        lines.append(f"It reads at most {most} tokens of a text at a time.")
+        yield f"It reads at most {most} tokens of a text at a time."
     if len(labels) > 1:
-        lines.append(f"It knows the {len(labels)} labels above, and no others.")
+        yield f"It knows the {len(labels)} labels above, and no others."
     name, value = next(iter(evaluation.get("scores", {}).items()), ("", None))
-    constant = evaluation.get("baseline", {}).get(name)
-    sign = 1 if _rises(name) else -1
-    if value is not None and constant is not None and sign * value <= sign * constant:
-        lines.append("It is no better than always the same answer.")
-    if never := [name for name, each in evaluation.get("labels", {}).items() if each[3] and not each[2]]:
-        lines.append(f"Never right on the dev rows: {', '.join(map(code_of, never))}.")
+    found = Verdict(description["task"], name, math.nan if value is None else value, rows=rows)
+    if found.beside == "not better":
+        yield "It is no better than always the same answer."
+    if found.never_right:
+        yield f"Never right on the dev rows: {', '.join(map(code_of, found.never_right))}."
     if training.get("best"):
-        lines.append("Its weights were chosen by the scores above, so other rows may score lower.")
-    if lines := [*lines, *map(text_of, training.get("warnings", ()))]:
-        yield "## Limits"
-        yield "\n".join(f"- {line}" for line in lines)
+        yield "Its weights were chosen by the scores above, so other rows may score lower."
+    yield from map(text_of, training.get("warnings", ()))
 
 
-def _settings(task: str, training: Mapping[str, Any]) -> Iterator[str]:
-    if "merged" in training:
-        yield "## Merged"
-        yield "The weights are the weighted mean of these models:"
-        parents = [(m["model"], f"{m['share']:.4g}", m.get("sha256", "")) for m in training["merged"]]
-        yield _table(("model", "share", "SHA-256 of its manifest"), parents)
-    if "merged" in training or not training:
-        return
-    yield "## Training"
-    yield (
-        f"{training['task_step']:,} of {training['expected_steps']:,} planned steps of this task "
-        f"({training['epochs']:g} epochs), saved at global step {training['step']:,}."
-    )
+def _settings(task: str, training: Mapping[str, Any]) -> str:
+    """Return the settings of the training as YAML."""
     settings: dict[str, Any] = {}
     for name, value in {**training["settings"]["tasks"][task], **training["settings"]}.items():
         is_component = isinstance(value, Mapping) and set(value) == {"name", "settings"}
         settings |= {name: value["name"], **value["settings"]} if is_component else {name: value}
     settings["steps"] = training["tasks"]
     shown = {name: each for name, each in settings.items() if name not in OMITTED and each is not None}
-    yield block_of("yaml", yaml_text(shown))
-    versions = ", ".join(f"{name} {version}" for name, version in training["versions"].items())
-    yield f"Versions: {versions}."
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def _cell(value: str) -> str:
-    # Checksums are code already.
-    return value if value.startswith("`") else text_of(value).replace("|", "\\|")
+    return yaml_text(shown)

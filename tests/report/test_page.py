@@ -28,7 +28,6 @@ from palm.report.run import read_run
 from palm.train.callbacks import Ended, ScoredRows
 from palm.train.verdict import Verdict, verdict_of
 
-pytest.importorskip("jinja2", reason="the extra report is not installed")
 pytest.importorskip("altair", reason="the extra report is not installed")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -176,8 +175,8 @@ def test_what_cannot_be_read_or_written_is_named(
 
 
 def test_the_message_says_what_to_install(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(palm.PalmError, match=r"jinja2.*palm-torch\[report\]"):
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(palm.PalmError, match=r"altair.*palm-torch\[report\]"):
         palm.write_report(run, predict=False)
 
 

@@ -115,9 +115,7 @@ def test_the_terminal_gets_text(run: Path, capsys: pytest.CaptureFixture[str]) -
     assert "\x1b[" in terminal_plot(run)
 
 
-@pytest.mark.parametrize(
-    ("missing", "call"), [("jinja2", palm.plot), ("vl_convert", palm.plot), ("plotext", terminal_plot)]
-)
+@pytest.mark.parametrize(("missing", "call"), [("vl_convert", palm.plot), ("plotext", terminal_plot)])
 def test_the_message_says_what_to_install(
     run: Path, missing: str, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

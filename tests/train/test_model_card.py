@@ -164,6 +164,24 @@ def test_labels_are_shown_as_text_and_not_without_end() -> None:
     assert "`48` … and 11 more" in text
 
 
+@pytest.mark.parametrize(
+    ("path", "base", "shown"),
+    [
+        ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2", None),
+        ("/home/anna/models/bert", None, "bert"),
+        (None, None, None),
+    ],
+)
+def test_the_base_model_is_named_if_it_is_one_of_the_hub(
+    path: str | None, base: str | None, shown: str | None
+) -> None:
+    card = ModelCard(model_card(description(run={"global": {"pretrain_path": path}}), []))
+    assert card.data.base_model == base
+    named = shown or base
+    assert (f", from `{named}`." in card.text) == (named is not None)
+    assert "anna" not in card.text
+
+
 def test_damage_of_what_the_card_is_made_of_is_damage(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     model = palm.load_model(run / "cls" / "infer_model")
