@@ -51,8 +51,10 @@ def page_of_several(folders: Sequence[Path]) -> str:
         folders = sorted(path.parent for path in folder.glob(f"runs/*/out/{HISTORY_FILE}"))
     runs = [read_run(path) for path in folders]
     names, groups, settings = named(runs)
-    # The name of a way says in what it differs.
-    columns = [] if comparison else differing(settings)[:MOST_COLUMNS]
+    columns = differing(settings)[:MOST_COLUMNS]
+    if comparison:  # the name of a way says in what it differs
+        names, columns = [run.label for run in runs], []
+        groups = [name.rpartition("-seed")[0] for name in names]
     return rendered(
         "several.html",
         folder=folder.resolve(),
@@ -93,9 +95,9 @@ def _difference_charts(found: Mapping[str, Any]) -> Iterator[Chart]:
         name, d = f"{each['target']}: {each['way']} − {each['against']}", each["difference"]
         row = (name, d["mean"], (d["low"], d["high"]), d["per_seed"])
         units.setdefault(each["unit"].split()[0], []).append(row)
-    note = "Lines are 95 % intervals around the mean, orange marks single seeds."
+    note = "Above 0, the first is better. Lines are 95 % intervals of the mean, orange marks single seeds."
     for unit, rows in units.items():
-        yield interval_chart("Differences", f"{unit}; above 0, the first is better", rows, "seed", note)
+        yield interval_chart("Differences", unit, rows, "seed", note)
 
 
 def named(runs: Sequence[Run]) -> tuple[list[str], list[str], list[dict[str, Any]]]:

@@ -67,7 +67,11 @@ def test_several_runs_are_a_table_with_what_differs_and_their_scores(run: Path) 
     best = read_history(run).best("cls")
     assert best is not None
     rows = text.partition('id="runs"')[2].partition("<tbody>")[2].partition("</tbody>")[0].split("<tr>")[1:]
-    assert [row.count(f'data-value="{best.scores["cls"]["accuracy"]}"') for row in rows] == [1, 1]
+    score = best.scores["cls"]["accuracy"]
+    low, high = best.rows["cls"].intervals["accuracy"]
+    shown = f'data-value="{score}"><b>{score:.2f}</b> accuracy'  # two digits, because 13 rows bear no more
+    assert [row.count(shown) for row in rows] == [1, 1]
+    assert [row.count(f"{low:.2f} to {high:.2f}</span>") for row in rows] == [1, 1]
     assert ["<td>0.003</td>" in rows[0], "<td>0.5</td>" in rows[1]] == [True, True]
     assert text.count('<figure class="drawn">') == 12
 
