@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README*.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/**/*.md", "benchmarks/*.md"]
@@ -28,6 +29,9 @@ OTHER_HOST = re.compile(
     r"<(?:script|img|iframe|source)[^>]*\s(?:src|srcset)=\"https?://"
     r"|<link[^>]*rel=\"(?:stylesheet|preconnect)\"[^>]*https?://"
 )
+LINKED = r"<(?:a|img|source) [^>]*?(?:href|src|srcset)=\"([^\"#:?]*)(?:#([^\"]*))?\""
+"""The address of another page or picture of the site, and its anchor."""
+
 LANGUAGES = {"en": ("English", "README.md"), "zh": ("中文", "README.zh-CN.md")}
 
 
@@ -66,7 +70,10 @@ def navigation() -> list[dict[str, list[dict[str, str]]]]:
 
     def pages(text: str) -> list[dict[str, str]]:
         found = re.findall(r"\[([^\]]+)\]\(([^)#]+\.md)\)", text)
-        return [{name: (Path("docs") / target).as_posix().replace("docs/../", "")} for name, target in found]
+        return [
+            {name[0].upper() + name[1:]: (Path("docs") / target).as_posix().replace("docs/../", "")}
+            for name, target in found
+        ]
 
     named = {"中文": head} | {group.partition("\n")[0]: group for group in groups}
     return [{"palm": [{"Overview": "README.md"}, {"Index": "docs/README.md"}]}] + [
@@ -118,16 +125,22 @@ def config(url: str) -> str:
 
 
 def problems(site: Path) -> list[str]:
-    """Return dead links and requests to other hosts in the built pages."""
+    """Return dead links and anchors, and requests to other hosts, in the built pages."""
     found = []
     for page in sorted(site.rglob("*.html")):
         text = page.read_text("utf-8")
         name = page.relative_to(site)
         found += [f"{name}: asks another host: {each[:120]}" for each in OTHER_HOST.findall(text)]
-        for target in re.findall(r"<a [^>]*href=\"([^\"#:?]+)[#\"]", text):
+        for target, anchor in re.findall(LINKED, text):
             place = site / target.lstrip("/") if target.startswith("/") else page.parent / target
-            if not (place.is_file() or (place / "index.html").is_file()):
+            place = place if target else page
+            file = place / "index.html" if place.is_dir() else place
+            if not file.is_file():
                 found.append(f"{name}: dead link: {target}")
+            elif (
+                anchor and file.suffix == ".html" and f'id="{unquote(anchor)}"' not in file.read_text("utf-8")
+            ):
+                found.append(f"{name}: no such heading: {target}#{anchor}")
     return found
 
 

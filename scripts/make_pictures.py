@@ -1,47 +1,131 @@
-"""Make the pictures of README.md: the report of a run and the page of `palm serve`, light and dark.
+"""Make the pictures of README.md and docs/gallery.md: `python scripts/make_pictures.py [PART ...]`.
 
-Trains the tutorial's tasks, which takes half a minute. Needs Chromium, chromedriver and the extras
-`report` and `serve`.
+Trains the tutorial's tasks, a comparison of them and a demo from fixed seeds, a few minutes in all. The parts
+are `hotel`, `compare`, `check` and `demo`. Needs Chromium, chromedriver,
+Pillow and the extras `report` and `serve`.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import html
+import io
 import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 TEXT = "We waited three hours to check in. The room was quiet, with a view over the lake."
+WIDTH = 1100
+LARGEST = 150_000
+"""Bytes of a picture."""
+
+TERMINAL = """<meta charset="utf-8"><style>:root {{ color-scheme: light dark }}
+body {{ margin: 20px; background: light-dark(#fff, #16181d); color: light-dark(#1b1f24, #d7dae0) }}
+pre {{ font: 13px/1.4 monospace }}</style><pre>$ {command}\n{output}</pre>"""
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+if TYPE_CHECKING:
+    from helpers.browser import Browser
+
+
+def palm(command: str) -> str:
+    """Run a command of palm; return what it printed."""
+    from palm.cli import main
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        main(command.split())
+    return printed.getvalue()
+
+
+def take(page: Browser, url: str, name: str, wait: str = "", begin: str = "") -> None:
+    """Take a picture of a page in both schemes, from the element `begin` on."""
+    from PIL import Image
+
+    for scheme in ("light", "dark"):
+        page.open(url, WIDTH, scheme)
+        if begin:
+            page.wait_for(f"document.querySelector('{begin}') !== null")
+            page.script(f"document.querySelector('{begin}').scrollIntoView()")
+        if wait:
+            page.type("#text", TEXT + "\ue009\ue007")  # Ctrl + Enter
+            page.wait_for(wait)
+        path = PICTURES / f"{name}-{scheme}.png"
+        page.picture(path, whole=False)
+        Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)
+        assert path.stat().st_size < LARGEST, f"{path}: {path.stat().st_size} bytes"
+
+
+def write_table(mended: bool) -> None:
+    """Write the tutorial's table, with its two mistakes or without them."""
+    lines = (ROOT / "data" / "reviews" / "reviews.en.csv").read_text("utf-8").splitlines(keepends=True)
+    if mended:
+        lines = [line.replace(",rooms,", ",room,") for number, line in enumerate(lines, 1) if number != 302]
+    Path("reviews.csv").write_text("".join(lines), encoding="utf-8")
+
+
+def hotel(page: Browser) -> None:
+    """The report of the tutorial's run, its errors, and the page of `palm serve`."""
+    from helpers.serving import served
+
+    write_table(mended=True)
+    palm("init hotel --from reviews.csv")
+    palm("train hotel/config.yaml")
+    palm("report hotel/output")
+    report = Path("hotel/output/report.html").resolve().as_uri()
+    take(page, report, "report")
+    take(page, report, "errors", begin="#task-2")
+    with served(Path("hotel/output/model")) as url:
+        take(page, url, "serve", wait="document.querySelectorAll('article').length === 3")
+
+
+def compare(page: Browser) -> None:
+    """The page of a comparison of the tutorial's tasks, alone and together."""
+    write_table(mended=True)
+    palm("init hotel --from reviews.csv")
+    palm("compare hotel/config.yaml --seeds 3 --effort quick")
+    palm("report hotel/output_compare")
+    take(page, Path("hotel/output_compare/report.html").resolve().as_uri(), "compare")
+
+
+def check(page: Browser) -> None:
+    """What `palm check` says of the tutorial's table with its mistakes."""
+    write_table(mended=False)
+    palm("init hotel --from reviews.csv")
+    lines = palm("check hotel/config.yaml --no_measure").splitlines()
+    plan = lines.index("Plan")
+    output = "\n".join([*lines[:5], "  ...", *lines[plan:]])  # the middle lists labels and wiring
+    shown = TERMINAL.format(command="palm check config.yaml", output=html.escape(output))
+    Path("check.html").write_text(shown, encoding="utf-8")
+    take(page, Path("check.html").resolve().as_uri(), "check")
+
+
+def demo(page: Browser) -> None:
+    """The report of demo 10: spans, and relations between them."""
+    out = Path("spans").resolve()
+    palm(f"train {ROOT}/demos/demo10/config.yaml --save_path {out} --num_epochs 4")
+    palm(f"report {out}")
+    take(page, (out / "report.html").as_uri(), "spans", begin="#task-1")
+
+
+PARTS = {part.__name__: part for part in (hotel, compare, check, demo)}
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("part", nargs="*", default=list(PARTS), help="which pictures; all by default")
     from helpers.browser import browser
-    from helpers.serving import served
-    from palm.cli import main as palm
 
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        os.chdir(folder)
-        table = (ROOT / "data" / "reviews" / "reviews.en.csv").read_text("utf-8").splitlines(keepends=True)
-        mended = [line.replace(",rooms,", ",room,") for number, line in enumerate(table, 1) if number != 302]
-        Path("reviews.csv").write_text("".join(mended), encoding="utf-8")
-        output = folder / "hotel" / "output"
-        palm(["init", "hotel", "--from", "reviews.csv"])
-        palm(["train", "hotel/config.yaml"])
-        palm(["report", "hotel/output"])
-        with browser(folder / "browser") as page, served(output / "model") as url:
-            for scheme in ("light", "dark"):
-                page.open((output / "report.html").as_uri(), 1100, scheme)
-                page.picture(PICTURES / f"report-{scheme}.png", whole=False)
-                page.open(url, 1100, scheme)
-                page.wait_for("document.querySelectorAll('#tasks input').length === 3")
-                page.type("#text", TEXT + "\ue009\ue007")  # Ctrl + Enter
-                page.wait_for("document.querySelectorAll('article').length === 3")
-                page.picture(PICTURES / f"serve-{scheme}.png", whole=False)
+    for part in parser.parse_args().part:
+        with tempfile.TemporaryDirectory() as made:
+            os.chdir(made)
+            with browser(Path(made) / "browser") as page:
+                PARTS[part](page)
 
 
 if __name__ == "__main__":
