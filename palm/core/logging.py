@@ -49,7 +49,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         table.add_row(*map(Text, row))
     is_terminal = sys.stderr.isatty() or sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else MOST_COLUMNS
-    console = Console(width=width, color_system=None, force_terminal=False)
+    # In a notebook, rich would show what is captured as well.
+    console = Console(width=width, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as captured:
         console.print(table)
     return [line.rstrip() for line in captured.get().splitlines()]

@@ -55,6 +55,14 @@ class History:
         return self.steps[-1].seconds if self.steps else 0.0
 
     @property
+    def seconds_left(self) -> float:
+        """The time until the planned end at the speed so far; 0 if nothing is known."""
+        step = self.steps[-1] if self.steps else None
+        if step is None or not step.step:
+            return 0.0
+        return max(self.start.total_steps - step.step, 0) * step.seconds / step.step
+
+    @property
     def tasks(self) -> list[str]:
         """The names of the tasks, in order."""
         return list(self.start.tasks)

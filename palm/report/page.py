@@ -24,7 +24,7 @@ from palm.report.history import History
 from palm.report.rendering import rendered
 from palm.report.run import Run, read_run
 from palm.report.several import is_grid, page_of_several
-from palm.train.callbacks import Ended, ScoredRows
+from palm.train.callbacks import Ended
 from palm.train.counting import NumberCounts
 from palm.train.model_paths import CONFIGURATION
 from palm.train.verdict import Verdict, higher_is_better, metric_of, verdict_of
@@ -105,13 +105,12 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
     return rendered(
         "page.html",
         run=run,
+        configuration=str(run.folder / CONFIGURATION),
         title=page_title(history.tasks, run.name),
         headline=headline(history, verdicts),
         history=history,
-        ending=_ending(history),
         refresh=REFRESH_SECONDS if goes_on else 0,
         now=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        left=_seconds_left(history),
         is_folded=len(history.tasks) > MOST_OPEN,
         encoder=next((each.value for each in run.sections.get("global", ()) if each.name == "backbone"), ""),
         verdicts=[(each, *(("", "") if goes_on else next_step(run, each))) for each in verdicts],
@@ -121,7 +120,6 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
         run_charts=list(_run_charts(history)),
         paces={each.name: curves.mean_of(each) for each in curves.paces(history)},
         memory=max((step.memory_bytes or 0 for step in history.steps), default=0),
-        commands=list(_commands(run)),
     )
 
 
@@ -140,22 +138,6 @@ def headline(history: History, verdicts: Sequence[Verdict]) -> str:
     parts += [f"{len(verdicts) - len(scored)} not evaluated"] if len(scored) < len(verdicts) else []
     weakest = f"; weakest: {scored[0].task}" if scored[1:] else ""
     return f"{shown[0].upper()}{shown[1:].rstrip('.')}. Tasks: {', '.join(parts)}{weakest}."
-
-
-def _ending(history: History) -> str:
-    if history.end is None:
-        planned = history.start.total_steps
-        return f"not finished; last recorded at global step {history.last_step:,} of {planned:,}"
-    how = {"stopped": "stopped by an error"}.get(history.end.reason, history.end.reason)
-    return f"{how} after {history.end.step:,} steps ({history.start.total_steps:,} planned)"
-
-
-def _seconds_left(history: History) -> float:
-    """Return the time until the planned end at the speed so far; 0 if nothing is known."""
-    step = history.steps[-1] if history.steps else None
-    if step is None or not step.step:
-        return 0.0
-    return max(history.start.total_steps - step.step, 0) * step.seconds / step.step
 
 
 def page_title(tasks: Sequence[str], folder: str) -> str:
@@ -201,33 +183,19 @@ def next_step(run: Run, verdict: Verdict) -> tuple[str, str]:
 
 def _task(run: Run, verdict: Verdict, analysis: Analysis | str) -> dict[str, Any]:
     """Return the values of a task for the template."""
-    history = run.history
-    task = verdict.task
-    plan = history.start.tasks[task]
-    steps = history.task_steps[task]
-    best = history.best(task)
     found = analysis if isinstance(analysis, Analysis) else None
     is_same = found is not None and found.kind == "best" and not found.other_data
-    last = next((each for each in reversed(history.evaluations) if each.scores.get(task)), None)
+    own = found.rows.intervals if found is not None and is_same else {}
+    evaluated = [each for each in run.history.evaluations if each.scores.get(verdict.task)]
     return {
-        "name": task,
-        "colour": history.tasks.index(task),
-        "plan": plan,
-        "steps": steps,
-        "epochs": steps / plan.steps_per_epoch if plan.steps_per_epoch else 0.0,
-        "scores": [(name, last.scores[task].get(name), value) for name, value in best.scores[task].items()]
-        if best and last
-        else [],
-        "best_step": verdict.step,
-        "last_step": last.step if last else 0,
-        "rows": verdict.rows,
-        "intervals": {
-            **(found.rows if found and is_same else ScoredRows()).intervals,
-            **verdict.rows.intervals,
-        },
+        "name": verdict.task,
+        "verdict": verdict,
+        "best": run.history.best(verdict.task),
+        "last": evaluated[-1] if evaluated else None,
+        "intervals": {**own, **verdict.rows.intervals},
         "analysis": found,
-        "missing": analysis if isinstance(analysis, str) else "",
-        "charts": [*_score_charts(history, task), *(_analysis_charts(found) if found else ())],
+        "missing": analysis,
+        "charts": [*_score_charts(run.history, verdict.task), *(_analysis_charts(found) if found else ())],
     }
 
 
@@ -283,14 +251,3 @@ def _run_charts(history: History) -> Iterator[Chart]:
     yield line_chart("Steps of every task", "steps of the task", [*made, *planned], "Dashed: planned.")
     for each in curves.paces(history):
         yield line_chart(each.name, each.name, [each], "Between evaluations.")
-
-
-def _commands(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what can be done with the run as a whole, with the command for it."""
-    folder = quote(str(run.folder))
-    if run.is_configured:
-        again = quote(str(run.folder / CONFIGURATION))
-        yield "Repeat the run", f"palm train {again} --save_path NEW_FOLDER"
-        if run.can_resume:
-            yield "Resume the run", f"palm train {again} --resume auto"
-    yield "Make this page again", f"palm report {folder}"

@@ -9,6 +9,7 @@ import math
 import platform
 import re
 from functools import cache
+from shlex import quote
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ def _environment() -> Environment:
         "minus": minus,
         "data": _data,
         "rises": higher_is_better,
+        "quote": lambda path: quote(str(path)),
     }
     return made
 

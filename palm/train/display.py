@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -334,7 +335,9 @@ class ProgressBars:
                 bar.close()
 
     def _open(self, event: Started) -> None:
-        from tqdm.auto import tqdm  # slow, because it detects the kind of notebook
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # without ipywidgets, a notebook has the bars of a terminal
+            from tqdm.auto import tqdm  # slow, because it detects the kind of notebook
 
         training = event.training
         width = max(len(task.name) for task in training.tasks)

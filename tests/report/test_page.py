@@ -131,7 +131,8 @@ def test_the_page_shows_what_was_trained_and_how_to_do_it_again(reported: Path) 
     history = read_history(reported)
     assert "4 tasks" in text
     assert "bert encoder" in text
-    assert f"finished after {history.last_step} steps" in text
+    assert text.partition("Finished. Tasks: ")[2]
+    assert f"{history.last_step} of {history.start.total_steps} steps" in text
     assert f"palm train {reported / 'resolved_config.yaml'} --save_path NEW_FOLDER" in text
     assert "learning_rate 0.003" in text
     assert "Step 3: a warning with <b>markup</b>" in text
@@ -145,8 +146,8 @@ def test_a_run_that_is_under_way_and_has_no_settings_can_be_shown(run: Path) -> 
     kept = [line for line in lines if json.loads(line)["event"] in ("start", "step")][:5]
     (run / "history.jsonl").write_text("\n".join(kept), encoding="utf-8")
     text = palm.write_report(run, run / "page.html", predict=False).read_text(encoding="utf-8")
-    assert "not finished" in text
-    assert "global step 4" in text
+    assert "Not finished. Tasks: 4 not evaluated." in text
+    assert re.search(r"4 of [1-9]\d+ steps", text)
     assert "learning_rate" not in text
 
 
