@@ -72,9 +72,10 @@ def hotel(page: Browser) -> None:
     """The report of the tutorial's run, its errors, and the page of `palm serve`."""
     from helpers.serving import served
 
-    write_table(mended=True)
-    palm("init hotel --from reviews.csv")
-    palm("train hotel/config.yaml")
+    if not Path("hotel/output/model").exists():
+        write_table(mended=True)
+        palm("init hotel --from reviews.csv")
+        palm("train hotel/config.yaml")
     palm("report hotel/output")
     report = Path("hotel/output/report.html").resolve().as_uri()
     take(page, report, "report")
@@ -85,8 +86,9 @@ def hotel(page: Browser) -> None:
 
 def compare(page: Browser) -> None:
     """The page of a comparison of the tutorial's tasks, alone and together."""
-    write_table(mended=True)
-    palm("init hotel --from reviews.csv")
+    if not Path("hotel/config.yaml").exists():
+        write_table(mended=True)
+        palm("init hotel --from reviews.csv")
     palm("compare hotel/config.yaml --seeds 3 --effort quick")
     palm("report hotel/output_compare")
     take(page, Path("hotel/output_compare/report.html").resolve().as_uri(), "compare")
@@ -95,8 +97,8 @@ def compare(page: Browser) -> None:
 def check(page: Browser) -> None:
     """What `palm check` says of the tutorial's table with its mistakes."""
     write_table(mended=False)
-    palm("init hotel --from reviews.csv")
-    lines = palm("check hotel/config.yaml --no_measure").splitlines()
+    palm("init mistaken --from reviews.csv")
+    lines = palm("check mistaken/config.yaml --no_measure").splitlines()
     plan = lines.index("Plan")
     output = "\n".join([*lines[:5], "  ...", *lines[plan:]])  # the middle lists labels and wiring
     shown = TERMINAL.format(command="palm check config.yaml", output=html.escape(output))
@@ -107,7 +109,8 @@ def check(page: Browser) -> None:
 def demo(page: Browser) -> None:
     """The report of demo 10: spans, and relations between them."""
     out = Path("spans").resolve()
-    palm(f"train {ROOT}/demos/demo10/config.yaml --save_path {out} --num_epochs 4")
+    if not out.exists():
+        palm(f"train {ROOT}/demos/demo10/config.yaml --save_path {out} --num_epochs 4")
     palm(f"report {out}")
     take(page, (out / "report.html").as_uri(), "spans", begin="#task-1")
 
@@ -118,13 +121,15 @@ PARTS = {part.__name__: part for part in (hotel, compare, check, demo)}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("part", nargs="*", default=list(PARTS), help="which pictures; all by default")
+    parser.add_argument("--folder", type=Path, help="where runs are kept, and finished ones found")
+    options = parser.parse_args()
     from helpers.browser import browser
 
     PICTURES.mkdir(exist_ok=True)
-    for part in parser.parse_args().part:
-        with tempfile.TemporaryDirectory() as made:
-            os.chdir(made)
-            with browser(Path(made) / "browser") as page:
+    with tempfile.TemporaryDirectory() as made:
+        os.chdir(options.folder or made)
+        with browser(Path(made) / "browser") as page:
+            for part in options.part:
                 PARTS[part](page)
 
 
