@@ -46,7 +46,7 @@ def verdict(check: Check) -> str:
 
 
 def _data(check: Check) -> list[str]:
-    title = "tokens median/95 %/most"
+    title = "tokens median / 95 % / most"
     table = [("task", "file", "examples", "rows", title, "cut", "[UNK]", "repeated", "in train")]
     for task in check.data:
         for file in task.files:
@@ -94,8 +94,8 @@ def _plan(plan: RunPlan) -> list[str]:
         *aligned(
             [
                 (
-                    *("task", "", "steps/epoch", "planned", "drawn", "epochs"),
-                    *("rows/step", "tokens/step", "padding"),
+                    *("task", "", "steps per epoch", "planned", "drawn", "epochs"),
+                    *("rows per step", "tokens per step", "padding"),
                 ),
                 *(
                     (
