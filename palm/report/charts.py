@@ -78,7 +78,7 @@ def line_chart(
     ]
     shown = alt.selection_point(fields=["group"], bind="legend")
     colours = alt.Scale(domain=groups, range=[colour(number) for number in range(len(groups))])
-    legend = alt.Legend(title=None, orient="bottom", labelLimit=360) if groups[1:] else None
+    legend = alt.Legend(title=None, orient="bottom") if groups[1:] else None
     encoded = alt.Chart(alt.InlineData(values)).encode(
         x=alt.X("x:Q", title=x_name),
         y=alt.Y("y:Q", title=unit, scale=_y_scale([y for curve in drawn for _, y in curve.points])),

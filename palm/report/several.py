@@ -51,10 +51,11 @@ def page_of_several(folders: Sequence[Path]) -> str:
         folders = sorted(path.parent for path in folder.glob(f"runs/*/out/{HISTORY_FILE}"))
     runs = [read_run(path) for path in folders]
     names, groups, settings = named(runs)
-    columns = differing(settings)[:MOST_COLUMNS]
-    if comparison:  # the name of a way says in what it differs
-        names, columns = [run.label for run in runs], []
-        groups = [name.rpartition("-seed")[0] for name in names]
+    if comparison or sweep:
+        names = [run.label for run in runs]
+        groups = [name.partition("-seed")[0] for name in names]
+    # The name of a way of a comparison says in what it differs.
+    columns = [] if comparison else differing(settings)[:MOST_COLUMNS]
     return rendered(
         "several.html",
         folder=folder.resolve(),

@@ -20,7 +20,7 @@ function draw(figure) {
   const place = figure.querySelector(".chart");
   const groups = spec.encoding?.color?.scale?.domain ?? [];
   const columns = Math.max(1, Math.floor(place.clientWidth / (40 + 7 * Math.max(...groups.map((each) => each.length), 0))));
-  for (const channel of ["color", "strokeDash"]) if (spec.encoding?.[channel]?.legend) spec.encoding[channel].legend.columns = columns;
+  for (const channel of ["color", "strokeDash"]) if (spec.encoding?.[channel]?.legend) Object.assign(spec.encoding[channel].legend, { columns, labelLimit: place.clientWidth - 60 });
   for (const layer of spec.layer ?? []) if (layer.encoding.y?.axis) layer.encoding.y.axis.labelLimit = 0.45 * place.clientWidth;
   vegaEmbed(place, spec, { actions: false, renderer: "svg", ast: true, config });
 }
