@@ -98,7 +98,7 @@ def of_table(args: Namespace, case: str, seed: int, folder: Path) -> tuple[dict[
     random.Random(seed).shuffle(rows)
     for row in rows:
         row["tags"] = json.loads(row["tags"])
-    parts = {"train": rows[: 3 * args.rows], "test": rows[3 * args.rows :]}
+    parts = {"train": rows[: 2 * args.rows], "test": rows[2 * args.rows :]}
     files = {
         part: write(folder / f"{part}.jsonl", [{"text_a": row[text], **row} for row in own])
         for part, own in parts.items()
@@ -114,9 +114,9 @@ def initial_encoder(folder: Path, table: Path) -> Row:
     """The encoder of a new project: its settings in `config.yaml`."""
     import yaml
 
-    from palm.cli import command
+    from palm.cli import main as palm_command
 
-    command.main(["init", str(folder / "project"), "--from", str(table)])
+    palm_command(["init", str(folder / "project"), "--from", str(table)])
     config = yaml.safe_load((folder / "project" / "config.yaml").read_text("utf-8"))
     kept = ("backbone", "backbone_config_path", "pretrain_path", "vocab_path", "do_lower_case", "pooling")
     found = {name: config[name] for name in kept if name in config}
@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
     parser.add_argument(
-        "--rows", type=int, default=100, help="of the target; tables have three times as many"
+        "--rows", type=int, default=100, help="of the target; tables have twice as many"
     )
     parser.add_argument("--helper_rows", type=int, default=2000)
     parser.add_argument("--max_seq_len", type=int, default=64)
