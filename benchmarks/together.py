@@ -141,7 +141,6 @@ def run(args: Namespace, case: str, seed: int, way: str) -> Row:
             "max_seq_len": args.max_seq_len,
             "random_seed": seed,
             "effort": "normal",
-            "metrics": [METRIC[kind]],
             "eval_every_n_steps": NEVER,
             "quiet": True,
         }
@@ -190,9 +189,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
-    parser.add_argument(
-        "--rows", type=int, default=100, help="of the target; tables have twice as many"
-    )
+    parser.add_argument("--rows", type=int, default=100, help="of the target; tables have twice as many")
     parser.add_argument("--helper_rows", type=int, default=2000)
     parser.add_argument("--max_seq_len", type=int, default=64)
     parser.add_argument("--table", action="store_true")
