@@ -6,6 +6,8 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +31,7 @@ from palm.train.counting import (
     Mark,
     NumberCounts,
     PairCounts,
+    SpanCounts,
     TagCounts,
     WordCounts,
     counts_of,
@@ -219,6 +222,23 @@ def test_tags_are_judged_by_whole_entities() -> None:
             "extra": "1 (50.0 % of predicted)",
         },
     )
+
+
+def test_tags_without_a_prefix_keep_their_names() -> None:
+    example = TaggedExample(["hm", "york"], None, "")
+    judged = TagCounts().judge(example, {"labels": ["UNK", "B-city"]}, {"labels": ["O", "B-city"]})
+    assert (judged.gold, judged.predicted) == ("city: york", "UNK: hm, city: york")
+
+
+def test_two_labels_of_one_place_are_counted_once_each() -> None:
+    def spans(*labels: str) -> dict[str, Any]:
+        return {"spans": [{"start": 0, "end": 3, "label": each, "text": "red"} for each in labels]}
+
+    counts = SpanCounts()
+    judged = counts.judge(SimpleNamespace(text="red door"), spans("a", "b", "c"), spans("a", "d"))
+    assert dict(counts.kinds) == {"right": 1, "wrong label": 1, "extra": 1}
+    assert (judged.is_right, judged.error) == (False, 3)
+    assert counts.confused() == [("d", "b", 1)]
 
 
 def test_entities_are_marked_in_their_text_as_right_missed_extra_or_wrong() -> None:

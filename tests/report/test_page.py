@@ -308,6 +308,19 @@ def test_the_page_marks_the_main_metric_and_has_the_memory(reported: Path) -> No
     assert 'title="cls"' in text
 
 
+def test_the_last_score_has_its_own_step(reported: Path) -> None:
+    history = read_history(reported)
+    text = (reported / "report.html").read_text(encoding="utf-8")
+    results = text.partition('id="final"')[2].partition("</table>")[0]
+    last = history.evaluations[-1]
+    other = [task for task in last.scores if history.best(task) not in (None, last)]
+    assert results.count(f'<span class="soft small">step {last.step}</span>') == len(other)
+    for task in other:
+        name, value = next(iter(last.scores[task].items()))
+        shown = score_text(value, last.rows[task].rows, name)
+        assert f'{shown} <span class="soft small">step {last.step}</span>' in results
+
+
 def test_more_tasks_than_a_screen_holds_are_folded() -> None:
     assert page_title(["a", "b", "c", "d", "e", "f"], "out") == "a, b, c, d and 2 more"
     assert page_title([], "out") == "out"

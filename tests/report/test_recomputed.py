@@ -1,4 +1,7 @@
-"""Numbers that a page shows, computed again from predictions by other libraries, or by their definition."""
+"""Numbers that a page shows, computed again from predictions by other libraries, or by their definition.
+
+At least 64 in all: 40 of one classifier, 16 of another, and 8 scores, baselines and ends of an interval.
+"""
 
 from __future__ import annotations
 
