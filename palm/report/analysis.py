@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from palm.core.errors import PalmError
-from palm.core.io import verified_object, wrap_read_errors
 from palm.core.logging import logger
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair
@@ -30,10 +29,10 @@ from palm.reader.tables.files import (
     missing_reason,
     table_of,
 )
-from palm.report.run import Model, Run
+from palm.report.run import Model, Run, training_of
 from palm.train.callbacks import ScoredRows
 from palm.train.counting import Counts, Judged, Mark, counts_of, scored_rows
-from palm.train.model_paths import DESCRIPTION, STATE, tasks_in
+from palm.train.model_paths import DESCRIPTION
 from palm.train.task_model import encoded
 
 MOST_ROWS = 25
@@ -197,15 +196,8 @@ def _may_show(run: Run, path: Path, recorded: str | None) -> bool:
 
 def _recorded(model: Model) -> str | None:
     """Return the SHA-256 of the dev_file as recorded when a model was trained."""
-    file = DESCRIPTION if (model.folder / DESCRIPTION).is_file() else STATE
-    description = verified_object(model.folder, file)
-    with wrap_read_errors(model.folder / file):
-        if file == STATE:
-            data = description.get("data", {}).get(model.task, {})
-        else:
-            data = (tasks_in(description)[model.task].get("training") or {}).get("data") or {}
-        sha256 = (data.get("dev_file") or {}).get("sha256")
-        return None if sha256 is None else str(sha256)
+    sha256 = ((training_of(model).get("data") or {}).get("dev_file") or {}).get("sha256")
+    return None if sha256 is None else str(sha256)
 
 
 def analyse(

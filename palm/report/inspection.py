@@ -18,7 +18,7 @@ from palm.core.io import is_sealed, read_object, verify, wrap_read_errors
 from palm.report.run import read_run
 from palm.train import model_paths
 from palm.train.callbacks import HISTORY_FILE
-from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, STATE
+from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, STATE, tasks_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,43 +83,30 @@ def _model(folder: Path) -> Facts | None:
     description = _description(folder / model_paths.DESCRIPTION, model_paths.FORMAT)
     if description is None:
         return None
-    if "tasks" in description:
-        return _joint(folder, description)
+    tasks = {task: _task(saved, folder) for task, saved in tasks_in(description).items()}
+    several = description.get("tasks", {})
+    heads = {task: f"tasks.{saved['head']}.paradigm" for task, saved in several.items()}
+    format = f"{description['format']}{' of several tasks' if several else ''}"
     return {
-        "format": f"{description['format']}, version {description['version']}",
-        "task": description["task"],
+        "format": f"{format}, version {description['version']}",
+        **({} if several else {"task": description["task"]}),
         "backbone": _component(description["backbone"]),
-        "parameters": _parameters_by_part(folder, {"paradigm": "paradigm"}),
+        "parameters": _parameters_by_part(folder, heads or {"paradigm": "paradigm"}),
         **_adapters(folder),
-        **_task(description, folder),
-        "versions": {"palm": description["palm_version"]},
-    }
-
-
-def _joint(folder: Path, description: Mapping[str, Any]) -> Facts:
-    tasks = description["tasks"]
-    heads = {task: f"tasks.{saved['head']}.paradigm" for task, saved in tasks.items()}
-    return {
-        "format": f"{description['format']} of several tasks, version {description['version']}",
-        "backbone": _component(description["backbone"]),
-        "parameters": _parameters_by_part(folder, heads),
-        "tasks": {task: _task(saved, folder) for task, saved in tasks.items()},
+        **({"tasks": tasks} if several else tasks[description["task"]]),
         "versions": {"palm": description["palm_version"]},
     }
 
 
 def _adapters(folder: Path) -> Facts:
     """Describe the adapters of a model, merged or not."""
-    for file in (folder / ADAPTER_CONFIG, folder / model_paths.ADAPTERS / ADAPTER_CONFIG):
-        if file.is_file():
-            config = read_object(file)
-            found = {
-                "rank": config["r"],
-                "alpha": config["lora_alpha"],
-                "base": config["base_model_name_or_path"],
-            }
-            return {"lora": {**found, "layers": len(config["target_modules"])}}
-    return {}
+    files = (folder / ADAPTER_CONFIG, folder / model_paths.ADAPTERS / ADAPTER_CONFIG)
+    config = next((read_object(file) for file in files if file.is_file()), None)
+    if config is None:
+        return {}
+    names = {"rank": "r", "alpha": "lora_alpha", "base": "base_model_name_or_path"}
+    found = {name: config[theirs] for name, theirs in names.items()}
+    return {"lora": {**found, "layers": len(config["target_modules"])}}
 
 
 def _checkpoint(folder: Path) -> Facts | None:

@@ -13,7 +13,15 @@ from palm.core.cache import explain_limits
 from palm.core.errors import StorageError
 from palm.core.io import check_plain, is_sealed, numbered, stays_inside, verified_object, wrap_read_errors
 from palm.report.history import History, read_history
-from palm.train.model_paths import CONFIGURATION, DESCRIPTION, RECIPE, models_of, name_problem, tasks_in
+from palm.train.model_paths import (
+    CONFIGURATION,
+    DESCRIPTION,
+    RECIPE,
+    STATE,
+    models_of,
+    name_problem,
+    tasks_in,
+)
 
 
 @dataclass(frozen=True)
@@ -119,11 +127,14 @@ class Run:
 
 
 def training_of(model: Model) -> Mapping[str, Any]:
-    """Return what a model recorded about its training; empty if it has nothing about its task."""
-    if not (model.folder / DESCRIPTION).is_file():
+    """Return what a model recorded about its training, or a checkpoint about its data; empty if nothing."""
+    file = DESCRIPTION if (model.folder / DESCRIPTION).is_file() else STATE
+    if not (model.folder / file).is_file():
         return {}
-    description = verified_object(model.folder, DESCRIPTION)
-    with wrap_read_errors(model.folder / DESCRIPTION):
+    description = verified_object(model.folder, file)
+    with wrap_read_errors(model.folder / file):
+        if file == STATE:
+            return {"data": description.get("data", {}).get(model.task)}
         return tasks_in(description).get(model.task, {}).get("training") or {}
 
 

@@ -45,8 +45,9 @@ def page_of_several(folders: Sequence[Path]) -> str:
         StorageError: a folder has no history, or a comparison is of another version.
     """
     folder = folders[0]
-    comparison = comparison_of(folder)
-    sweep = read_object(folder / SWEEP) if (folder / SWEEP).is_file() else {}
+    is_one = len(folders) == 1
+    comparison = comparison_of(folder) if is_one else {}
+    sweep = read_object(folder / SWEEP) if is_one and (folder / SWEEP).is_file() else {}
     if comparison or sweep:
         folders = sorted(path.parent for path in folder.glob(f"runs/*/out/{HISTORY_FILE}"))
     runs = [read_run(path) for path in folders]

@@ -57,3 +57,11 @@ def test_a_comparison_of_another_version_is_reported(tmp_path: Path) -> None:
     write_json(tmp_path / "compare.json", {**comparison(), "version": 1})
     with pytest.raises(StorageError, match=r"compare\.json.*palm compare"):
         palm.write_report(tmp_path)
+
+
+def test_a_comparison_among_runs_is_named_and_not_taken_for_all(tmp_path: Path, run: Path) -> None:
+    write_json(tmp_path / "compare.json", comparison())
+    for folders in ([tmp_path, run], [run, tmp_path]):
+        with pytest.raises(StorageError) as caught:
+            palm.write_report(folders)
+        assert str(tmp_path / "history.jsonl") in str(caught.value)
