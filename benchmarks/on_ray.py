@@ -5,7 +5,7 @@
     python benchmarks/on_ray.py FOLDER shards --count 16 --kill 3
     python benchmarks/on_ray.py FOLDER ray --actors 1 --kill 1  # Dataset.map_batches
     python benchmarks/on_ray.py FOLDER spark                    # mapInPandas, local mode
-    python benchmarks/on_ray.py FOLDER loops --rows 40000       # palm, Predictor, an actor, in turns
+    python benchmarks/on_ray.py FOLDER overhead --rows 12288    # each adapter beside palm, in turns
     python benchmarks/on_ray.py FOLDER train --kill 5           # a worker killed after a checkpoint
     python benchmarks/on_ray.py FOLDER serve --kill 10          # two replicas, one killed now and then
 
@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,9 +44,10 @@ from palm.core.process import START
 
 WORDS = 2000
 CLASSES = 5
+BATCH = 4096
 
 
-def prepare(folder: Path, rows: int) -> dict[str, Any]:
+def prepare(folder: Path, rows: int, width: int) -> dict[str, Any]:
     """Write rows with 3 to 40 words, and train a small classifier on a few of them."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(0)
@@ -66,11 +68,14 @@ def prepare(folder: Path, rows: int) -> dict[str, Any]:
             row = json.loads(line)
             del row["label"]
             file.write(json.dumps(row) + "\n")
+    (folder / "width").write_text(str(width))
     palm.Controller(config_of(folder), argv=[]).train()
     return {"rows": rows}
 
 
 def config_of(folder: Path) -> dict[str, Any]:
+    """A run on two layers, whose width was given when the data were prepared."""
+    width = int((folder / "width").read_text())
     return {
         "task_instance": "cls",
         "tasks": {
@@ -82,10 +87,10 @@ def config_of(folder: Path) -> dict[str, Any]:
             }
         },
         "backbone": "bert",
-        "hidden_size": 64,
+        "hidden_size": width,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
-        "intermediate_size": 128,
+        "intermediate_size": 2 * width,
         "vocab_size": WORDS + 5,
         "max_position_embeddings": 64,
         "vocab_path": str(folder / "vocab.txt"),
@@ -205,19 +210,7 @@ def kill_process(name: str) -> int:
 
 def spark(folder: Path) -> dict[str, Any]:
     """Predict with Spark's `mapInPandas` in local mode."""
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.executorEnv.OMP_NUM_THREADS": "1",
-    }
-    builder = SparkSession.builder.master("local[1]")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = spark_session()
     began = time.monotonic()
     model = str(model_of(folder))
 
@@ -232,6 +225,23 @@ def spark(folder: Path) -> dict[str, Any]:
     seconds = time.monotonic() - began
     session.stop()
     return {"seconds": seconds, **compared(folder, table)}
+
+
+def spark_session() -> Any:
+    """Start Spark in local mode, with one thread."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH),
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executorEnv.OMP_NUM_THREADS": "1",
+    }
+    builder = SparkSession.builder.master("local[1]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
 
 
 def compared(folder: Path, table: list[dict[str, Any]]) -> dict[str, Any]:
@@ -251,43 +261,97 @@ def compared(folder: Path, table: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def loops(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
-    """The time per row of a loop of `model.predict`, of the Predictor, and of `map_batches`, in turns."""
-    import numpy as np
+def overhead(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
+    """The time per row of each adapter, in turns, from the end of the first batch to the end of the last.
+
+    So neither the start of processes nor loading counts. Plain palm is `predict_file`, and for training a
+    Controller. Everything has one thread, and one process or actor.
+    """
     import ray
 
     torch.set_num_threads(1)
-    with (folder / "rows.jsonl").open(encoding="utf-8") as file:
-        table = [json.loads(line) for line in islice(file, rows)]
-    texts = [row["text_a"] for row in table]
-    batches = [
-        {name: np.array([row[name] for row in table[k : k + 4096]]) for name in ("id", "text_a")}
-        for k in range(0, rows, 4096)
-    ]
-    model = palm.load_model(model_of(folder), device="cpu")
-    predictor = palm.ray.Predictor(model_of(folder), device="cpu")
+    with (folder / "rows.jsonl").open("rb") as file:
+        (folder / "few.jsonl").write_bytes(b"".join(islice(file, rows)))
     start_ray(cpus=1)
-    actor = ray.remote(num_cpus=1)(_Worker).remote(str(model_of(folder)))
-    ray.get(actor.predict.remote(batches[0]))
-    references = [ray.put(batch) for batch in batches]
-    ways: dict[str, Callable[[], object]] = {
-        "model.predict": lambda: [model.predict(texts[k : k + 4096]) for k in range(0, rows, 4096)],
-        "Predictor": lambda: [predictor(batch) for batch in batches],
-        "Predictor in an actor": lambda: [ray.get(actor.predict.remote(each)) for each in references],
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    ways: dict[str, Callable[[], float]] = {
+        "predict_file": lambda: of_file(folder, rows),
+        "--shard": lambda: of_file(folder, rows, shard="1/1"),
+        "map_batches": lambda: of_dataset(folder),
+        "mapInPandas": lambda: of_spark(folder),
+        "train": lambda: of_training(folder, lambda run: palm.Controller(run, argv=[]).train()),
+        "palm.ray.train": lambda: of_training(folder, lambda run: palm.ray.train(run, workers=1)),
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, run in ways.items():
-            began = time.perf_counter()
-            run()
-            times[name].append((time.perf_counter() - began) / rows * 1e6)
+            times[name].append(run() * 1e6)
+            print(name, times[name], file=sys.stderr, flush=True)
     ray.shutdown()
-    plain = times["model.predict"]
+    plain = {name: "train" if "train" in name else "predict_file" for name in ways}
     ratios = {
-        name: sorted(each / other for each, other in zip(values, plain, strict=True))
+        name: sorted(a / b for a, b in zip(values, times[plain[name]], strict=True))
         for name, values in times.items()
     }
     return {"microseconds_per_row": times, "ratios": ratios}
+
+
+def of_file(folder: Path, rows: int, **how: Any) -> float:
+    """Seconds per row of `predict_file`, whose start is loading only."""
+    model = palm.load_model(model_of(folder), device="cpu")
+    model.predict(["w1"])
+    began = time.perf_counter()
+    model.predict_file(folder / "few.jsonl", folder / "few-predicted.jsonl", **how)
+    return (time.perf_counter() - began) / rows
+
+
+def of_dataset(folder: Path) -> float:
+    """Seconds per row of `map_batches` after its first batch."""
+    import ray
+
+    rows = ray.data.read_json(str(folder / "few.jsonl"), lines=True, override_num_blocks=3)
+    found = rows.map_batches(
+        palm.ray.Predictor,
+        fn_constructor_args=[str(model_of(folder))],
+        fn_constructor_kwargs={"device": "cpu"},
+        batch_size=BATCH,
+        compute=ray.data.ActorPoolStrategy(size=1),
+        num_cpus=1,
+    )
+    batches = [(time.perf_counter(), len(batch["id"])) for batch in found.iter_batches(batch_size=BATCH)]
+    return (batches[-1][0] - batches[0][0]) / sum(count for _, count in batches[1:])
+
+
+def of_spark(folder: Path) -> float:
+    """Seconds per row of `mapInPandas` after its first batch, as its process sees them."""
+    session = spark_session()
+    model = str(model_of(folder))
+
+    def predicted(frames: Iterator[Any]) -> Iterator[Any]:
+        predictor = palm.ray.Predictor(model, device="cpu")
+        for frame in frames:
+            new = predictor(frame)
+            new["at"] = time.time()
+            yield new
+
+    rows = session.read.schema("id long, text_a string").json(str(folder / "few.jsonl")).coalesce(1)
+    types = "id long, label long, probability double, at double"
+    at = [row["at"] for row in rows.mapInPandas(predicted, types).select("at").collect()]
+    session.stop()
+    after = sum(each > min(at) for each in at)
+    return (max(at) - min(at)) / after
+
+
+def of_training(folder: Path, train: Callable[[dict[str, Any]], Any]) -> float:
+    """Seconds per row of a training, without its first steps."""
+    save_path = folder / "timed"
+    run = {**config_of(folder), "save_path": str(save_path), "progress": "none", "num_epochs": 1}
+    run |= {"overwrite": False, "print_every_n_steps": 10, "num_devices": 1}
+    shutil.rmtree(save_path, ignore_errors=True)
+    train(run)
+    lines = (save_path / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    steps = [event for event in map(json.loads, lines) if event["event"] == "step"][1:]
+    return sum(event["seconds"] for event in steps) / sum(event["rows"] for event in steps)
 
 
 def train(folder: Path, kills: int) -> dict[str, Any]:
@@ -388,40 +452,30 @@ def post(text: str) -> dict[str, Any] | None:
     return record
 
 
-class _Worker:
-    """What an actor of `map_batches` does with a batch."""
-
-    def __init__(self, folder: str) -> None:
-        torch.set_num_threads(1)
-        self.predictor = palm.ray.Predictor(folder, device="cpu")
-
-    def predict(self, batch: Any) -> int:
-        return len(self.predictor(batch)["label"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
     parser.add_argument(
-        "what", choices=["prepare", "palm", "shards", "ray", "spark", "loops", "train", "serve"]
+        "what", choices=["prepare", "palm", "shards", "ray", "spark", "overhead", "train", "serve"]
     )
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--kill", type=int, default=0)
     parser.add_argument("--actors", type=int, default=1)
-    parser.add_argument("--batch_size", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch_size", type=int, default=BATCH)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--width", type=int, default=64, help="of the prepared model")
     given = parser.parse_args()
     folder = given.folder.absolute()
     ways: dict[str, Callable[[], dict[str, Any]]] = {
-        "prepare": lambda: prepare(folder, given.rows),
+        "prepare": lambda: prepare(folder, given.rows, given.width),
         "palm": lambda: alone(folder),
         "shards": lambda: shards(folder, given.count, given.kill),
         "ray": lambda: on_ray(folder, given.actors, given.kill, given.batch_size),
         "spark": lambda: spark(folder),
-        "loops": lambda: loops(folder, given.rows, given.rounds),
+        "overhead": lambda: overhead(folder, given.rows, given.rounds),
         "train": lambda: train(folder, given.kill),
         "serve": lambda: serve(folder, given.kill),
     }

@@ -1,22 +1,28 @@
 """How many requests a second `palm serve` answers, with one and with several tasks, and beside other servers.
 
     python benchmarks/serve_load.py                       # MiniLM's shape, some ten minutes
-    python benchmarks/serve_load.py --shape tiny --seconds 2 --heads 1 2 --peers none
+    python benchmarks/serve_load.py --shape tiny --seconds 2 --cases palm:1 palm:2
+    python benchmarks/serve_load.py --cases palm:8 --minutes 1   # a minute at twice the knee
 
 The texts and their lengths are those of `data/`; a request has one text, and asks for its classes in K tasks.
-Every server is a process of its own with one thread for its computations, and so is this program, which sends
-requests at a constant rate, whether or not earlier ones are answered, and counts times from the moment when a
-request should have been sent.
+Every server has the first processor for itself, with one thread for its computations; this program runs on
+the last one. It sends requests at a constant rate, whether or not earlier ones are answered, and counts times
+from the moment when a request should have been sent.
 
 The knee is the highest of the tried rates at which no request fails and 99 % of them are answered within
 `--bound` seconds. Rates are tried downwards, from what a server answers when 32 requests always wait.
 CPU is that of all processes of the server per request, while 32 wait and at 70 % of the knee: it depends less
 on what else the machine does. The median and the 99th percentile of the times are those at 70 % of the knee.
-Last, palm gets twice its knee with a short queue.
+With `--minutes`, palm then gets twice its knee with a queue of 64.
 
-    pipeline  FastAPI with one `transformers` pipeline for each task
-    litserve  LitServe with palm's joint model, batches of 32 after 5 ms
-    onnx      FastAPI with palm's exported graph for each task in ONNX Runtime
+    palm       `palm serve --precision auto`; palm-fp32 and palm-onnx with these options
+    pipeline   FastAPI with one `transformers` pipeline for each task
+    litserve   LitServe with one `transformers` model for each task, padded batches of 32 after 5 ms
+    litjoint   LitServe with palm's joint model, the same batches
+    onnx       FastAPI with palm's exported graph for each task in ONNX Runtime
+
+On processors where palm chooses bfloat16, the first three peers compute in bfloat16, too; ONNX Runtime has no
+such kernels.
 """
 
 from __future__ import annotations
@@ -50,7 +56,14 @@ from palm.paradigm import Classify
 from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader
 
-PEERS = ("pipeline", "litserve", "onnx")
+CASES = ("palm:1", "palm:2", "palm:4", "palm:8", "palm-fp32:1", "palm-onnx:1", "pipeline:1")
+CASES += ("litserve:1", "litjoint:1", "litjoint:8", "onnx:1")
+
+OPTIONS = {
+    "palm": [],
+    "palm-fp32": ["--precision", "fp32"],
+    "palm-onnx": ["--engine", "onnx"],
+}
 FRACTIONS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 """Tried rates, as parts of what a server answers when requests always wait."""
 
@@ -75,7 +88,10 @@ def made_up_models(folder: Path, shape: str, heads: int) -> list[Path]:
     folders = [folder / f"task{number}" for number in range(heads)]
     for each in folders:
         head = Classify(3, SHAPES[shape].hidden_size)
-        InferenceModel(each.name, reader, encoder, head, precision="fp32").save(each)
+        if not each.exists():
+            InferenceModel(each.name, reader, encoder, head, precision="fp32").save(each)
+            to_hugging_face(each, each.with_name(f"{each.name}-hf"))
+            to_onnx(each, each.with_name(f"{each.name}-onnx"))
     return folders
 
 
@@ -97,25 +113,15 @@ def serving(name: str, folders: Sequence[Path], *options: str) -> Iterator[tuple
     words = [str(folder) for folder in folders]
     peers = Path(__file__).with_name("serve_peers.py")
     command = [sys.executable, str(peers), name, str(port), *words]
-    if name == "palm":
-        command = [
-            *START,
-            "serve",
-            *words,
-            "--precision",
-            "fp32",
-            "--queue",
-            "4096",
-            "--port",
-            str(port),
-            *options,
-        ]
+    if name in OPTIONS:
+        command = [*START, "serve", *words, "--queue", "4096", "--port", str(port), *OPTIONS[name], *options]
     process = subprocess.Popen(
         command,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
         start_new_session=True,
         stdout=subprocess.DEVNULL,
     )
+    os.sched_setaffinity(process.pid, {0})  # before it starts others
     try:
         while True:
             with contextlib.suppress(OSError), urlopen(f"http://127.0.0.1:{port}/openapi.json"):
@@ -214,29 +220,25 @@ def line(name: str, heads: int, result: tuple[float, float, Times]) -> str:
 def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="minilm")
-    parser.add_argument("--heads", type=int, nargs="+", default=[1, 2, 4, 8])
-    parser.add_argument("--peers", nargs="+", choices=[*PEERS, "none"], default=list(PEERS))
-    parser.add_argument("--peer_heads", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--cases", nargs="+", default=list(CASES), metavar="SERVER:TASKS")
+    parser.add_argument("--work", type=Path, help="a folder that keeps the models")
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
     parser.add_argument(
         "--bound", type=float, default=1, help="seconds in which 99 %% are answered at the knee"
     )
-    parser.add_argument("--overload_seconds", type=float, default=30, help="at twice the last knee")
+    parser.add_argument("--minutes", type=float, default=0, help="at twice the last knee")
     parser.add_argument("--turns", type=int, default=2, help="times that all servers take turns")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    os.sched_setaffinity(0, {(os.cpu_count() or 1) - 1})
     print(machine())
     bodies = [json.dumps({"texts": [text]}).encode() for text in texts()]
-    peers = [peer for peer in args.peers if peer != "none"]
-    cases = [(peer, heads) for peer in peers for heads in args.peer_heads]
-    cases += [("palm", heads) for heads in args.heads]
-    with tempfile.TemporaryDirectory() as name:
-        folders = made_up_models(Path(name), args.shape, max(heads for _, heads in cases))
-        for folder in folders[: max(args.peer_heads)]:
-            if "pipeline" in peers:
-                to_hugging_face(folder, folder.with_name(f"{folder.name}-hf"))
-            if "onnx" in peers:
-                to_onnx(folder, folder.with_name(f"{folder.name}-onnx"))
+    cases = [(server, int(heads)) for server, _, heads in (case.partition(":") for case in args.cases)]
+    with contextlib.ExitStack() as files:
+        work = args.work or Path(files.enter_context(tempfile.TemporaryDirectory()))
+        folders = made_up_models(work, args.shape, max(heads for _, heads in cases))
+        if not args.turns:
+            return
         print(
             "| server | tasks | knee 1/s | CPU ms, 32 wait | CPU ms, 70 % | p50 ms | p99 ms | failed | load |"
         )
@@ -246,14 +248,19 @@ def main() -> None:
                 with serving(server, folders[:heads]) as (port, group):
                     result = asyncio.run(measured(Load(port, group, bodies), args.seconds, args.bound))
                 print(line(server, heads, result), flush=True)
-        with serving("palm", folders[:heads], "--queue", "64") as (port, group):
-            rate = 2 * result[0]
-            times = asyncio.run(Load(port, group, bodies).at(rate, args.overload_seconds))
-        p50, p99 = (1000 * times.percentile(q) for q in (50, 99))
-        print(
-            f"\npalm, {heads} tasks, a queue of 64, {rate:.0f} requests/s for {args.overload_seconds:g} s: "
-            f"{len(times.answered)} answered, p50 {p50:.0f} ms, p99 {p99:.0f} ms; {times.failed} refused"
-        )
+        if args.minutes:
+            overload(folders[:heads], bodies, 2 * result[0], 60 * args.minutes)
+
+
+def overload(folders: Sequence[Path], bodies: Sequence[bytes], rate: float, seconds: float) -> None:
+    """Print what palm answers at a rate that it cannot keep up with."""
+    with serving("palm", folders, "--queue", "64") as (port, group):
+        times = asyncio.run(Load(port, group, bodies).at(rate, seconds))
+    p50, p99 = (1000 * times.percentile(q) for q in (50, 99))
+    print(
+        f"\npalm, {len(folders)} tasks, a queue of 64, {rate:.0f} requests/s for {seconds:g} s: "
+        f"{len(times.answered)} answered, p50 {p50:.0f} ms, p99 {p99:.0f} ms; {times.failed} refused"
+    )
 
 
 if __name__ == "__main__":

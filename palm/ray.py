@@ -11,7 +11,7 @@ import logging
 import math
 import signal
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from pathlib import Path
@@ -111,12 +111,12 @@ def train(
     resources = {"CPU": cpus_per_worker, "GPU": gpus_per_worker}
     trainer = _trainer(run, workers, resources, max_failures)
     try:
-        result: TrainingResult = trainer.fit().return_value
+        result: TrainingResult | PalmError = trainer.fit().return_value
     except ray.train.v2.api.exceptions.TrainingFailedError as error:
-        errors = [getattr(error, "controller_failure", error)]
-        errors += getattr(error, "worker_failures", {}).values()
         last = str(error).strip().splitlines()[-1]
-        raise _palm_error(errors) or TrainingError(f"Ray gave up the run: {last}") from error
+        raise TrainingError(f"Ray gave up the run: {last}") from error
+    if isinstance(result, PalmError):
+        raise result
     return result
 
 
@@ -146,7 +146,6 @@ def _trainer(
             name=f"{run.folder.name}.ray",
             storage_path=str(run.folder.parent),
             failure_config=FailureConfig(max_failures=max_failures),
-            callbacks=[_end_of_hopeless_runs()],
         ),
     )
 
@@ -174,8 +173,11 @@ def _divided(run: RunConfig, most: int, size: int) -> RunConfig:
     return edited(run, changes)
 
 
-def _train_in_worker(given: Mapping[str, Any]) -> TrainingResult:
-    """Train in one of the workers, which Ray has connected; rank 0's result is that of the run."""
+def _train_in_worker(given: Mapping[str, Any]) -> TrainingResult | PalmError:
+    """Train in one of the workers, which Ray has connected; rank 0's result is that of the run.
+
+    An error that a restart would repeat is a result, because Ray starts a worker again that raises one.
+    """
     roll_call_group()  # while all ranks respond
     if not is_main_process():
         logger.setLevel(logging.WARNING)  # Ray has configured logging, so palm does not
@@ -183,7 +185,10 @@ def _train_in_worker(given: Mapping[str, Any]) -> TrainingResult:
     most = given["most"]
     if world_size() != most:
         run = _divided(run, most, world_size())
-    return Controller(run).train([_report])
+    try:
+        return Controller(run).train([_report])
+    except NOT_RETRIED as error:
+        return error
 
 
 def _report(event: Event) -> None:
@@ -240,24 +245,14 @@ class Predictor:
         return batch.assign(**new) if hasattr(batch, "assign") else {**batch, **new}
 
     def _records(self, values: Sequence[Any]) -> list[dict[str, Record]]:
-        """Predict rows; one that cannot be read has an error for each task."""
+        """Predict rows, in halves around one that cannot be read, which has an error for each task."""
         try:
             return self._model.predict(values, self._tasks)
-        except DataError:
-            problems = [self._problem(value) for value in values]
-        usable = [value for value, problem in zip(values, problems, strict=True) if problem is None]
-        found = iter(self._model.predict(usable, self._tasks))
-        return [
-            next(found) if problem is None else {task: {"error": problem} for task in self._tasks}
-            for problem in problems
-        ]
-
-    def _problem(self, value: Any) -> str | None:
-        try:
-            self._model.encode([value], self._tasks)
         except DataError as error:
-            return str(error)
-        return None
+            if len(values) == 1:
+                return [{task: {"error": str(error)} for task in self._tasks}]
+        middle = len(values) // 2
+        return self._records(values[:middle]) + self._records(values[middle:])
 
     def _cells(self, records: Mapping[str, Record]) -> Record:
         if len(self._tasks) == 1:
@@ -432,21 +427,3 @@ def _run(words: Sequence[str], log: Path, folder: Path) -> int:
     except KeyboardInterrupt:  # the task was cancelled
         process.terminate()
         return process.wait()
-
-
-def _end_of_hopeless_runs() -> Any:
-    """Return a callback of Ray's controller that ends a run whose errors a restart would repeat."""
-    from ray.train import UserCallback
-
-    class End(UserCallback):  # type: ignore[misc]
-        def after_exception(self, worker_exceptions: Mapping[int, Exception], **_: Any) -> None:
-            if isinstance(error := _palm_error(worker_exceptions.values()), NOT_RETRIED):
-                raise error
-
-    return End()
-
-
-def _palm_error(errors: Iterable[Exception]) -> PalmError | None:
-    """Return the first of palm's own errors among those that Ray has collected and wrapped."""
-    causes = (getattr(error, "_base_exc", error) for error in errors)
-    return next((error for error in causes if isinstance(error, PalmError)), None)

@@ -41,6 +41,7 @@ from palm.backbone import BERT
 from palm.core.process import START
 from palm.paradigm import Classify
 from palm.predict.inference import InferenceModel
+from palm.predict.joint import JointModel
 from palm.reader import ClassifyReader
 
 WORDS = ["boston", "denver", "flight", "fare", "from", "to", "the", "a", "monday", "show", "me", "what", "is"]
@@ -111,7 +112,7 @@ class Client:
         seed: of the kinds and texts.
     """
 
-    def __init__(self, port: int, versions: Sequence[Sequence[InferenceModel]], seed: int) -> None:
+    def __init__(self, port: int, versions: Sequence[JointModel], seed: int) -> None:
         self.connections = Connections(port)
         self.versions = versions
         self.rng = random.Random(seed)
@@ -137,12 +138,15 @@ class Client:
     def check(self) -> None:
         """Compare the answers since the last check with those of both versions."""
         texts = [text for each, _ in self.unchecked for text in each]
-        versions = [[model.predict(texts) for model in version] for version in self.versions]
+        versions = [version.predict(texts) for version in self.versions]
         first = 0
         for own, results in self.unchecked:
             last = first + len(own)
             given = torch.tensor([[result[task]["logits"] for result in results] for task in TASKS])
-            expected = [[[r["logits"] for r in task[first:last]] for task in version] for version in versions]
+            expected = [
+                [[record[task]["logits"] for record in version[first:last]] for task in TASKS]
+                for version in versions
+            ]
             if not any(torch.allclose(torch.tensor(each), given, atol=1e-5) for each in expected):
                 self.wrong.append(f"{own}: {results}")
             first = last
@@ -213,6 +217,7 @@ async def load(
     swaps = asyncio.ensure_future(swapping())
     for number in range(0, args.requests, part):
         await at_rate(args.rate, min(part, args.requests - number), client.send)
+        await asyncio.to_thread(client.check)
         print(
             f"{number + part} requests, {memory(process):.0f} MiB, load {os.getloadavg()[0]:.1f}", flush=True
         )
@@ -227,9 +232,9 @@ async def load_until_end(client: Client, rate: float, process: subprocess.Popen[
         await at_rate(rate, max(1, int(rate / 5)), client.send)
 
 
-def ends(args: argparse.Namespace, live: Path, versions: Sequence[Sequence[InferenceModel]]) -> list[str]:
+def ends(args: argparse.Namespace, live: Path, versions: Sequence[JointModel]) -> list[str]:
     """Stop servers at random moments; return what was wrong."""
-    rng = random.Random(0)
+    rng = random.Random(args.seed)
     wrong = []
     for number in range(args.ends):
         with serving(live) as (process, port, log):
@@ -253,17 +258,19 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=100, help="requests per second")
     parser.add_argument("--swap_seconds", type=float, default=10)
     parser.add_argument("--ends", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0, help="of requests and moments")
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         versions = models(Path(name))
         loaded = [
-            [palm.load_model(version / task, precision="fp32") for task in TASKS] for version in versions
+            JointModel({task: palm.load_model(version / task, precision="fp32") for task in TASKS})
+            for version in versions
         ]
         live = Path(name) / "live"
         shutil.copytree(versions[0], live)
         with serving(live, "--watch") as (process, port, log):
-            client = Client(port, loaded, 0)
+            client = Client(port, loaded, args.seed)
             asyncio.run(load(client, args, versions, live, process.pid))
             replaced = log.with_suffix(".errors").read_text().count("new model")
             process.send_signal(signal.SIGTERM)

@@ -196,7 +196,12 @@ def evaluate(options: argparse.Namespace) -> None:
         cli.option(
             "--characters", type=int, default=SUPPRESS, help="characters of a request (default: 100000)"
         ),
-        cli.option("--batch_tokens", type=int, default=SUPPRESS, help="tokens of a batch (default: 4096)"),
+        cli.option(
+            "--batch_tokens",
+            type=int,
+            default=SUPPRESS,
+            help="tokens of a batch (default: 4096 on a GPU, 512 on a CPU)",
+        ),
         cli.option("--seconds", type=float, default=SUPPRESS, help="time for an answer (default: 30)"),
         cli.flag("--log_texts", "write texts into the access log"),
         *cli.ENGINE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from palm.core.layers import WeightCache
 from palm.core.saved import Tensors, tensor_digests
 from palm.parallel.group import broadcast, is_main_process, report_missing_ranks
 from palm.predict.inference import InferenceModel, check_texts
-from palm.predict.log import PredictionLog
+from palm.predict.log import PredictionLog, Shard, records_of_shard
 from palm.reader import Predictions, Reader, Record, Rows
-from palm.reader.predictions import write_table
+from palm.reader.predictions import SavedRecords, write_table
 from palm.reader.rows import Column, TextFacts
 from palm.reader.tables.files import sources_of
 from palm.train import task_model
@@ -122,14 +122,19 @@ class JointModel:
         Args:
             files: task -> its data file, and where to write (see `InferenceModel.predict_file`).
             resume: continue a stopped prediction.
-            shard: as for `InferenceModel.predict_file`; then each file is predicted alone.
+            shard: as for `InferenceModel.predict_file`.
         """
-        if shard is not None or len(files) == 1:
+        part = None if shard is None else Shard.of(shard, "")
+        if len(files) == 1 or (part is not None and not part.number):
             models = self.tasks
             return {t: models[t].predict_file(*f, resume=resume, shard=shard) for t, f in files.items()}
         outs = {task: self.tasks[task].output_of(*places) for task, places in files.items()}
         size = task_model.CHUNK_EXAMPLES
-        logs = {task: PredictionLog(out.folder, out.about, size) for task, out in outs.items()}
+        start, step = (0, 1) if part is None else (part.number - 1, part.count)
+        logs = {
+            task: PredictionLog(out.folder, out.about, size, part and replace(part, table=out.table))
+            for task, out in outs.items()
+        }
         if resume and is_main_process():
             for log in logs.values():
                 log.resume()
@@ -138,15 +143,24 @@ class JointModel:
         work = {}
         for task, out in outs.items():
             reader = self.tasks[task].reader
-            examples = islice(reader.read(out.file, with_targets=False), done[task], None)
-            work[task] = self.tasks[task].work(encoded(reader, examples, done[task]), together=True)
+            first = start * size + done[task] * step
+            examples = islice(reader.read(out.file, with_targets=False), first, None)
+            work[task] = self.tasks[task].work(encoded(reader, examples, first, step=step), together=True)
         with report_missing_ranks("while predicting"), ExitStack() as stack:
             for log in logs.values() if is_main_process() else ():
                 stack.enter_context(log)
             for task, predictions in self.steps(work):
                 if predictions:
                     logs[task].append([each.record for each in predictions])
-            return broadcast(lambda: {t: out.write(logs[t].completed(iter(()))) for t, out in outs.items()})
+
+            def finished(task: str) -> Predictions:
+                log = logs[task]
+                if part is None:
+                    return outs[task].write(log.completed(iter(())))
+                log.append([None])
+                return SavedRecords(log.path, log.num_records - 1, records_of_shard)
+
+            return broadcast(lambda: {task: finished(task) for task in outs})
 
     def predict_table(
         self, path: str | Path, table: str | Path, *, resume: bool = False, shard: str | None = None

@@ -21,6 +21,10 @@ from palm.serve.models import ModelSource
 MESSAGE = 300
 """The most characters of an error message, which may quote the text."""
 
+GPU_TOKENS = 4096
+CPU_TOKENS = 512
+"""Tokens of a batch. On a CPU, larger ones are hardly cheaper per token, and every request waits for one."""
+
 POLL_SECONDS = 1.0
 """Time between looks for new models."""
 
@@ -35,7 +39,7 @@ class Settings:
         queue: requests that wait or are computed; more are refused with status 429.
         texts: texts of a request; more are refused with status 413.
         characters: characters of all texts of a request; more are refused with status 413.
-        batch_tokens: tokens of a batch.
+        batch_tokens: tokens of a batch; 0 for 4096 on a GPU and 512 on a CPU.
         seconds: time for the body of a request (status 408) and for its answer (status 504).
         watch: replace a model when its directory is replaced.
         log_texts: write the texts of requests into the access log.
@@ -46,7 +50,7 @@ class Settings:
     queue: int = 256
     texts: int = 64
     characters: int = 100_000
-    batch_tokens: int = 4096
+    batch_tokens: int = 0
     seconds: float = 30.0
     watch: bool = False
     log_texts: bool = False
@@ -71,7 +75,9 @@ class Service:
         self.source = ModelSource(settings.folders, settings.options)
         self.num_waiting = 0
         self._encoder = ThreadPoolExecutor(1, "palm-encode")
-        self._batcher = Batcher(self._compute, settings.batch_tokens)
+        device = next(iter(self.source.model.tasks.values())).device.type
+        self._max_tokens = settings.batch_tokens or (GPU_TOKENS if device == "cuda" else CPU_TOKENS)
+        self._batcher = Batcher(self._compute, self._max_tokens)
 
     @property
     def is_alive(self) -> bool:
@@ -161,7 +167,7 @@ class Service:
         results: list[dict[str, Record]] = []
         with metrics.BATCH_SECONDS.time():
             while rest := texts[len(results) :]:  # again only for a request that is larger than a batch
-                size = num_fitting((text.num_tokens for text in rest), self.settings.batch_tokens)
+                size = num_fitting((text.num_tokens for text in rest), self._max_tokens)
                 results += batch[0].model.predict_rows(rest[:size])
         left = iter(results)
         return [list(islice(left, len(request.rows))) for request in batch]

@@ -137,7 +137,7 @@ def test_an_error_in_the_data_ends_the_run_at_once_with_its_place(tmp_path: Path
     lines = (tmp_path / "cls.tsv").read_text(encoding="utf-8").splitlines()
     (tmp_path / "cls.tsv").write_text("\n".join([*lines[:7], "9\tthe red door"]), encoding="utf-8")
     with pytest.raises(DataError) as caught:
-        palm.ray.train(config(tmp_path, "out"), max_failures=-1)
+        palm.ray.train(config(tmp_path, "out"), workers=2, max_failures=-1)
     assert f"{tmp_path / 'cls.tsv'}:8" in str(caught.value)
 
 
