@@ -44,7 +44,6 @@ THREE = ("slots", "intents", "sst2")
 
 WAYS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "base": (ALL, {}),
-    "r_drop": (TEXTS, {"r_drop": 1.0}),
     "label_smoothing": (THREE, {"label_smoothing": 0.1}),
     "layerwise_decay": (THREE, {"optimizer": "adamwdl", "layerwise_decay": 0.8}),
     "head_rate": (THREE, {"head_learning_rate": 2e-3}),

@@ -47,7 +47,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from palm.backbone.attention import attend
 from palm.backbone.packing import Packing, Scope, Sequences
-from palm.core.device import fixed_order, tf32
+from palm.core.device import fixed_order
 from palm.train.checkpoint import optimizer_tensors, restore_optimizer
 
 SIZES = {"tiny": (320, 160), "base": (32768, 10240), "large": (16384, 5120)}
@@ -268,6 +268,17 @@ def compiled(name: str, args: argparse.Namespace, device: torch.device) -> None:
     take_turns(args, shape, makers, device)
 
 
+@contextmanager
+def tf32() -> Iterator[None]:
+    """Allow TensorFloat-32 in float32 matrix products."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 class Within:
     """A runner that is made and trains within a context.
 
@@ -323,8 +334,8 @@ def modes(name: str, args: argparse.Namespace, device: torch.device) -> None:
         "sequence labels, CRF": palm(crf),
         "fp32": palm(precision="fp32"),
         "HF fp32": peer,
-        "tf32": lambda: Within(partial(tf32, True), palm(precision="fp32")),
-        "HF tf32": lambda: Within(partial(tf32, True), peer),
+        "tf32": lambda: Within(tf32, palm(precision="fp32")),
+        "HF tf32": lambda: Within(tf32, peer),
     }
     take_turns(args, shape, makers, device)
 

@@ -62,10 +62,10 @@ def atis_tasks(rows: dict[str, list[Row]]) -> dict[str, Row]:
     kinds = {kind: k for k, kind in enumerate(sorted({kind for row in every for kind in row["kinds"]}))}
     intents = 1 + max(row["intent"] for row in every)
     tasks: dict[str, Row] = {
-        "tags": {"reader": "seq_label", "label_map": tags, "calibrate": True},
+        "tags": {"reader": "seq_label", "label_map": tags},
         "spans": {"reader": "span", "label_map": kinds},
-        "kinds": {"reader": "multi_label", "label_map": kinds, "calibrate": True},
-        "intent": {"reader": "cls", "n_classes": intents, "calibrate": True},
+        "kinds": {"reader": "multi_label", "label_map": kinds},
+        "intent": {"reader": "cls", "n_classes": intents},
         "number": {"reader": "cls", "paradigm": "count"},
     }
     for name, task in tasks.items():

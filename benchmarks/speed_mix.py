@@ -15,9 +15,9 @@ from speed_cases import SHAPES
 from speed_runs import clock
 
 import palm
-from palm.parallel.replica import Replica
 from palm.train import loop
 from palm.train.loop import Training
+from palm.train.replica import Replica
 
 DEMO = Path(__file__).resolve().parents[1] / "demos" / "demo2"
 WARM_UP = 8

@@ -21,9 +21,9 @@ from palm.config.settings import RunSettings
 from palm.core.device import Precision
 from palm.core.layers import WeightCache
 from palm.core.saved import Tensors
-from palm.lr_sched import WarmupScheduler
 from palm.mixing import MixRatio
 from palm.optimizer import AdamW, ParameterGroups
+from palm.optimizer.lr_sched import WarmupScheduler
 from palm.paradigm import MRC, Head, MaskLM, Match, SequenceLabel
 from palm.pretrained import from_ours
 from palm.reader import ClassifyReader

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from palm import (
         backbone,
         export,
-        lr_sched,
         metrics,
         mixing,
         optimizer,
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from palm.experiments.compare import compare
     from palm.experiments.sweep import sweep
     from palm.export.convert import convert
-    from palm.export.merge import merge
+    from palm.optimizer import lr_sched
     from palm.predict.inference import InferenceModel
     from palm.predict.joint import JointModel
     from palm.predict.loading import load_model
@@ -55,7 +54,7 @@ _HOMES = {
     "inspect_directory": "palm.report.inspection",
     "load_backbone": "palm.pretrained",
     "load_model": "palm.predict.loading",
-    "merge": "palm.export.merge",
+    "lr_sched": "palm.optimizer",
     "plot": "palm.report.plot",
     "sweep": "palm.experiments.sweep",
     "write_report": "palm.report.page",
@@ -89,7 +88,6 @@ __all__ = [
     "load_backbone",
     "load_model",
     "lr_sched",
-    "merge",
     "metrics",
     "mixing",
     "optimizer",

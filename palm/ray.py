@@ -23,9 +23,9 @@ from palm.controller.controller import Controller, read_run
 from palm.controller.resolve import edited
 from palm.core.component import count_problems, raise_any, type_problems, unknown
 from palm.core.errors import ConfigError, DataError, PalmError, TrainingError, WiringError
+from palm.core.group import is_main_process, roll_call_group, world_size
 from palm.core.logging import logger, show_on_console
 from palm.experiments import grid
-from palm.parallel.group import is_main_process, roll_call_group, world_size
 from palm.predict.joint import EncodedText, JointModel
 from palm.predict.loading import load_model
 from palm.reader import Record

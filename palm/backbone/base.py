@@ -76,18 +76,6 @@ class Backbone(Component, nn.Module):
             "layerwise_decay need; add a method parameter_layers"
         )
 
-    def copied_top(self, count: int) -> nn.ModuleDict:  # noqa: ARG002
-        """Copy the top `count` layers and all modules above them, for a single task.
-
-        Raises:
-            ConfigError: if this is not supported, or if no layer would remain shared.
-        """
-        raise self._unsupported("private_layers")
-
-    def with_top(self, top: nn.ModuleDict) -> Backbone:  # noqa: ARG002
-        """Return this backbone with its top replaced by the result of `copied_top`; the rest is shared."""
-        raise self._unsupported("private_layers")
-
     def checkpoint_activations(self) -> None:
         """Store fewer activations for the backward pass and recompute them there; results stay the same.
 

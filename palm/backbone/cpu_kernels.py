@@ -244,9 +244,8 @@ def _order(
     real = []
     for members, length in zip(groups, lengths, strict=True):
         starts, stops = torch.tensor(members).unbind(1)
-        tokens = starts[:, None, None] + torch.arange(length).expand(
-            num_heads, -1
-        )  # [members, heads, length]
+        within = torch.arange(length).expand(num_heads, -1)
+        tokens = starts[:, None, None] + within  # [members, heads, length]
         real.append((tokens < stops[:, None, None]).flatten())
         # Padding repeats the member's last token.
         tokens = torch.minimum(tokens, stops[:, None, None] - 1)

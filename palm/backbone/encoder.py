@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from palm.backbone.attention import SelfAttention
-from palm.backbone.base import BACKBONES, SENTENCE, Pooling, TokenEncoder, pooled, with_modules
+from palm.backbone.base import BACKBONES, SENTENCE, Pooling, TokenEncoder, pooled
 from palm.backbone.cpu_kernels import Dropout
 from palm.backbone.packing import Packing
 from palm.core.component import (
@@ -141,14 +140,8 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """Self-attention, then a feed-forward network, each followed by a residual sum and a layer norm.
 
-    Attributes:
-        casts_its_parameters: True if all parameters are used in the dtype of the tokens when norms are cast;
-            FSDP may then communicate them in this dtype.
-
     Source: Vaswani et al., 2017; Devlin et al., 2018.
     """
-
-    casts_its_parameters: ClassVar[bool] = True
 
     def __init__(
         self, attention: SelfAttention, ffn: FeedForward, width: int, dropout_prob: float, eps: float
@@ -372,26 +365,6 @@ class Encoder(TokenEncoder):
         return [
             [f"{place}.{name}" for name, _ in stage.named_parameters()] for place, stage in stages.items()
         ]
-
-    def copied_top(self, count: int) -> nn.ModuleDict:
-        """Copy the top layers and the pooler.
-
-        Raises:
-            ConfigError: if no layer would remain shared.
-        """
-        if not 1 <= count < len(self.layers):
-            limit = len(self.layers) - 1
-            raise ConfigError(about("private_layers", f" should be from 1 to {limit}, not {count}"))
-        parts = {"layers": self.layers[-count:], "pooler": self.pooler}
-        return nn.ModuleDict({name: copy.deepcopy(part) for name, part in parts.items() if part is not None})
-
-    def with_top(self, top: nn.ModuleDict) -> Encoder:
-        """Return an encoder that shares the lower modules and has those of `copied_top` on top."""
-        upper = top["layers"]
-        assert isinstance(upper, nn.ModuleList)
-        first = len(self.layers) - len(upper)
-        layers = {f"layers.{first + number}": layer for number, layer in enumerate(upper)}
-        return with_modules(self, layers | {name: top[name] for name in top.keys() - {"layers"}})
 
     def _run(self, layer: nn.Module, tokens: Tensor, packing: Packing, first_only: bool) -> Tensor:
         if self._checkpoints_activations and torch.is_grad_enabled():

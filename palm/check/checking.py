@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +21,9 @@ from palm.core.cache import explain_limits
 from palm.core.component import raise_any, type_problems
 from palm.core.device import device_of
 from palm.core.errors import ConfigError, DataError, PalmError, ResourceError, StorageError
+from palm.core.group import count_devices
 from palm.core.logging import aligned, collected_warnings
 from palm.paradigm import HEADS
-from palm.parallel.group import count_devices
 from palm.reader import READERS, Reader
 from palm.train.callbacks import callbacks_of
 from palm.train.checkpoint import compared
@@ -83,7 +82,6 @@ def check(
     *,
     tasks: Sequence[Task] = (),
     measure: bool = True,
-    find_batch_size: bool = False,
 ) -> Check:
     """Check the data, wiring, plan and cost of a run.
 
@@ -96,7 +94,6 @@ def check(
         argv: settings from a command line, as in `palm.Controller`.
         tasks: tasks built in Python, as in `palm.Controller`.
         measure: measure time and memory.
-        find_batch_size: halve all batches until the fullest ones fit into memory, and report the settings.
     """
     raise_any(type_problems((str, Path, Mapping), "a file or a mapping", config=config))
     began = time.perf_counter()
@@ -110,19 +107,11 @@ def check(
             return Check(name, problems, seconds=time.perf_counter() - began)
         # Before the data is checked, because memory for that is not part of the run.
         found = _check_run(name, controller, measure)
-        smaller: list[str] = []
-        while find_batch_size and _is_too_large(found) and (smaller := _halve_batches(controller)):
-            gc.collect()  # frees the model of the previous attempt
-            torch.cuda.empty_cache()
-            controller = Controller(config, task_dir, argv=[*argv, *smaller], tasks=tasks)
-            found = _check_run(name, controller, measure=True)
-        problems = list(found.problems)
-        if smaller and not _is_too_large(found):
-            finding = "the fullest batches do not fit into the memory of the device; smaller ones do"
-            problems.append(Problem("error", "memory", "", finding, f"set {' '.join(smaller)}"))
         files = list(_files(controller))
         data = [data_of(task, reader, own) for task, reader, own in files]
-    problems = _merge_problems(data, problems, warned, [path for *_, own in files for path in own.values()])
+    problems = _merge_problems(
+        data, found.problems, warned, [path for *_, own in files for path in own.values()]
+    )
     return replace(found, problems=problems, data=data, seconds=time.perf_counter() - began)
 
 
@@ -182,23 +171,6 @@ def _check_run(name: str, controller: Controller, measure: bool) -> Check:
         problem = Problem("error", CODES.get(type(error), "run"), "", str(error))
         found = replace(found, problems=[*found.problems, problem])
     return found
-
-
-def _is_too_large(found: Check) -> bool:
-    return any(problem.code == "memory" for problem in found.problems)
-
-
-def _halve_batches(controller: Controller) -> list[str]:
-    """Return command-line settings for batches of half the size, and twice as many in a step."""
-    words = []
-    for task in controller.run.tasks:
-        for name in ("batch_size", "max_tokens_per_batch"):
-            size = getattr(task.settings, name) or 1
-            if size > 1:
-                batches = 2 * task.settings.gradient_accumulation_steps
-                words += [f"--{task.name}.{name}", str(size // 2)]
-                words += [f"--{task.name}.gradient_accumulation_steps", str(batches)]
-    return words
 
 
 def _wiring(training: Training, devices: int) -> list[str]:

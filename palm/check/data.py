@@ -355,9 +355,8 @@ class TaskData:
             finding = f"{name}: {bad.count} rows cannot be predicted"
             self.add("warning", "bad_rows", finding, "their records have an error instead", lines)
         elif bad.count:
-            done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
             finding = f"{name}: {bad.count} unusable rows"
-            self.add("warning", "bad_rows", finding, done, lines)
+            self.add("warning", "bad_rows", finding, "they are left out", lines)
 
     def _check_texts(self, file: FileCheck) -> None:
         facts = file.facts
@@ -387,13 +386,16 @@ class TaskData:
         if once := sorted(label for label, count in counts.items() if count == 1):
             finding = f"{name}: {_several(once)} seen once in {sum(counts.values())}"
             self.add("warning", "rare_label", finding, "add rows with such a label, or merge it with another")
+        self._check_missing_labels(file)
+        self._check_balance(name, counts)
+
+    def _check_missing_labels(self, file: FileCheck) -> None:
         classes = file.reader.settings.get("n_classes")
         named = [*file.counts.names.values()] or map(str, range(classes or 0))
-        if missing := [label for label in named if label not in counts]:
-            finding = f"{name}: {_several(missing)} in no row"
+        if missing := [label for label in named if label not in file.counts.labels]:
+            finding = f"{file.path.name}: {_several(missing)} in no row"
             remedy = "the model never learns such a label: add rows, or remove it from label_map or n_classes"
             self.add("warning", "missing_label", finding, remedy)
-        self._check_balance(name, counts)
 
     def _check_balance(self, name: str, counts: Mapping[str, int]) -> None:
         kinds = {label: count for label, count in counts.items() if label != OUTSIDE or len(counts) == 1}

@@ -25,6 +25,12 @@ from palm.core.version import __version__
 from palm.cli import projects, runs, models, reports  # noqa: F401 - in the order of `palm --help`
 # isort: on
 
+REMOVED = {
+    "merge": " any more; use_ema averages the weights of a run",
+    "completion": " any more; palm --help, palm train --help_all and palm ls list all words",
+}
+"""What to do in place of a command that palm no longer has."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
@@ -56,7 +62,7 @@ def _run(words: list[str]) -> int:
             _let_import_components(options)
             command.run(options)
     except PalmError as error:
-        if failures := sys.modules.get("palm.parallel.group"):  # loaded if this is a rank of several
+        if failures := sys.modules.get("palm.core.group"):  # loaded if this is a rank of several
             with suppress(OSError, MemoryError):  # files or memory may be what ran out
                 failures.record_failure(error)
         sys.stdout.flush()
@@ -86,7 +92,8 @@ def _parse(words: list[str]) -> tuple[Command, argparse.Namespace]:
     if not words or words[0] not in COMMANDS:
         parser = _parser()
         if words and not words[0].startswith("-"):
-            parser.error(f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}")
+            remedy = REMOVED.get(words[0], did_you_mean(words[0], COMMANDS))
+            parser.error(f"there is no command {words[0]!r}{remedy}")
         parser.parse_args(words)  # --help, --version, or an error: this exits
     command = COMMANDS[words[0]]
     is_whole = not {"--help_all", "--help-all"}.isdisjoint(words)

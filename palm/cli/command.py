@@ -85,15 +85,11 @@ class Command:
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter if self.epilog else argparse.HelpFormatter,
         )
-        self.add_options(parser)
+        for add in self.options:
+            add(parser)
         if self.takes_settings:
             parser.usage = f"{parser.format_usage().removeprefix('usage: ').rstrip()} [--SETTING VALUE ...]"
         return parser
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Add its arguments to a parser."""
-        for add in self.options:
-            add(parser)
 
 
 COMMANDS: dict[str, Command] = {}

@@ -1,4 +1,4 @@
-"""Commands for trained and pretrained models, from predict to merge."""
+"""Commands for trained and pretrained models, from predict to inspect."""
 
 from __future__ import annotations
 
@@ -32,12 +32,8 @@ def _names_model(options: argparse.Namespace, *needed: str) -> bool:
         return False
     missing = [f"--{name}" for name in needed if getattr(options, name) is None]
     if missing or options.settings:
-        came = (
-            f"unknown: {', '.join(options.settings)}"
-            if options.settings
-            else f"missing: {', '.join(missing)}"
-        )
-        raise PalmError(f"expected CONFIG, or --{', --'.join(needed)}; {came}")
+        what, came = ("unknown", options.settings) if options.settings else ("missing", missing)
+        raise PalmError(f"expected CONFIG, or --{', --'.join(needed)}; {what}: {', '.join(came)}")
     return True
 
 
@@ -48,7 +44,7 @@ def _load_models(options: argparse.Namespace) -> dict[str, InferenceModel]:
         The models of the tasks named with --task, or of all, by name.
     """
     from palm.core.device import device_of
-    from palm.parallel.group import join
+    from palm.core.group import join
     from palm.predict.loading import load_models
 
     join(device_of(options.engine == "torch", options.device or "auto"))
@@ -68,14 +64,6 @@ def _loading(options: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments of `palm.load_model`."""
     auto = {name: getattr(options, name) or "auto" for name in ("device", "precision")}
     return {**auto, "engine": options.engine, "trust": options.trust}
-
-
-def _numbers(text: str) -> list[float]:
-    """Parse numbers that are separated by commas."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers such as 0.5,0.5, not {text!r}") from None
 
 
 def _open_controller(options: argparse.Namespace) -> Controller:
@@ -123,9 +111,9 @@ def predict(options: argparse.Namespace) -> None:
         models = _load_models(options)
         if len(models) > 1 and is_table_name(options.output):
             JointModel(models).predict_table(options.input, options.output, **how)
-            return
-        places = {t: options.output / t if len(models) > 1 else options.output for t in models}
-        JointModel(models).predict_files({t: (options.input, place) for t, place in places.items()}, **how)
+        else:
+            places = {t: options.output / t if len(models) > 1 else options.output for t in models}
+            JointModel(models).predict_files({t: (options.input, p) for t, p in places.items()}, **how)
         return
     controller = _open_controller(options)
     if not (options.task or options.inference_model_dir or options.output):
@@ -154,7 +142,7 @@ def evaluate(options: argparse.Namespace) -> None:
     labels (--model DIR --input FILE). The last line of the output is JSON: the scores, by task if there are
     several or a configuration.
     """
-    from palm.parallel.group import is_main_process
+    from palm.core.group import is_main_process
     from palm.train.evaluation import json_ready
 
     scores: Any
@@ -312,31 +300,3 @@ def inspect(options: argparse.Namespace) -> None:
 
     facts = inspect_directory(options.directory)
     cli.write_line(cli.json_text(facts) if options.json else yaml_text(facts))
-
-
-@cli.command(
-    "merge",
-    "average several models of one task",
-    [
-        cli.option("models", metavar="MODEL", nargs="+", help="a saved model, or a checkpoint of a run"),
-        cli.output("it: a new folder", required=True),
-        cli.option("--weights", type=_numbers, help="of each model, separated by commas (default: equal)"),
-        cli.option("--task", help="the task to merge, if checkpoints have several"),
-        cli.OVERWRITE,
-        cli.TRUST,
-    ],
-)
-def merge_models(options: argparse.Namespace) -> None:
-    """Save the mean of several models of one task: the last checkpoints of a run, or runs with different
-    seeds. The models must have the same architecture; other differences are reported.
-    """
-    from palm.export.merge import merge
-
-    merge(
-        options.models,
-        options.output,
-        options.weights,
-        task=options.task,
-        trust=options.trust,
-        overwrite=options.overwrite,
-    )

@@ -1,11 +1,11 @@
-"""Commands for writing configurations: init, ls, completion."""
+"""Commands for writing configurations: init, ls."""
 
 from __future__ import annotations
 
 import argparse
 
 from palm.cli import command as cli
-from palm.core.errors import ConfigError, PalmError
+from palm.core.errors import ConfigError
 
 
 @cli.command(
@@ -72,47 +72,3 @@ def ls(options: argparse.Namespace) -> None:
         cli.write_line(listing(entries() if options.name is None else chosen(options.name)))
     else:
         cli.write_line("\n\n".join(map(description, chosen(options.name))))
-
-
-@cli.command(
-    "completion",
-    "print a script that completes words in a shell",
-    [cli.option("shell", choices=["bash", "zsh", "fish"], help="the shell")],
-)
-def completion(options: argparse.Namespace) -> None:
-    """Print a script that completes commands, options, settings and component names (extra completion).
-    For bash: palm completion bash > ~/.local/share/bash-completion/completions/palm. For zsh: palm
-    completion zsh > ~/.zfunc/_palm, a folder of $fpath. For fish: palm completion fish >
-    ~/.config/fish/completions/palm.fish.
-    """
-    try:
-        import shtab
-    except ImportError:
-        raise PalmError("palm completion needs shtab: pip install 'palm-torch[completion]'") from None
-    from palm.cli.starter.catalogue import entries
-
-    names = list(dict.fromkeys(name for entry in entries() for name in (entry.kind, entry.path)))
-    parser = argparse.ArgumentParser(prog="palm")
-    commands = parser.add_subparsers()
-    for each in cli.COMMANDS.values():
-        words = commands.add_parser(each.name, help=each.help)
-        each.add_options(words)
-        if each.takes_settings:
-            _add_settings(words)
-        for action in words._actions:
-            if each.name == "ls" and action.dest == "name":
-                action.choices = names
-            elif action.nargs != 0 and action.choices is None:
-                vars(action)["complete"] = shtab.FILE
-    cli.write_line(shtab.complete(parser, options.shell))
-
-
-def _add_settings(words: argparse.ArgumentParser) -> None:
-    """Add the settings of a configuration to the options of a command."""
-    from palm.config.run import listed
-    from palm.controller.resolve import HELP, NO_SETTINGS
-
-    taken = {action.dest for action in words._actions}
-    for setting in listed([consumer for group in HELP.values() for consumer in group], NO_SETTINGS):
-        if setting.name not in taken:
-            words.add_argument(f"--{setting.name}", help=setting.doc.replace("%", "%%"))

@@ -14,7 +14,6 @@ CHECK_OPTIONS = (
     cli.output("the findings, as text"),
     cli.flag("--strict", "exit with code 1 for warnings, too"),
     cli.flag("--no_measure", "do not measure time and memory"),
-    cli.flag("--find_batch_size", "if batches do not fit into memory, halve them until they do"),
 )
 """Options of `palm check` and `palm train --dry_run`."""
 
@@ -41,7 +40,6 @@ def check_run(options: argparse.Namespace) -> None:
         options.task_dir,
         options.settings,
         measure=not options.no_measure,
-        find_batch_size=options.find_batch_size,
     )
     cli.write_line(text := text_of_check(findings))
     if options.output is not None:
@@ -52,7 +50,7 @@ def check_run(options: argparse.Namespace) -> None:
 
 GROUPS = {
     "tasks": "task_instance target_tag mix_ratio mixing tasks_per_step balance",
-    "model": "backbone pretrain_path vocab_path max_seq_len lora private_layers freeze",
+    "model": "backbone pretrain_path vocab_path max_seq_len lora freeze",
     "training": "effort num_epochs max_steps batch_size learning_rate optimizer lr_scheduler weight_decay",
     "evaluation": "eval_every_n_steps eval_every_epoch metrics best_by early_stopping_patience",
     "folder": "save_path resume overwrite save_every_n_steps keep_last_n loggers progress",
@@ -101,7 +99,7 @@ def train(options: argparse.Namespace) -> None:
     if options.dry_run:
         check_run(options)
         return
-    of_check = ("output", "strict", "no_measure", "find_batch_size")
+    of_check = ("output", "strict", "no_measure")
     if unused := [name for name in of_check if getattr(options, name)]:
         raise PalmError(f"--{', --'.join(unused)} can only be used with --dry_run or with palm check")
     if options.ray:
@@ -165,11 +163,6 @@ def _train_one(options: argparse.Namespace) -> None:
             "NAME:SETTING=VALUE",
             "a setting of another way to train all tasks, such as each_step:tasks_per_step=all",
         ),
-        cli.repeated(
-            "--tune",
-            "NAME=V1,V2",
-            "values of a setting; each way is compared with the values that are best on its dev data",
-        ),
         *cli.GRID,
     ],
     takes_settings=True,
@@ -183,7 +176,6 @@ def compare_tasks(options: argparse.Namespace) -> None:
         _train_one(options)
         return
     from palm.experiments.compare import compare
-    from palm.experiments.sweep import grid_words
 
     variants: dict[str, dict[str, str]] = {}
     for option_name, value in cli.pairs_of(options.also, "--also", "NAME:SETTING=VALUE"):
@@ -197,7 +189,6 @@ def compare_tasks(options: argparse.Namespace) -> None:
         "model": options.model,
         **_grid_arguments(options),
         "also": variants,
-        "tune": grid_words(options.tune, "--tune"),
         "argv": options.settings,
     }
     cli.write_line(compare(options.config, options.task_dir, **chosen))
@@ -214,15 +205,15 @@ def compare_tasks(options: argparse.Namespace) -> None:
         cli.option(
             "--space", type=cli.path, metavar="FILE", help="a YAML file with lists and ranges by setting"
         ),
-        cli.option("--trials", type=int, metavar="N", help="number of trials, chosen by Optuna"),
+        cli.option("--trials", type=int, metavar="N", help="number of combinations, drawn at random"),
         *cli.GRID,
     ],
     takes_settings=True,
 )
 def sweep_settings(options: argparse.Namespace) -> None:
     """Train with different settings and write those with the best dev scores as a configuration. Without
-    --trials every combination is tried; with it, Optuna chooses that many. Finished runs are kept: the same
-    command continues after an interruption.
+    --trials every combination is tried; with it, that many are drawn at random. Finished runs are kept:
+    the same command continues after an interruption.
     """
     if options.one_run:
         _train_one(options)

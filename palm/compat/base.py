@@ -24,15 +24,15 @@ from palm.core.component import (
 )
 from palm.core.device import checked, device_of
 from palm.core.errors import ConfigError, PalmError, StorageError
+from palm.core.group import barrier, is_main_process, join
 from palm.core.io import numbered, write_text
 from palm.core.logging import collected_warnings, logger, show_on_console
 from palm.core.process import StopRequest, is_notebook, stop_request
 from palm.core.saved import Tensors, load_into
-from palm.lr_sched import WarmupScheduler
 from palm.mixing import MIXINGS, MixRatio
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
+from palm.optimizer.lr_sched import WarmupScheduler
 from palm.paradigm import Head
-from palm.parallel.group import barrier, is_main_process, join
 from palm.pretrained import load_pretrain, pretrained_directory
 from palm.reader import Reader
 from palm.train.build import start
@@ -438,13 +438,9 @@ def run_config(settings: RunSettings, parts: Components, schedule: Callable[[int
     optimizer = config_of(OPTIMIZERS, parts.optimizer)
     rule = described_schedule(schedule)
     schedule_config = ComponentConfig(**rule) if isinstance(rule, dict) else ComponentConfig(rule)
-    names: dict[str, Any] = {
-        "backbone": backbone.name,
-        "optimizer": optimizer.name,
-        "lr_scheduler": schedule_config.name,
-    }
+    names: dict[str, Any] = {"backbone": backbone.name, "optimizer": optimizer.name}
     run = RunConfig(
-        settings=replace(settings, **names),
+        settings=replace(settings, **names, lr_scheduler=schedule_config.name),
         backbone=backbone,
         optimizer=optimizer,
         groups=ComponentConfig("groups", parts.groups.settings),

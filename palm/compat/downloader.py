@@ -85,10 +85,8 @@ def download(item: str, scope: str = "all", path: str | Path = ".") -> Path:
             _name_as_paddlepalm(fetch(repository, folder / name))
             logger.info("done!")
         elif scope != "all":
-            raise PalmError(
-                f"{name} cannot be downloaded: palm has no such encoder, or the Hugging Face Hub has no such "
-                "model"
-            )
+            why = "palm has no such encoder, or the Hugging Face Hub has no such model"
+            raise PalmError(f"{name} cannot be downloaded: {why}")
     return folder if scope == "all" else folder / scope
 
 

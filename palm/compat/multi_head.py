@@ -17,10 +17,10 @@ from palm.compat.reader.loading import LoadingReader
 from palm.compat.trainer import Trainer
 from palm.core.component import raise_any, type_problems, unknown
 from palm.core.errors import ConfigError, PalmError, WiringError
+from palm.core.group import broadcast
 from palm.core.logging import logger
 from palm.core.saved import Tensors, TensorSpec
 from palm.mixing import MixRatio
-from palm.parallel.group import broadcast
 from palm.predict.joint import JointModel
 from palm.reader import Record
 from palm.train.callbacks import Event, Logged

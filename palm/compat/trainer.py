@@ -21,11 +21,11 @@ from palm.compat.reader.loading import LoadingReader, loading
 from palm.core.component import number_problems, path_problems, raise_any, type_problems
 from palm.core.device import device_of, resolved
 from palm.core.errors import ConfigError, PalmError, WiringError
+from palm.core.group import broadcast, exhaust, is_main_process, world_size
 from palm.core.io import is_sealed, verify
 from palm.core.logging import logger
 from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm import Head
-from palm.parallel.group import broadcast, exhaust, is_main_process, world_size
 from palm.predict.inference import InferenceModel
 from palm.predict.joint import JointModel
 from palm.predict.loading import load_weights

@@ -158,14 +158,16 @@ class _Sources:
             self.everything |= self._settings(sections["global"], titles["global"])
         if "backbone" in sections:
             self.backbone = self._settings(sections["backbone"], titles["backbone"], "backbone")
-        tasks = sections.get("tasks", {})
+        self._open_tasks(sections.get("tasks", {}), titles.get("tasks", ""))
+
+    def _open_tasks(self, tasks: Mapping[str, Any], title: str) -> None:
         for name, settings in tasks.items():
-            title = self._title(titles["tasks"], tasks, name)
             if not isinstance(settings, Mapping | None):
-                place = self._settings(tasks, titles["tasks"])[str(name)].origin
+                place = self._settings(tasks, title)[str(name)].origin
                 self._fail(f"{place}: {name} should be a mapping, not {shown(settings)}")
                 settings = None
-            self.inline[str(name)] = self._settings(settings or {}, title, str(name))
+            own = self._settings(settings or {}, self._title(title, tasks, name), str(name))
+            self.inline[str(name)] = own
 
     def _title(self, title: str, content: Mapping[str, Any], name: str) -> str:
         """Return the title of a section: the file itself, or `config['tasks']`."""
@@ -249,12 +251,7 @@ class _Sources:
         if setting is None and not needs_tasks:
             return []
         if setting is None or setting.value is None:
-            given = [*self.everything.items(), *self.options.items()]
-            similar = {name: did_you_mean(name, ["task_instance"]) for name, _ in given}
-            self._fail(
-                f"{self.title}: task_instance is missing (the names of the tasks)",
-                *(f"{own.origin}: nothing uses {n!r}{similar[n]}" for n, own in given if similar[n]),
-            )
+            self._fail_without_tasks()
             return []
         try:
             names: list[str] = convert_value(setting, list[str])
@@ -268,6 +265,12 @@ class _Sources:
         if "backbone" in names:
             self._fail(f"{place}: a task cannot be called 'backbone'")
         return list(dict.fromkeys(names))
+
+    def _fail_without_tasks(self) -> None:
+        self._fail(f"{self.title}: task_instance is missing (the names of the tasks)")
+        for name, own in (*self.everything.items(), *self.options.items()):
+            if similar := did_you_mean(name, ["task_instance"]):
+                self._fail(f"{own.origin}: nothing uses {name!r}{similar}")
 
     def _task(self, task: str, folder: Path) -> tuple[str, Settings]:
         """Return the title and settings of one task, from the global file or its own file."""

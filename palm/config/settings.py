@@ -20,9 +20,6 @@ DEFAULT_TIMEOUT = 1800.0
 TasksPerStep = int | Literal["all"]
 """Number of distinct tasks that a step trains."""
 
-Parallel = Literal["ddp", "fsdp"]
-"""Every rank has all parameters (ddp), or a part of each (fsdp)."""
-
 NEEDED = {"needed": True}
 """Marks a setting that training needs."""
 
@@ -53,8 +50,8 @@ class RunSettings:
         mixing: the strategy that samples the task of each step: mix_ratio, proportional, temperature,
             round_robin, or the dotted path of a class.
         tasks_per_step: number of distinct tasks that are trained together in a step, or all.
-        balance: how the tasks of one step are weighted: uncertainty, dwa, famo, pcgrad, cagrad, mgda or
-            upgrad, or the dotted path of a class; by default, their losses are summed.
+        balance: how the tasks of one step are weighted: uncertainty, dwa, famo or pcgrad,
+            or the dotted path of a class; by default, their losses are summed.
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each by default.
         target_tag: 1 for a target task, 0 for an auxiliary one, per task; all are targets by default.
         task_reuse_tag: tasks with equal tags share one head; no heads are shared by default.
@@ -86,7 +83,7 @@ class RunSettings:
         verbose: also show debugging messages.
         callbacks: dotted paths of your own functions or classes that are called with every event of the run,
             or a mapping of dotted path to settings.
-        loggers: where curves, settings and results are also sent: tensorboard, trackio, wandb, mlflow.
+        loggers: where curves, settings and results are also sent: tensorboard, wandb, mlflow.
         save_every_n_steps: global steps between checkpoints; -1: none. By default, one at the end of an epoch
             of the main task, at most 10 in a run, of which the newest is kept.
         keep_last_n: number of checkpoints, and of intermediate models of each target, to keep; -1: all.
@@ -96,7 +93,6 @@ class RunSettings:
             default all targets with a dev_file.
         early_stopping_patience: evaluations without improvement after which a target counts as finished;
             -1: never.
-        early_stopping_by: task: each target by its own first metric; all: all targets at once, by best_by.
         save_infermodel_every_n_steps: steps of a target between its inference models; -1: none.
         resume: a checkpoint to resume from, or auto for the newest complete one of this run under save_path.
         overwrite: move an earlier run to <save_path>.previous, unless resume continues that run.
@@ -107,11 +103,8 @@ class RunSettings:
         device: cpu, cuda, or auto to follow use_gpu.
         num_devices: number of devices that train together, one process each; auto for all visible GPUs, or
             one CPU.
-        parallel: ddp to keep all parameters on every device, fsdp to shard them.
         process_group_timeout: seconds after which a process stops waiting for another one.
         precision: compute in fp32 or bf16; auto is bf16 on devices with fast bfloat16, otherwise fp32.
-        tf32: allow TensorFloat-32 in float32 matrix products on NVIDIA GPUs: faster, with a mantissa of 10
-            bits; torch's setting by default.
         deterministic: use deterministic kernels, so that a run on a GPU is reproducible bit by bit, as it
             always is on a CPU; slower on a GPU.
         activation_checkpointing: recompute activations in the backward pass instead of keeping them; uses
@@ -154,7 +147,6 @@ class RunSettings:
     eval_every_epoch: bool = True
     best_by: list[str] | None = None
     early_stopping_patience: int = -1
-    early_stopping_by: Literal["task", "all"] = "task"
     resume: str | None = field(default=None, metadata=OF_WHOLE_RUN | NO_RESULT)
     overwrite: bool = field(default=False, metadata=OF_WHOLE_RUN | NO_RESULT)
     data_cache: Path | None = field(default=None, metadata=OF_WHOLE_RUN | NO_RESULT)
@@ -162,10 +154,8 @@ class RunSettings:
     use_gpu: bool = field(default=True, metadata=OF_WHOLE_RUN)
     device: DeviceName = field(default="auto", metadata=OF_WHOLE_RUN)
     num_devices: int | Literal["auto"] = field(default="auto", metadata=OF_WHOLE_RUN)
-    parallel: Parallel = field(default="ddp", metadata=OF_WHOLE_RUN)
     process_group_timeout: float = field(default=DEFAULT_TIMEOUT, metadata=OF_WHOLE_RUN)
     precision: Setting = "auto"
-    tf32: bool | None = None
     deterministic: bool = False
     activation_checkpointing: bool = False
     random_seed: int = 1
@@ -204,8 +194,6 @@ class TaskSettings:
         is_target: True if it gets an exact number of steps and a saved model, False if it only helps.
         share_rows_with: the task that has the same rows with other labels; this task is trained in each of
             its steps, on the same rows, which are encoded once.
-        private_layers: number of topmost layers of the encoder that, with the pooler, are the task's own;
-            they start as copies of the shared ones.
         lora: the task's own low-rank adapters on linear layers of the encoder: a mapping of rank (8),
             alpha (16) and targets ([query, value]), or {from: DIR} for a directory in PEFT's format.
         where: column of the train_file -> the value, or list of values, that its rows must have; as text.
@@ -233,7 +221,6 @@ class TaskSettings:
     mix_ratio: float = field(default=1.0, metadata=NOT_WRITTEN)
     is_target: bool = field(default=True, metadata=NOT_WRITTEN)
     share_rows_with: str | None = None
-    private_layers: int = 0
     lora: Mapping[str, Any] | None = None
     where: dict[str, str | list[str]] | None = None
     split: dict[str, float] | None = None
@@ -257,14 +244,12 @@ class TaskSettings:
         """Check the values, and yield a sentence for each that is wrong."""
         sizes = ("batch_size", "max_tokens_per_batch", "pred_batch_size", "gradient_accumulation_steps")
         yield from count_problems(**self._given(*sizes, "sample", "sample_per_label"))
-        yield from count_problems(least=0, **self._given("private_layers", "print_first_n"))
+        yield from count_problems(least=0, **self._given("print_first_n"))
         rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")
         yield from positive_problems(**self._given(*rates))
         for name in ("train_file", "dev_file", "pred_output_path"):
             if (line := text_problem(getattr(self, name))) is not None:
                 yield about(name, line)
-        if self.lora is not None and self.private_layers:
-            yield about("lora", ": a task has adapters or private_layers, not both; remove one of them")
         if strange := sorted(self.fractions.keys() - {"dev", "test"}):
             yield about("split", f" has {', '.join(strange)}; known: dev, test and seed")
         total = sum(self.fractions.values())

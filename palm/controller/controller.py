@@ -19,11 +19,11 @@ from palm.controller.resolve import HELP, NO_SETTINGS, ineffective_settings, res
 from palm.controller.rows import choose_rows
 from palm.controller.stages import stages_of, steps_of, train_stages
 from palm.core.component import path_problems, raise_any, type_problems
-from palm.core.device import device_of, tf32
+from palm.core.device import device_of
 from palm.core.errors import ConfigError, ExitCode, PalmError, StorageError
+from palm.core.group import join, launch, record_failure
 from palm.core.io import check_not_read, is_sealed, read_object, wrap_read_errors
 from palm.core.logging import display_of, logger, set_verbosity, show_on_console, shown_score
-from palm.parallel.group import join, launch, record_failure
 from palm.predict.inference import InferenceModel
 from palm.predict.joint import JointModel
 from palm.predict.loading import best_note, load_models
@@ -409,8 +409,7 @@ class Controller:
         task = config.name
         if dev_file is None and (other_file := model.other_data(path)):
             logger.warning("%s: %s", task, other_file)
-        with tf32(self.run.settings.tf32):
-            scores = model.evaluate(path, config.settings.metrics, output)
+        scores = model.evaluate(path, config.settings.metrics, output)
         logger.info(
             "%s: %s", task, ", ".join(f"{name} {shown_score(value)}" for name, value in scores.items())
         )
@@ -443,8 +442,7 @@ class Controller:
         pred_file = self._data_file(config, "pred_file")
         model = self._model(config, inference_model_dir)
         output = output or config.settings.pred_output_path or self.run.folder / task
-        with tf32(self.run.settings.tf32):
-            predictions = model.predict_file(pred_file, output, resume=resume, shard=shard)
+        predictions = model.predict_file(pred_file, output, resume=resume, shard=shard)
         saved = "predictions" if shard is None else f"shard {shard}"
         logger.info("%s: %s saved at %s", task, saved, output)
         return predictions
@@ -471,8 +469,7 @@ class Controller:
             config = self._task(name)
             output = config.settings.pred_output_path or self.run.folder / name
             files[name] = (self._data_file(config, "pred_file"), output)
-        with tf32(self.run.settings.tf32):
-            predictions = joint.predict_files(files, resume=resume, shard=shard)
+        predictions = joint.predict_files(files, resume=resume, shard=shard)
         for name, (_, output) in files.items():
             logger.info("%s: predictions saved at %s", name, output)
         return predictions

@@ -18,8 +18,8 @@ from palm.controller.resolve import resolve
 from palm.controller.rows import choose_rows
 from palm.core.device import device_of
 from palm.core.errors import PalmError
-from palm.lr_sched import LR_SCHEDULES
-from palm.parallel.group import count_devices
+from palm.core.group import count_devices
+from palm.optimizer.lr_sched import LR_SCHEDULES
 from palm.reader import READERS
 
 Effort = Literal["quick", "normal", "best"]

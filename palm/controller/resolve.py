@@ -24,11 +24,11 @@ from palm.config.settings import (
 )
 from palm.core.component import Registry, text_problem
 from palm.core.errors import ConfigError, PalmError, Problem
-from palm.lr_sched import HORIZON, LR_SCHEDULES
 from palm.metrics import METRICS
 from palm.mixing import MIXINGS
 from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS, ParameterGroups
+from palm.optimizer.lr_sched import HORIZON, LR_SCHEDULES
 from palm.paradigm import HEADS
 from palm.reader import READERS
 from palm.reader.labels import Labels
@@ -63,8 +63,6 @@ def _of_run(settings: RunSettings, is_evaluated: bool) -> Iterator[tuple[str, st
         yield "use_ema", "ema_decay is 0, so averages are the weights; set it, for instance to 0.999"
     if settings.keep_last_n > 0 and not is_saved:
         yield "keep_last_n", "nothing is saved during training; set save_every_n_steps, or leave it out"
-    if settings.early_stopping_patience <= 0:
-        yield "early_stopping_by", "early_stopping_patience is off; set it, or leave this out"
     if not settings.use_data_cache:
         yield "data_cache", "use_data_cache is off; leave one of them out"
 
@@ -72,9 +70,8 @@ def _of_run(settings: RunSettings, is_evaluated: bool) -> Iterator[tuple[str, st
 def _of_task(task: TaskConfig) -> Iterator[tuple[str, str]]:
     yield from _of_components(task)
     own = task.settings
-    for name, value in (("metrics", own.metrics), ("calibrate", task.head.settings.get("calibrate"))):
-        if value and own.dev_file is None:
-            yield name, f"has no effect: task {task.name!r} has no dev_file; give one, or leave it out"
+    if own.metrics and own.dev_file is None:
+        yield "metrics", f"has no effect: task {task.name!r} has no dev_file; give one, or leave it out"
     if own.pred_output_path is not None and own.pred_file is None:
         yield "pred_output_path", f"has no effect: task {task.name!r} has no pred_file; give one"
     if own.pred_file is not None and not is_data(own.pred_file):
@@ -441,12 +438,8 @@ def edited_document(run: RunConfig, changes: Mapping[str, Any]) -> Document:
     """Return `run.to_dict()` with changes, see `edited`."""
     document = run.to_dict()
     everything = document["global"]
-    parts = {
-        "optimizer": run.optimizer,
-        "lr_scheduler": run.schedule,
-        "mixing": run.mixing,
-        "balance": run.balance or ComponentConfig(""),
-    }
+    parts = {"optimizer": run.optimizer, "lr_scheduler": run.schedule, "mixing": run.mixing}
+    parts["balance"] = run.balance or ComponentConfig("")
     for setting, part in parts.items():
         if (new := changes.get(setting)) is not None and new in REGISTRIES[setting]:
             # Settings of the component that is replaced.

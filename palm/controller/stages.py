@@ -14,14 +14,14 @@ from palm.config.settings import OF_WHOLE_RUN, marked
 from palm.controller.resolve import edited
 from palm.core.component import did_you_mean, raise_any
 from palm.core.errors import ConfigError, PalmError
-from palm.core.io import is_sealed, linked_copy
-from palm.core.logging import logger
-from palm.parallel.group import (
+from palm.core.group import (
     barrier,
     broadcast,
     is_main_process,
     report_missing_ranks,
 )
+from palm.core.io import is_sealed, linked_copy
+from palm.core.logging import logger
 from palm.train.build import build, open_data
 from palm.train.callbacks import Callback, Completed, Event, Started
 from palm.train.checkpoint import save_checkpoint
@@ -99,12 +99,11 @@ def _general_problems(run: RunConfig, has_given_tasks: bool) -> Iterator[str]:
         yield "is empty; give a list of mappings, or leave it out"
     if has_given_tasks:
         yield "not supported with tasks built in Python; configure them in YAML"
-    for setting in ("private_layers", "lora"):
-        if own := [task.name for task in run.tasks if getattr(task.settings, setting)]:
-            yield (
-                f"not supported with {setting} of {', '.join(own)}, because all tasks of a stage "
-                "pass on one encoder; leave one of them out"
-            )
+    if own := [task.name for task in run.tasks if task.settings.lora]:
+        yield (
+            f"not supported with lora of {', '.join(own)}, because all tasks of a stage pass on one encoder; "
+            "leave one of them out"
+        )
     if run.settings.resume not in (None, "auto"):
         yield "a run in stages resumes from the newest checkpoint of its stage; set resume: auto"
 
@@ -151,13 +150,8 @@ def _stage(
     assert run.settings.save_path is not None
     folder = run.settings.save_path / STAGES
     changes = {name: value for name, value in entry.items() if name not in OWN}
-    changes |= {
-        "stages": None,
-        "effort": None,
-        "save_path": folder / label,
-        "resume": None,
-        "overwrite": None,
-    }
+    changes |= dict.fromkeys(("stages", "effort", "resume", "overwrite"))
+    changes["save_path"] = folder / label
     of_stage = with_tasks(run, tasks)
     if not of_stage.targets:
         changes.setdefault("target_tag", [1] * len(tasks))  # epochs are counted for a target

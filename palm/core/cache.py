@@ -32,10 +32,7 @@ _NO_MEMORY = ("DefaultCPUAllocator", "can't start new thread", "failed to map se
 """Phrases in messages of PyTorch, Python and the dynamic loader."""
 
 _LESS = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"
-LESS_OF_A_GPU = (
-    f"To use less, {_LESS}, or activation_checkpointing; `palm check CONFIG --find_batch_size` finds "
-    "batches that fit"
-)
+LESS_OF_A_GPU = f"To use less, {_LESS}, or activation_checkpointing"
 """The remedy in training if a GPU has too little memory."""
 
 LESS_PREDICTED = "To use less, lower pred_batch_size, or the `batch_size` of a loaded model"

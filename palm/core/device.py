@@ -189,32 +189,6 @@ def compute_dtype(tensor: torch.Tensor) -> torch.dtype:
 
 
 @contextmanager
-def tf32(allowed: bool | None) -> Iterator[None]:
-    """Allow or forbid TensorFloat-32 in float32 matrix products (NVIDIA GPUs from Ampere on).
-
-    Args:
-        allowed: None keeps torch's current setting.
-    """
-    if allowed is None:
-        yield
-        return
-    matmul: Any = torch.backends.cuda.matmul
-    name = "allow_tf32"
-    value: bool | str = allowed
-    try:
-        before = matmul.allow_tf32
-    except RuntimeError:  # the older name fails once the newer one has been used
-        name = "fp32_precision"
-        value = "tf32" if allowed else "ieee"
-        before = matmul.fp32_precision
-    setattr(matmul, name, value)
-    try:
-        yield
-    finally:
-        setattr(matmul, name, before)
-
-
-@contextmanager
 def fixed_order(wanted: bool) -> Iterator[None]:
     """Make torch use deterministic kernels, and refuse operations that have none.
 

@@ -227,14 +227,9 @@ class CachedLinear(SharedLinear):
         return super().forward(tokens) if product is None else product(tokens.to(dtype))
 
 
-def casts_norms(where: Tensor) -> bool:
-    """True if layer norms on this device need parameters in the dtype of the input: on a GPU."""
-    return where.is_cuda
-
-
 def layer_norm(tokens: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Apply a layer norm in the dtype of `tokens`; mean and variance are always float32."""
-    dtype = tokens.dtype if casts_norms(tokens) else norm.weight.dtype
+    dtype = tokens.dtype if tokens.is_cuda else norm.weight.dtype
     weight = norm.weight.to(dtype)
     return F.layer_norm(tokens, norm.normalized_shape, weight, norm.bias.to(dtype), norm.eps)
 

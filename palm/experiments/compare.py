@@ -16,7 +16,7 @@ from typing import Any
 from palm.config import read_config
 from palm.config.run import Document, RunConfig, with_tasks
 from palm.controller.resolve import edited_document, resolve
-from palm.controller.stages import stages_of, steps_of
+from palm.controller.stages import Stage, stages_of, steps_of
 from palm.core.component import choice_problems, count_problems, raise_any
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import write_json, write_text
@@ -28,7 +28,6 @@ from palm.experiments.grid import (
     Pool,
     Result,
     Source,
-    best_of,
     data_checksums,
     devices_of,
     folder_of,
@@ -43,7 +42,6 @@ from palm.experiments.outcome import (
     outcome_of,
     read_rows,
 )
-from palm.experiments.sweep import grid_points, space_of
 from palm.mixing import MixRatio
 from palm.reader.tables.files import is_data
 from palm.train.build import build, open_data
@@ -78,7 +76,6 @@ def compare(
     overwrite: bool = False,
     keep_models: bool = False,
     also: Mapping[str, Mapping[str, Any]] | None = None,
-    tune: Mapping[str, Sequence[Any]] | None = None,
     argv: Sequence[str] = (),
 ) -> Outcome:
     """Train every target alone, all tasks together, and all but each auxiliary; find which tasks help.
@@ -90,8 +87,8 @@ def compare(
         config, task_dir, argv: as for `palm.Controller`.
         seeds: number of runs of every way, at least 2; seeds count up from `random_seed`.
         test: target -> the file with labels to compare it on; by default its `dev_file`.
-        model: the model to score, `best` on dev data or `last`. By default `best` if all targets have a test
-            file other than their dev_file, else `last`: the best of many on the same rows looks too good.
+        model: the model to score, `best` on dev data or `last`; by default `best` if all targets have a test
+            file other than their dev_file.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.
         pool: where the runs are trained: this machine, or a Ray cluster (`palm.ray.Pool()`).
         output: the folder; by default `<save_path>_compare`. If it ends in .csv or .tex, the table is written
@@ -99,8 +96,6 @@ def compare(
         overwrite: put the runs of another comparison in the folder aside.
         keep_models: keep the models and checkpoints of scored runs.
         also: name -> settings of another way to train all tasks.
-        tune: setting -> values. Every way is trained with all combinations, and compared with the one that
-            is best on its dev data.
 
     Raises:
         PalmError: the configuration has errors, the folder contains another comparison, or a run failed.
@@ -109,12 +104,9 @@ def compare(
     problems = count_problems(2, seeds=seeds)
     raise_any([*problems, *choice_problems(("best", "last"), model=model or "best")])
     source = Source(config, task_dir, argv)
-    points = grid_points(space_of(tune)) if tune else []
-    runs, *tuned = _runs(source, also or {}, points)
+    runs = _runs(source, also or {})
     run = runs[REFERENCE]
-    raise_any(_name_problems(run, runs))
     tests = _test_files(run, test or {})
-    raise_any(_tuning_problems(runs, tests, tune) if tune else ())
     set_verbosity(run.settings.quiet, run.settings.verbose)
     table = Path(output) if output is not None and Path(output).suffix in TABLES else None
     with only_run_in(folder := folder_of(run.folder, "compare", None if table else output)):
@@ -123,23 +115,18 @@ def compare(
         slots = pool.slots(workers, run.settings.use_gpu, devices_of(run.settings))
         grid = Grid(folder, data, keep_models, source.command("compare"), slots, pool)
         scored = model or _scored_model(run, tests)
-        found = _Comparison(runs, tuned, points, tests, scored, grid, overwrite).outcome(seeds)
+        found = _Comparison(runs, tests, scored, grid, overwrite).outcome(seeds)
         _write(found, folder, table)
     return found
 
 
-def _runs(
-    source: Source, also: Mapping[str, Mapping[str, Any]], points: Sequence[Mapping[str, Any]]
-) -> list[dict[str, RunConfig]]:
-    """Return way -> its run as configured, and then once for each of the tuned `points`."""
-    return [
-        {
-            REFERENCE: source.edited(values),
-            # Stages of the configuration are a way already.
-            **{name: source.edited({"stages": None, **own, **values}) for name, own in also.items()},
-        }
-        for values in ({}, *points)
-    ]
+def _runs(source: Source, also: Mapping[str, Mapping[str, Any]]) -> dict[str, RunConfig]:
+    """Return `together` and the names in `also` -> their configurations."""
+    run = source.edited({})
+    # Stages of the configuration are a way already.
+    runs = {REFERENCE: run, **{name: source.edited({"stages": None, **own}) for name, own in also.items()}}
+    raise_any(_name_problems(run, runs))
+    return runs
 
 
 def _scored_model(run: RunConfig, tests: Mapping[str, Path]) -> str:
@@ -185,18 +172,15 @@ def _test_files(run: RunConfig, given: Mapping[str, str | Path]) -> dict[str, Pa
         ConfigError: a target has no such file, or a file is given for a task that is not a target.
     """
     known = ", ".join(run.targets)
-    problems = [
-        f"test: {name!r} is not a target; known: {known}" for name in given if name not in run.targets
-    ]
+    strange = [name for name in given if name not in run.targets]
+    problems = [f"test: {name!r} is not a target; known: {known}" for name in strange]
     if len(run.tasks) == 1:
         problems.append("task_instance names only one task; a comparison needs at least two")
     found = {}
     for name in run.targets:
         path = Path(given[name]) if name in given else _dev_file_of(run, name)
         if path is None:
-            problems.append(
-                f"task {name!r} has no test file and no dev_file; name one with --test {name}=FILE"
-            )
+            problems.append(f"task {name!r} has no test file and no dev_file; name one: --test {name}=FILE")
         elif not is_data(path):
             problems.append(f"test: no such file: {path}, for task {name!r}")
         else:
@@ -207,21 +191,6 @@ def _test_files(run: RunConfig, given: Mapping[str, str | Path]) -> dict[str, Pa
 
 def _dev_file_of(run: RunConfig, task: str) -> Path | None:
     return next(each.settings.dev_file for each in run.tasks if each.name == task)
-
-
-def _tuning_problems(
-    runs: Mapping[str, RunConfig], tests: Mapping[str, Path], tune: Mapping[str, Any]
-) -> Iterator[str]:
-    """List the reasons why settings cannot be chosen by dev data and then compared on other rows."""
-    for target, path in tests.items():
-        dev_file = _dev_file_of(runs[REFERENCE], target)
-        if dev_file == path:
-            yield f"tune: dev data chooses the settings of {target!r}; name other rows: --test {target}=FILE"
-        elif dev_file is None:
-            yield f"tune: dev data chooses the settings, and task {target!r} has no dev_file"
-    for stage in (stage for run in runs.values() for stage in stages_of(run)):
-        if own := tune.keys() & stage.given.keys():
-            yield f"tune: a stage sets {', '.join(sorted(own))} itself; remove it there to have it tuned"
 
 
 def ways_of(whole: StepPlan, num_epochs: float | None) -> list[Way]:
@@ -237,10 +206,8 @@ def ways_of(whole: StepPlan, num_epochs: float | None) -> list[Way]:
     names = [task.name for task in whole.tasks]
     parts = {f"{ALONE}-{task.name}": [task.name] for task in whole.tasks if task.is_target}
     for task in whole.tasks:
-        if (
-            not task.is_target
-            and (rest := [name for name in names if name != task.name]) not in parts.values()
-        ):
+        rest = [name for name in names if name != task.name]
+        if not task.is_target and rest not in parts.values():
             parts[f"without-{task.name}"] = rest
     found = [Way(REFERENCE, names, whole.expected_steps, whole.total_steps, {"stages": None}, is_whole=True)]
     for name, tasks in parts.items():
@@ -320,17 +287,22 @@ def planned_ways(runs: Mapping[str, RunConfig]) -> list[Way]:
     del others[REFERENCE]
     for name, other in others.items():
         if stages := stages_of(other):
-            plans = list(steps_of(stages, devices_of(other.settings)).values())
-            steps = sum((Counter(plan.expected_steps) for plan in plans), Counter[str]())
-            changes: dict[str, Any] = {"stages": [dict(stage.given) for stage in stages]}
-            ways.append(Way(name, names, steps, sum(plan.total_steps for plan in plans), changes, True))
+            ways.append(_staged_way(name, names, other, stages))
             continue
-        plan, changes = _planned(other), {}
+        plan = _planned(other)
+        changes: dict[str, Any] = {}
         is_as_long = (other.settings.num_epochs, other.settings.max_steps) == length
         if is_as_long and plan.expected_steps != whole.expected_steps:
             plan, changes = fitted(plan, length[0], whole)
         ways.append(Way(name, names, plan.expected_steps, plan.total_steps, changes, True))
     return [*ways, *controls_of(ways, whole)]
+
+
+def _staged_way(name: str, tasks: Sequence[str], run: RunConfig, stages: Sequence[Stage]) -> Way:
+    plans = list(steps_of(stages, devices_of(run.settings)).values())
+    steps = sum((Counter(plan.expected_steps) for plan in plans), Counter[str]())
+    changes = {"stages": [dict(stage.given) for stage in stages]}
+    return Way(name, tasks, steps, sum(plan.total_steps for plan in plans), changes, is_whole=True)
 
 
 def _planned(run: RunConfig) -> StepPlan:
@@ -370,8 +342,7 @@ def drop_missing(settings: Document, of_balance: Sequence[str]) -> Iterator[str]
             del own["share_rows_with"]
             yield f"task {name!r} reads its own rows: share_rows_with names {primary!r}, which is left out"
     drawn = sum("share_rows_with" not in own for own in tasks.values())
-    count = run.get("tasks_per_step", 1)
-    if count != "all" and count > drawn:
+    if (count := run.get("tasks_per_step", 1)) != "all" and count > drawn:
         run["tasks_per_step"] = drawn
         yield f"tasks_per_step is {drawn} instead of {count}: only {drawn} tasks are drawn"
     together = len(tasks) if count == "all" else min(count, drawn) + len(tasks) - drawn
@@ -387,8 +358,6 @@ class _Comparison:
 
     Args:
         runs: `together` and the names in `also` -> their configurations.
-        tuned: the same for each combination of settings that are tuned.
-        points: these combinations.
         tests: target -> the file to compare it on.
         model: which model to score on it, `best` or `last`.
         grid: trains the runs.
@@ -396,8 +365,6 @@ class _Comparison:
     """
 
     runs: Mapping[str, RunConfig]
-    tuned: Sequence[Mapping[str, RunConfig]]
-    points: Sequence[Mapping[str, Any]]
     tests: Mapping[str, Path]
     model: str
     grid: Grid
@@ -412,12 +379,8 @@ class _Comparison:
         equal = f"Equal steps of targets: {steps}. Each way is judged against the better of two runs of the "
         equal += "target alone: with these steps, and with as many updates as that way."
         logger.info("%s", equal)
-        chosen = self._tuned(ways, seeds[0]) if self.points else {}
-        if chosen:
-            shown = "; ".join(f"{name} {json.dumps(self.points[k])}" for name, k in chosen.items())
-            equal += f" Each way has the settings with its best dev score, with the first seed: {shown}."
-        names = {way.name: [_name(way, seed, chosen.get(way.name)) for seed in seeds] for way in ways}
-        results = self._trained([self._run(w, seed, chosen.get(w.name)) for seed in seeds for w in ways])
+        names = {way.name: [_name(way, seed) for seed in seeds] for way in ways}
+        results = self._trained([self._run(way, seed) for seed in seeds for way in ways])
         own = {name: [results[run] for run in runs] for name, runs in names.items()}
         rows = {
             target: {
@@ -440,34 +403,15 @@ class _Comparison:
         ways = [replace(way, seconds=mean(result["seconds"] for _, result in own[way.name])) for way in ways]
         return outcome_of(ways, rows, tests, list(seeds), equal)
 
-    def _tuned(self, ways: Sequence[Way], seed: int) -> dict[str, int]:
-        """Train every way with all settings and one seed; return way -> the number of its best.
-
-        The runs with the chosen settings are those of the comparison with this seed.
-        """
-        numbers = range(len(self.points))
-        results = self._trained([self._run(way, seed, k) for k in numbers for way in ways], may_fail=True)
-        best = {}
-        for way in ways:
-            scores = {k: best_of(results[_name(way, seed, k)][1])[1] for k in numbers}
-            known = {k: score for k, score in scores.items() if score is not None}
-            if not known:
-                raise PalmError(
-                    f"tune: no run of {way.name} finished with a dev score; try lower learning rates"
-                )
-            best[way.name] = max(known, key=known.__getitem__)
-        return best
-
-    def _run(self, way: Way, seed: int, point: int | None) -> GridRun:
-        runs = self.runs if point is None else self.tuned[point]
+    def _run(self, way: Way, seed: int) -> GridRun:
         tests = {task: str(self.tests[task].absolute()) for task in way.tasks if task in self.tests}
-        return GridRun(_name(way, seed, point), document_of(runs, way, seed), tests, self.model)
+        return GridRun(_name(way, seed), document_of(self.runs, way, seed), tests, self.model)
 
-    def _trained(self, runs: Sequence[GridRun], may_fail: bool = False) -> dict[str, tuple[str, Result]]:
+    def _trained(self, runs: Sequence[GridRun]) -> dict[str, tuple[str, Result]]:
         """Train runs, equal ones once; return run -> the one that was trained for it, and its result.
 
         Raises:
-            PalmError: a run failed, unless it `may_fail`.
+            PalmError: a run failed.
         """
         # A seed cannot cause an error, so one run of each way is enough.
         _check_runs({run.name.rpartition("-seed")[0]: run for run in runs})
@@ -475,15 +419,15 @@ class _Comparison:
         same = {run.name: first.setdefault(json.dumps(run.about(), sort_keys=True), run).name for run in runs}
         self.grid.check(first.values(), self.overwrite)
         results: dict[str, Result] = {}
-        for run, result in self.grid.train(first.values(), len(first)):
-            if result["state"] != "done" and not may_fail:
+        for run, result in self.grid.train(list(first.values())):
+            if result["state"] != "done":
                 raise PalmError(f"run {run.name} has no result to compare: {result['why']}")
             results[run.name] = result
         return {name: (trained, results[trained]) for name, trained in same.items()}
 
 
-def _name(way: Way, seed: int, point: int | None) -> str:
-    return f"{way.name}{'' if point is None else f'-{point}'}-seed{seed}"
+def _name(way: Way, seed: int) -> str:
+    return f"{way.name}-seed{seed}"
 
 
 def _check_runs(runs: Mapping[str, GridRun]) -> None:

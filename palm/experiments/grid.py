@@ -37,6 +37,7 @@ from palm.core.errors import (
     changes,
     shortened,
 )
+from palm.core.group import broadcast, is_launched, is_main_process
 from palm.core.io import (
     is_sealed,
     locked,
@@ -51,7 +52,6 @@ from palm.core.logging import logger
 from palm.core.process import START, Stopped, duration
 from palm.core.records import read_record
 from palm.metrics import metrics_of, scores_of
-from palm.parallel.group import broadcast, is_launched, is_main_process
 from palm.predict.loading import load_models
 from palm.reader.tables.files import data_checksum, is_url
 from palm.train.callbacks import Evaluated, Planned, Recorded
@@ -142,7 +142,6 @@ class Job(TypedDict):
         data: file -> checksum of the data.
         test: task -> the file with labels to score its model on.
         model: which model to score, `best` or `last`.
-        point: the settings that a search tries in this run.
         keep_models: whether to keep its models and checkpoints.
     """
 
@@ -150,7 +149,6 @@ class Job(TypedDict):
     data: Mapping[str, str]
     test: Mapping[str, str]
     model: str
-    point: Mapping[str, Any]
     keep_models: bool
 
 
@@ -327,7 +325,6 @@ class Grid:
             "data": self.data,
             "test": run.test,
             "model": run.model,
-            "point": run.point,
             "keep_models": self.keep_models,
         }
         write_json(folder / JOB, job)
@@ -343,14 +340,10 @@ class Grid:
         file = self.folder(name) / RESULT
         return read_record(file, Result) if file.exists() else None
 
-    def train(self, runs: Iterable[GridRun], count: int) -> Iterator[tuple[GridRun, Result]]:
+    def train(self, runs: Sequence[GridRun]) -> Iterator[tuple[GridRun, Result]]:
         """Train all unfinished runs in order, as many at a time as there are slots.
 
         Each is yielded with its result, also if it had one before.
-
-        Args:
-            runs: the next one is requested when a slot is free.
-            count: their number.
 
         Raises:
             PalmError: a run ended with an error; the others that are active end with a checkpoint, and
@@ -379,12 +372,11 @@ class Grid:
                     free.append(slot)
                     result = self._result(run, process)
                     trained += 1
-                    left = count - known - trained
+                    left = len(runs) - known - trained
                     seconds = (time.monotonic() - began) / trained * left
                     more = f"; about {duration(seconds)} left" if left else ""
-                    logger.info(
-                        "run %d of %d, %s: %s%s", known + trained, count, run.name, told(result), more
-                    )
+                    place = f"run {known + trained} of {len(runs)}, {run.name}"
+                    logger.info("%s: %s%s", place, told(result), more)
                     yield run, result
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._resume_hint()) from None

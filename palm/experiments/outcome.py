@@ -353,6 +353,11 @@ def _difference(metric: type[Metric], scored: Mapping[str, Scored], way: str, ag
     return paired_difference(*(factor * (one - other) for one, other in pairs))
 
 
+def _largest_difference(name: str) -> float:
+    metric = METRICS[name]
+    return 100 * (1 - metric.worst / metric.perfect) if metric.higher_is_better else math.inf
+
+
 def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> Iterator[Answer]:
     """Correct p-values and intervals for the number of answers, and decide.
 
@@ -364,8 +369,7 @@ def _corrected(answers: Sequence[Answer], tests: Mapping[str, Scoring]) -> Itera
         # The level that Holm's method sets for this p-value, so that interval and verdict never disagree.
         level = LEVEL * effect.p_value / p if effect.p_value else LEVEL / len(answers)
         half = t_quantile(1 - level / 2, len(effect.per_seed) - 1) * effect.standard_error
-        metric = METRICS[tests[answer.target].metric]
-        most = 100 * (1 - metric.worst / metric.perfect) if metric.higher_is_better else math.inf
+        most = _largest_difference(tests[answer.target].metric)
         low = max(effect.mean - half, -most)
         high = min(effect.mean + half, most)
         direction = 0 if effect.p_value >= LEVEL else 1 if effect.mean > 0 else -1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from palm.config import yaml_text
 from palm.config.files import guessed, parse_yaml, read_yaml
@@ -17,6 +19,7 @@ from palm.controller.resolve import edited_document
 from palm.core.component import count_problems, raise_any, type_problems
 from palm.core.errors import ConfigError, PalmError
 from palm.core.io import check_not_read, write_json, write_text
+from palm.core.layers import generator
 from palm.core.logging import aligned, set_verbosity, show_on_console
 from palm.experiments.grid import (
     Grid,
@@ -28,7 +31,6 @@ from palm.experiments.grid import (
     data_checksums,
     devices_of,
     folder_of,
-    word_of,
 )
 from palm.train.folder import only_run_in
 
@@ -44,23 +46,19 @@ class Range:
         low: the least value.
         high: the largest value.
         log: sample on a logarithmic scale.
-        step: between values; None for a continuous range.
     """
 
     low: float
     high: float
     log: bool = False
-    step: float | None = None
 
     def problem(self) -> str | None:
         """Describe what is wrong with the limits, if anything is."""
-        numbers = [self.low, self.high] if self.step is None else [self.low, self.high, self.step]
+        numbers = [self.low, self.high]
         if not all(type(each) in (int, float) and math.isfinite(each) for each in numbers):
-            return f"low, high and step should be numbers, not {numbers}"
-        if self.low >= self.high or (self.step is not None and self.step <= 0):
-            return f"low should be below high, and step above 0; not {numbers}"
-        if self.log and (self.low <= 0 or self.step is not None):
-            return "log needs low above 0 and no step"
+            return f"low and high should be numbers, not {numbers}"
+        if self.low >= self.high or (self.log and self.low <= 0):
+            return f"low should be below high, and with log above 0; not {numbers}"
         return None
 
 
@@ -69,7 +67,7 @@ Space = Mapping[str, Sequence[Any] | Range]
 
 
 def space_of(given: Mapping[str, Any]) -> Space:
-    """Check a search space: setting -> a list of values, or `{low: …, high: …, log: …, step: …}`.
+    """Check a search space: setting -> a list of values, or `{low: …, high: …, log: …}`.
 
     Raises:
         ConfigError: values are neither; all problems in one report.
@@ -80,13 +78,13 @@ def space_of(given: Mapping[str, Any]) -> Space:
     for name, value in given.items():
         if isinstance(value, (list, tuple)) and value:
             found[name] = [guessed(each) for each in value]
-        elif isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= {"low", "high", "log", "step"}:
+        elif isinstance(value, Mapping) and {"low", "high"} <= value.keys() <= {"low", "high", "log"}:
             limits = Range(**{key: guessed(each) for key, each in value.items()})
             found[name] = limits
             if (problem := limits.problem()) is not None:
                 problems.append(f"sweep: {name}: {problem}")
         else:
-            expected = "a list of values, or low and high (and log, step)"
+            expected = "a list of values, or low and high (and log)"
             problems.append(f"sweep: {name} should be {expected}, not {value!r}")
     raise_any(problems)
     return found
@@ -140,54 +138,25 @@ def first_point(space: Space) -> Values:
     return {name: each.low if isinstance(each, Range) else each[0] for name, each in space.items()}
 
 
-class Study:
-    """The trials of a sweep, chosen in memory by Optuna's tree-structured Parzen estimator.
+def sampled_points(space: Space, count: int, seed: int) -> list[Values]:
+    """Draw points at random; the first ones do not depend on `count`, so that a later call adds trials.
 
-    Args:
-        space: the search space.
-        seed: of the choices; every trial has its own, so a resumed study makes the same choices as an
-            uninterrupted one.
-
-    Raises:
-        PalmError: optuna is missing.
+    Source: Bergstra and Bengio, 2012, "Random search for hyper-parameter optimization".
     """
-
-    def __init__(self, space: Space, seed: int) -> None:
-        try:
-            import optuna
-        except ImportError:
-            raise PalmError("a sweep with --trials needs optuna: pip install 'palm-torch[sweep]'") from None
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._optuna = optuna
-        self._space = space
-        self._seed = seed
-        self._study = optuna.create_study(direction="maximize")
-
-    def next_point(self, known: Values | None) -> Values:
-        """Return the point of the next trial: the known one, if the trial was begun before."""
-        if known is not None:
-            self._study.enqueue_trial(known)
-        # Every trial has its own sampler, seeded by its number: the state of a shared one would depend on
-        # the number of calls, which is different after a kill.
-        self._study.sampler = self._optuna.samplers.TPESampler(seed=self._seed + len(self._study.trials))
-        trial = self._study.ask()
-        return {name: _suggested(trial, name, values) for name, values in self._space.items()}
-
-    def tell(self, number: int, score: float | None) -> None:
-        """Report the score of a trial; None if it failed."""
-        self._study.tell(number, score, state=self._optuna.trial.TrialState.FAIL if score is None else None)
+    return [
+        {name: _sampled(values, generator(seed, "sweep", number, name)) for name, values in space.items()}
+        for number in range(count)
+    ]
 
 
-def _suggested(trial: Any, name: str, values: Sequence[Any] | Range) -> Any:
+def _sampled(values: Sequence[Any] | Range, draws: np.random.Generator) -> Any:
     if not isinstance(values, Range):
-        # Optuna does not accept lists; as words of the command line they mean the same.
-        return trial.suggest_categorical(
-            name, [word_of(value) if isinstance(value, list) else value for value in values]
-        )
-    if isinstance(values.low, int) and isinstance(values.high, int):
-        step = int(values.step or 1)
-        return trial.suggest_int(name, values.low, values.high, step=step, log=values.log)
-    return trial.suggest_float(name, values.low, values.high, step=values.step, log=values.log)
+        return values[int(draws.integers(len(values)))]
+    if values.log:
+        value = math.exp(draws.uniform(math.log(values.low), math.log(values.high)))
+    else:
+        value = draws.uniform(values.low, values.high)
+    return round(value) if isinstance(values.low, int) and isinstance(values.high, int) else value
 
 
 SWEEP_JSON = "sweep.json"
@@ -282,10 +251,10 @@ def sweep(
 
     Args:
         config: the global YAML file, or the same settings as a mapping.
-        space: setting -> a list of values, or `{"low": …, "high": …, "log": …, "step": …}`; settings of one
+        space: setting -> a list of values, or `{"low": …, "high": …, "log": …}`; settings of one
             task are called `task.setting`.
         task_dir: the folder of the task files.
-        trials: number of trials chosen by Optuna; by default all combinations are tried.
+        trials: number of combinations that are drawn at random; by default all are tried.
         workers: runs at a time; by default one on every visible GPU, or one on a CPU.
         pool: where the runs are trained: this machine, or a Ray cluster (`palm.ray.Pool()`).
         output: the folder; by default `<save_path>_sweep`.
@@ -305,16 +274,13 @@ def sweep(
     source = Source(config, task_dir, argv)
     first = source.edited(first_point(found))
     settings = _checked(first)
+    points = grid_points(found) if trials is None else sampled_points(found, trials, settings.random_seed)
     with only_run_in(folder := folder_of(first.folder, "sweep", output)):
         check_not_read(folder / BEST_CONFIG, [source.config])
         pool = pool or Pool()
         slots = pool.slots(workers, settings.use_gpu, devices_of(settings))
         grid = Grid(folder, data_checksums([first]), keep_models, source.command("sweep"), slots, pool)
-        if trials is None:
-            tried = _all_tried(grid, source, found, overwrite)
-        else:
-            tried = _chosen(grid, source, Study(found, settings.random_seed), trials, overwrite)
-        return _written(folder, tried, source)
+        return _written(folder, _trained(grid, source, points, overwrite), source)
 
 
 def _checked(run: RunConfig) -> RunSettings:
@@ -338,39 +304,15 @@ def _document(source: Source, point: Mapping[str, Any], **changes: Any) -> Docum
     return edited_document(run, more)
 
 
-def _all_tried(grid: Grid, source: Source, space: Space, overwrite: bool) -> list[Trial]:
-    """Train a run for every point of a grid."""
+def _trained(grid: Grid, source: Source, points: Sequence[Values], overwrite: bool) -> list[Trial]:
+    """Train a run for every point."""
     # All configurations are made before the first run, so that all errors are reported.
-    runs = [_run(source, _name(number), point) for number, point in enumerate(grid_points(space))]
+    runs = [
+        GridRun(f"{number:04d}", _document(source, point), point=point) for number, point in enumerate(points)
+    ]
     grid.check(runs, overwrite)
-    trials = {run.name: Trial.of(run, result) for run, result in grid.train(runs, len(runs))}
+    trials = {run.name: Trial.of(run, result) for run, result in grid.train(runs)}
     return [trials[name] for name in sorted(trials)]
-
-
-def _chosen(grid: Grid, source: Source, study: Study, trials: int, overwrite: bool) -> list[Trial]:
-    """Train runs whose points a study chooses by the scores of earlier ones."""
-    jobs = {name: job for name in map(_name, range(trials)) if (job := grid.job(name)) is not None}
-    grid.check((_run(source, name, dict(job["point"])) for name, job in jobs.items()), overwrite)
-
-    def runs() -> Iterator[GridRun]:
-        for name in map(_name, range(trials)):
-            # A trial that was begun has its point on disk; it is passed to Optuna before the next choice.
-            job = grid.job(name)
-            yield _run(source, name, study.next_point(None if job is None else dict(job["point"])))
-
-    found = {}
-    for run, result in grid.train(runs(), trials):
-        trial = found[run.name] = Trial.of(run, result)
-        study.tell(int(run.name), trial.score if trial.state == "done" else None)
-    return [found[name] for name in sorted(found)]
-
-
-def _run(source: Source, name: str, point: Values) -> GridRun:
-    return GridRun(name, _document(source, point), point=point)
-
-
-def _name(number: int) -> str:
-    return f"{number:04d}"
 
 
 def _written(folder: Path, trials: Sequence[Trial], source: Source) -> Sweep:

@@ -40,6 +40,23 @@ from palm.train.model_paths import DESCRIPTION, EXPORT, EXPORT_FORMAT, chosen_mo
 VERSION = 1
 
 
+def _described(model: InferenceModel) -> dict[str, Any]:
+    """Describe a task: its reader, its head, its labels, and values that are not weights of a layer."""
+    parts = parts_of(model)
+    for part in parts.values():  # files are not exported
+        part["settings"] = {n: value for n, value in part["settings"].items() if not isinstance(value, Path)}
+    task: dict[str, Any] = {"reader": parts["reader"], "paradigm": parts["paradigm"]}
+    if labels := label_names(model.reader, model.head):
+        task["labels"] = labels
+    if fitted := {name: values.tolist() for name, values in model.head.named_buffers()}:
+        task["fitted"] = fitted
+    if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
+        # Scores of a text's first label, of its last, and of each label (row) followed by another.
+        first, last, *following = model.head.crf.weight.tolist()
+        task["crf"] = {"first": first, "last": last, "following": following}
+    return task
+
+
 def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **more: Any) -> None:
     """Write `palm_export.json`.
 
@@ -49,23 +66,7 @@ def describe_export(folder: Path, to: str, models: Sequence[InferenceModel], **m
         models: one per task.
         more: further facts, JSON-ready.
     """
-    tasks: dict[str, dict[str, Any]] = {}
-    for model in models:
-        parts = parts_of(model)
-        for part in parts.values():  # files are not exported
-            part["settings"] = {
-                n: value for n, value in part["settings"].items() if not isinstance(value, Path)
-            }
-        task: dict[str, Any] = {"reader": parts["reader"], "paradigm": parts["paradigm"]}
-        tasks[model.task] = task
-        if labels := label_names(model.reader, model.head):
-            task["labels"] = labels
-        if fitted := {name: values.tolist() for name, values in model.head.named_buffers()}:
-            task["fitted"] = fitted
-        if isinstance(model.head, SequenceLabel) and model.head.crf is not None:
-            # Scores of a text's first label, of its last, and of each label (row) followed by another.
-            first, last, *following = model.head.crf.weight.tolist()
-            task["crf"] = {"first": first, "last": last, "following": following}
+    tasks = {model.task: _described(model) for model in models}
     about = {"format": EXPORT_FORMAT, "version": VERSION, "palm_version": __version__, "to": to}
     write_json(folder / EXPORT, {**about, **more, "tasks": tasks})
 
@@ -279,10 +280,8 @@ def library_model(model: InferenceModel, head: HeadLayout) -> Any:
     built = task_model(backbone.config, head.model, **settings)
     layers = head_layers(backbone.config, head.model)
     if built is None or layers is None:
-        raise PalmError(
-            f"transformers has no {head.model[3:]} of {backbone.config.model_type} that computes the same; "
-            "export it to ONNX"
-        )
+        what = f"{head.model[3:]} of {backbone.config.model_type}"
+        raise PalmError(f"transformers has no {what} that computes the same; export it to ONNX")
     prefix = f"{built.base_model_prefix}."
     weights = {prefix + name: value for name, value in backbone.model.state_dict().items()}
     if head.reads_pooler:

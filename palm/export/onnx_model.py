@@ -72,8 +72,8 @@ def graph_of(models: Sequence[InferenceModel]) -> Graph:
     Raises:
         PalmError: the tasks have different encoders, vocabularies or task embeddings.
     """
-    first, *others = models
-    for other in others:
+    first = models[0]
+    for other in models[1:]:
         check_alike(first, other)
     outputs = {
         f"{model.task}.{name}" if len(models) > 1 else name: (model.task, name)

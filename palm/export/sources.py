@@ -19,6 +19,7 @@ from palm.predict.loading import models_in
 from palm.reader import READERS, Reader
 from palm.reader.tokenizer import Tokenizer
 from palm.reader.words import WordReader
+from palm.train.checkpoint import NO_SHARED_ENCODER
 from palm.train.model_paths import JOINT, STATE
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
@@ -136,10 +137,7 @@ def check_alike(first: InferenceModel, other: InferenceModel) -> None:
         PalmError: they do not, so they cannot share a graph.
     """
     if first.backbone is not other.backbone:
-        raise PalmError(
-            f"{first.task!r} and {other.task!r} have different encoders (private_layers, lora), so "
-            "they cannot share a graph; export the models that the run saved for each task"
-        )
+        raise PalmError(f"{first.task!r} and {other.task!r} {NO_SHARED_ENCODER}")
     library, theirs = (load_tokenizer(model.reader).to_library() for model in (first, other))
     if library.to_str() != theirs.to_str():
         raise PalmError(

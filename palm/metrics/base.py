@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from palm.core.component import Registry
 from palm.core.errors import ConfigError, PalmError
-from palm.parallel.group import exhaust
+from palm.core.group import exhaust
 
 Prediction = Mapping[str, Any]
 """A record, as written by prediction."""

@@ -1,7 +1,8 @@
-"""Optimizers, registered by name: settings that build a torch optimizer."""
+"""Optimizers, registered by name: settings that build a torch optimizer; and schedules of their rates."""
 
 from __future__ import annotations
 
+from palm.optimizer import lr_sched
 from palm.optimizer.base import OPTIMIZERS, GradClipType, Optimizer, ParameterGroups, clip
 from palm.optimizer.optimizers import AdamW, AdamWDL, Lamb, layerwise_lr_decay, trust_ratios
 
@@ -15,5 +16,6 @@ __all__ = [
     "ParameterGroups",
     "clip",
     "layerwise_lr_decay",
+    "lr_sched",
     "trust_ratios",
 ]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
-from palm.core.component import Component, Registry, did_you_mean, positive_problems, raise_any
+from palm.core.component import Component, Registry, positive_problems, raise_any
 from palm.core.errors import ConfigError, about
-from palm.parallel.group import full_tensor
 
 BACKBONE = "backbone."
 """Prefix of the names of the encoder's parameters."""
@@ -24,8 +22,6 @@ class ParameterGroups(Component):
 
     Args:
         backbone_learning_rate: learning rate of the encoder; `learning_rate` by default.
-        parameter_learning_rates: pattern -> learning rate of the parameters whose name matches it
-            (`backbone.layers.*.norm.*`); the first matching pattern wins, and patterns override other rates.
         freeze: part of the encoder that is not trained: embeddings, backbone (all of it), or a number n for
             the embeddings and the lowest n layers.
 
@@ -36,15 +32,11 @@ class ParameterGroups(Component):
     def __init__(
         self,
         backbone_learning_rate: float | None = None,
-        parameter_learning_rates: Mapping[str, float] | None = None,
         freeze: Literal["embeddings", "backbone"] | int | None = None,
     ) -> None:
         self.backbone_learning_rate = backbone_learning_rate
-        self.patterns = dict(parameter_learning_rates or {})
         self.freeze = freeze
-        rates = {"backbone_learning_rate": backbone_learning_rate}
-        rates |= {f"parameter_learning_rates: {pattern!r}": rate for pattern, rate in self.patterns.items()}
-        given = {name: rate for name, rate in rates.items() if rate is not None}
+        given = {} if backbone_learning_rate is None else {"backbone_learning_rate": backbone_learning_rate}
         problems = positive_problems("above 0; use freeze for parameters that should not be trained", **given)
         if isinstance(freeze, int) and not freeze >= 1:
             problems.append(
@@ -85,20 +77,16 @@ class ParameterGroups(Component):
         """Split an optimizer's groups so that every parameter has its rate.
 
         A parameter to which the optimizer assigned a fraction of `learning_rate`, as `adamwdl` does in lower
-        layers, gets the same fraction of its own rate; the rate of a pattern is used unchanged.
+        layers, gets the same fraction of its own rate.
 
         Args:
             optimizer: optimizer of the parameters, before its first step.
             trainable: the parameters with their names; the encoder's begin with `backbone.`.
             learning_rate: the rate that the optimizer was built with.
             head_rates: name prefix of a head's parameters -> the head's rate.
-            factors: parameter name -> factor of its rate; patterns take precedence.
-
-        Raises:
-            ConfigError: if a pattern matches no parameter.
+            factors: parameter name -> factor of its rate.
         """
         names = {parameter: name for name, parameter in trainable}
-        self._check_patterns(list(names.values()))
         # Split instead of rebuilt, because groups hold settings that only their optimizer knows.
         groups = list(optimizer.param_groups)
         optimizer.param_groups.clear()
@@ -115,23 +103,7 @@ class ParameterGroups(Component):
                 for rate, chosen in by_rate.items()
             ]
 
-    def _check_patterns(self, names: Sequence[str]) -> None:
-        """Refuse patterns that match no trainable parameter."""
-        raise_any(
-            about(
-                "parameter_learning_rates",
-                f": {pattern!r} matches no trainable parameter"
-                f"{did_you_mean(pattern, names) or f'; an example of a name is {names[-1]!r}'}",
-            )
-            for pattern in self.patterns
-            if not any(fnmatchcase(name, pattern) for name in names)
-        )
-
     def _rate(self, name: str, factor: float, learning_rate: float, head_rates: Mapping[str, float]) -> float:
-        for pattern, rate in self.patterns.items():
-            if fnmatchcase(name, pattern):
-                return rate
-        # Other parameters, such as a task's own layers, have `learning_rate`.
         own = {BACKBONE: self.backbone_learning_rate or learning_rate, **head_rates}
         return factor * next((rate for prefix, rate in own.items() if name.startswith(prefix)), learning_rate)
 
@@ -189,14 +161,14 @@ def clip(
         The global norm before clipping, a scalar on the gradients' device.
     """
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = full_tensor(get_total_norm(gradients))
+    norm = get_total_norm(gradients)
     if limit is None:
         return norm
     if kind == "value":
         torch._foreach_clamp_max_(gradients, limit)
         torch._foreach_clamp_min_(gradients, -limit)
     elif kind == "norm":
-        norms = full_tensor(torch.stack(torch._foreach_norm(gradients)))
+        norms = torch.stack(torch._foreach_norm(gradients))
         torch._foreach_mul_(gradients, (limit / norms).clamp(max=1.0).unbind())
     elif norm.is_cuda or norm > limit:
         torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))

@@ -23,7 +23,6 @@ from palm.core.component import (
 )
 from palm.core.errors import ConfigError, PalmError, about
 from palm.optimizer.base import OPTIMIZERS, GradClipType, LayerNames, Optimizer
-from palm.parallel.group import full_tensor, local_shard
 
 DecayRule = Callable[[str], bool]
 """Parameter name -> True if the parameter decays."""
@@ -191,16 +190,16 @@ class MomentRule(torch.optim.Optimizer):
             lr, betas, eps, weight_decay: the arguments of `torch.optim.AdamW`.
         """
         states = [self.state[parameter] for parameter in parameters]
-        # The kernel does not communicate: each rank updates its own shards.
-        mine = list(map(local_shard, targets))
-        gradients = [local_shard(each.grad) for each in parameters if each.grad is not None]
-        means = [local_shard(state["exp_avg"]) for state in states]
-        squares = [local_shard(state["exp_avg_sq"]) for state in states]
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        means = [state["exp_avg"] for state in states]
+        squares = [state["exp_avg_sq"] for state in states]
         # One scalar for all, because they have the same step count.
-        steps = [torch.full((), float(step), device=mine[0].device)] * len(means)
+        steps = [torch.full((), float(step), device=targets[0].device)] * len(means)
         options: dict[str, Any] = {"lr": lr, "beta1": betas[0], "beta2": betas[1], "eps": eps}
         options |= {"weight_decay": weight_decay, "amsgrad": False, "maximize": False}
-        torch._fused_adamw_(mine, gradients, means, squares, [], steps, **options, found_inf=self.skip_flag)
+        torch._fused_adamw_(
+            targets, gradients, means, squares, [], steps, **options, found_inf=self.skip_flag
+        )
 
 
 class AdamRule(MomentRule):
@@ -478,5 +477,5 @@ def trust_ratios(weights: list[Tensor], updates: list[Tensor]) -> tuple[Tensor, 
 
     Source: You et al., 2019, arXiv:1904.00962, algorithm 2, with phi the identity.
     """
-    sizes, steps = full_tensor(torch.stack(torch._foreach_norm([*weights, *updates]))).chunk(2)
+    sizes, steps = torch.stack(torch._foreach_norm([*weights, *updates])).chunk(2)
     return torch.where((sizes > 0) & (steps > 0), sizes / steps, torch.ones_like(sizes)).unbind()

@@ -36,8 +36,6 @@ class Head(Component, nn.Module):
         inputs_attr: tensors that `forward` reads, from the backbone or, if it lacks them, from the batch.
         targets_attr: tensors that `loss` reads from the batch.
         outputs_attr: tensors that `forward` returns.
-        copies: number of copies of each row in a training batch, each with its own dropout mask; the rows
-            come in the order row 1 to n, row 1 to n.
         metrics: default metrics of a task with this head; the first one decides which model is best.
         rate_factors: parameter name -> factor of its learning rate.
         l2_decays: parameter name -> fraction of it added to its clipped gradient: L2 regularization, which
@@ -51,7 +49,6 @@ class Head(Component, nn.Module):
     card: ClassVar[tuple[str, str] | None] = None
     example: ClassVar[str] = '["a text"]'
     computes_in_bf16: ClassVar[bool] = False
-    copies: int = 1
     metrics: Sequence[str] = ()
     rate_factors: Mapping[str, float] = MappingProxyType({})
     l2_decays: Mapping[str, float] = MappingProxyType({})

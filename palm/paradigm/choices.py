@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pad_sequence
 
 from palm.core.component import choice_problems, raise_any
 from palm.core.saved import NO_LABEL, Specs, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Judged
+from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
 from palm.paradigm.class_loss import SMALLEST
 from palm.paradigm.mrc import PADDING_LOGIT
@@ -65,9 +63,6 @@ class MultipleChoice(ClassHead):
         hidden_size: int,
         dropout_prob: float = 0.1,
         initializer_range: float = 0.02,
-        *,
-        calibrate: bool = False,
-        abstain_below: float | None = None,
     ) -> None:
         # The number of choices varies by row; 2 is the minimum.
         super().__init__(
@@ -75,8 +70,6 @@ class MultipleChoice(ClassHead):
             hidden_size,
             dropout_prob,
             initializer_range,
-            calibrate=calibrate,
-            abstain_below=abstain_below,
             num_scores=1,
         )
         self.inputs_attr = {**self.inputs_attr, **GROUPS}
@@ -95,10 +88,6 @@ class MultipleChoice(ClassHead):
             record["logits"] = logits
             record["probs"] = record["probs"][: len(logits)]
         return records
-
-    def logits_of(self, pairs: Sequence[Judged]) -> Tensor:
-        logits = [torch.tensor(record["logits"]) for record, _ in pairs]
-        return pad_sequence(logits, batch_first=True, padding_value=PADDING_LOGIT)
 
 
 @HEADS.register("ranking")

@@ -1,4 +1,4 @@
-"""Cross-entropy with class weights, label smoothing, focal loss and R-Drop."""
+"""Cross-entropy with class weights and label smoothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from palm.core.component import dropout_problems, number_problems, raise_any
+from palm.core.component import dropout_problems, raise_any
 from palm.core.errors import WiringError, about
 from palm.core.saved import NO_LABEL
 
@@ -38,15 +38,9 @@ class ClassLoss(nn.Module):
         n_classes: number of labels.
         class_weights: weight of each label in the loss; `balanced` for rows / (labels * rows of the label).
         label_smoothing: fraction of the true label's probability that is distributed over all labels.
-        focal_gamma: exponent of the loss factor (1 - probability of the true label).
-        r_drop: weight of the divergence between the two passes of each row while training; the second half of
-            the batch is the second pass.
 
     Raises:
         ConfigError: if settings are invalid; lists all of them.
-
-    Source: Lin et al., 2017, "Focal loss for dense object detection", without the factor alpha; Liang et al.,
-    2021, "R-Drop: regularized dropout for neural networks", equation 4 with half of its first term.
     """
 
     weights: Tensor | None
@@ -56,14 +50,9 @@ class ClassLoss(nn.Module):
         n_classes: int,
         class_weights: str | list[float] | None = None,
         label_smoothing: float = 0.0,
-        focal_gamma: float = 0.0,
-        r_drop: float = 0.0,
     ) -> None:
         super().__init__()
         problems = dropout_problems(label_smoothing=label_smoothing)
-        problems += number_problems(
-            "a number, 0 or more", lambda value: value >= 0, focal_gamma=focal_gamma, r_drop=r_drop
-        )
         given = class_weights if isinstance(class_weights, list) else None
         is_list = given is not None and len(given) == n_classes and min(given) >= 0 and max(given) > 0
         if class_weights not in (None, BALANCED) and not is_list:
@@ -71,10 +60,8 @@ class ClassLoss(nn.Module):
             problems.append(about("class_weights", f": {class_weights!r} should be {expected}"))
         raise_any(problems)
         self.is_balanced = class_weights == BALANCED
-        self.is_plain = class_weights is None and not (label_smoothing or focal_gamma or r_drop)
+        self.is_plain = class_weights is None and not label_smoothing
         self.label_smoothing = label_smoothing
-        self.focal_gamma = focal_gamma
-        self.r_drop = r_drop
         self.counts = torch.zeros(n_classes)
         weights = None if class_weights is None else torch.ones(n_classes)
         self.register_buffer("weights", weights if given is None else torch.tensor(given), persistent=False)
@@ -104,21 +91,4 @@ class ClassLoss(nn.Module):
             logits, labels, self.weights, reduction="none", label_smoothing=self.label_smoothing
         )
         known = labels != NO_LABEL if labels.ndim == 1 else losses.new_ones(len(losses))
-        if self.focal_gamma:
-            probs = logits.float().softmax(-1).gather(-1, labels.clamp(min=0)[:, None])[:, 0]
-            # Below 1, the exponent's gradient at 0 is infinite.
-            losses = losses * (1 - probs).clamp(min=SMALLEST) ** self.focal_gamma
-        if self.r_drop and self.training:
-            losses = losses + self.r_drop * known * divergence(logits)
         return losses.sum() / known.sum().clamp(min=1)
-
-
-def divergence(logits: Tensor) -> Tensor:
-    """Compute the mean of both Kullback-Leibler divergences between a row and its copy, [2 * rows].
-
-    Args:
-        logits: [2 * rows, n_classes], all rows and then their copies.
-    """
-    one, other = logits.float().log_softmax(-1).chunk(2)
-    between = ((one.exp() - other.exp()) * (one - other)).sum(-1) / 2
-    return torch.cat([between, between])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from palm.core.errors import ConfigError, about
 from palm.paradigm.base import HEADS
 from palm.paradigm.class_head import ClassHead
 
@@ -32,10 +31,6 @@ class Classify(ClassHead):
         *,
         class_weights: str | list[float] | None = None,
         label_smoothing: float = 0.0,
-        focal_gamma: float = 0.0,
-        r_drop: float = 0.0,
-        calibrate: bool = False,
-        abstain_below: float | None = None,
         soft_labels: bool = False,
     ) -> None:
         super().__init__(
@@ -45,15 +40,7 @@ class Classify(ClassHead):
             initializer_range,
             class_weights=class_weights,
             label_smoothing=label_smoothing,
-            focal_gamma=focal_gamma,
-            r_drop=r_drop,
-            calibrate=calibrate,
-            abstain_below=abstain_below,
         )
-        if soft_labels and focal_gamma:
-            raise ConfigError(
-                about("focal_gamma", " needs a single true label; set either focal_gamma or soft_labels")
-            )
         if soft_labels:
             self.target = "label_probs"
             self.targets_attr = {"label_probs": self.outputs_attr["probs"]}

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from palm.core.component import choice_problems, positive_problems, raise_any
+from palm.core.group import all_rows
 from palm.core.saved import Tensors, TensorSpec
 from palm.paradigm.base import HEADS, Head, head_problems
 from palm.paradigm.choices import GROUPS, gather_groups
 from palm.paradigm.mrc import PADDING_LOGIT
-from palm.parallel.group import all_rows
 
 
 @HEADS.register("embedding")

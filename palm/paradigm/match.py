@@ -48,10 +48,6 @@ class Match(ClassHead):
         *,
         class_weights: str | list[float] | None = None,
         label_smoothing: float = 0.0,
-        focal_gamma: float = 0.0,
-        r_drop: float = 0.0,
-        calibrate: bool = False,
-        abstain_below: float | None = None,
         learning_strategy: str = "pointwise",
         margin: float = 0.5,
     ) -> None:
@@ -63,10 +59,6 @@ class Match(ClassHead):
             initializer_range,
             class_weights=class_weights,
             label_smoothing=label_smoothing,
-            focal_gamma=focal_gamma,
-            r_drop=r_drop,
-            calibrate=calibrate,
-            abstain_below=abstain_below,
             num_scores=1 if learning_strategy == "pairwise" else None,
         )
         problems = choice_problems(("pointwise", "pairwise"), learning_strategy=learning_strategy)
@@ -74,12 +66,11 @@ class Match(ClassHead):
         self.is_pairwise = learning_strategy == "pairwise"
         self.margin = margin
         if self.is_pairwise:
-            if not self.class_loss.is_plain or calibrate or abstain_below is not None:
+            if not self.class_loss.is_plain:
                 raise ConfigError(
                     about(
                         "learning_strategy",
-                        ": pairwise has no labels; leave out class_weights, "
-                        "label_smoothing, focal_gamma, r_drop, calibrate and abstain_below",
+                        ": pairwise has no labels; leave out class_weights, label_smoothing",
                     )
                 )
             self.metrics = ("pair_accuracy",)

@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from palm.core.component import choice_problems, raise_any
 from palm.core.saved import NO_LABEL, Tensors
 from palm.paradigm.base import HEADS, Judged
-from palm.paradigm.calibration import best_temperature, best_thresholds
 from palm.paradigm.class_head import ClassHead
+
+Floats = npt.NDArray[np.floating[Any]]
 
 GAMMA = 4.0
 """Exponent of the focusing factor that the asymmetric loss applies to negative labels."""
@@ -39,8 +40,6 @@ class MultiLabel(ClassHead):
             negative labels with a low probability.
         class_weights: weight of each label in the loss of the texts that have it; or balanced: (texts without
             the label + 1) / (texts with it + 1).
-        calibrate: fit a temperature for each label to the dev data; probabilities are the sigmoid of
-            logit / temperature.
 
     Raises:
         ConfigError: if settings are invalid; lists all of them.
@@ -51,7 +50,6 @@ class MultiLabel(ClassHead):
 
     card = ("text-classification", "multi-label text classification")
     metrics = ("label_f1", "exact_match", "lrap")
-    calibration_error = "label_ece"
     thresholds: Tensor
 
     def __init__(
@@ -62,7 +60,6 @@ class MultiLabel(ClassHead):
         initializer_range: float = 0.02,
         *,
         class_weights: str | list[float] | None = None,
-        calibrate: bool = False,
         loss: str = "bce",
     ) -> None:
         super().__init__(
@@ -71,18 +68,15 @@ class MultiLabel(ClassHead):
             dropout_prob,
             initializer_range,
             class_weights=class_weights,
-            calibrate=calibrate,
         )
         raise_any(choice_problems(("bce", "asymmetric"), loss=loss))
         self.is_asymmetric = loss == "asymmetric"
         self.targets_attr = {"label_set": self.outputs_attr["probs"]}
         self.register_buffer("thresholds", torch.full((n_classes,), 0.5))
         self._copied = (self.thresholds, self.thresholds._version, self.thresholds)
-        if calibrate:
-            self.temperature = torch.ones(n_classes)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        return self.calibrated(logits).sigmoid()
+        return logits.float().sigmoid()
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
         """Mean loss over the rows with a known label; that of a row is the sum over its known labels."""
@@ -133,20 +127,16 @@ class MultiLabel(ClassHead):
         return copy
 
     def tune(self, pairs: Iterable[Judged]) -> Iterable[Judged]:
-        """Fit the temperatures, if `calibrate` is set, and set each threshold to the highest F1.
+        """Set each threshold to the highest F1.
 
         The returned records have the labels of thresholds that were fitted to other texts, so that their
         scores are those of new texts.
         """
         pairs = list(pairs)
-        logits = self.logits_of(pairs).numpy()
-        true = np.zeros(logits.shape, dtype=bool)
+        probs = np.array([record["probs"] for record, _ in pairs], dtype=np.float32)
+        true = np.zeros(probs.shape, dtype=bool)
         for row, (_, truth) in enumerate(pairs):
             true[row, truth["label_set"]] = True
-        for label in range(len(self.temperature) if self.is_calibrated else 0):
-            both = np.stack([np.zeros(len(pairs)), logits[:, label]], axis=1)
-            self.temperature[label] = best_temperature(both, true[:, label].astype(np.int64))
-        probs = self.probabilities(torch.from_numpy(logits)).numpy()
         self.thresholds.copy_(torch.from_numpy(best_thresholds(probs, true)))
         part = np.arange(len(pairs)) % FOLDS
         given = np.zeros(probs.shape, dtype=bool)
@@ -156,5 +146,31 @@ class MultiLabel(ClassHead):
             )
         return [
             ({**record, "labels": np.flatnonzero(row).tolist()}, truth)
-            for row, (record, truth) in zip(given, self.redecode(pairs), strict=True)
+            for row, (record, truth) in zip(given, pairs, strict=True)
         ]
+
+
+def best_thresholds(probs: Floats, true: npt.NDArray[np.bool_]) -> Floats:
+    """Return the threshold with the highest F1 for every label; ties go to the one nearest to 0.5.
+
+    A threshold halfway between the lowest right probability and the next one below would fit no other texts
+    where a label has few: on the tags of 80 texts, F1 on other texts was 0.87 in place of 0.89.
+
+    Args:
+        probs: [texts, labels].
+        true: [texts, labels].
+    """
+    labels = probs.shape[1]
+    logits = np.linspace(-6, 6, 241)
+    grid = 1 / (1 + np.exp(-logits))
+    # The number of thresholds that each probability reaches gives the counts above each threshold.
+    reached = np.searchsorted(grid, probs, side="right") + np.arange(labels) * (len(grid) + 1)
+    sizes = labels * (len(grid) + 1)
+    given, right = (
+        np.bincount(reached.ravel(), weights, sizes).reshape(labels, -1)[:, :0:-1].cumsum(1)[:, ::-1]
+        for weights in (None, true.ravel().astype(np.float64))
+    )  # [labels, thresholds]
+    scores = 2 * right / (given + true.sum(0)[:, None]).clip(1)
+    is_best = scores >= scores.max(1, keepdims=True) - 1e-9
+    thresholds: Floats = grid[np.where(is_best, np.abs(logits), np.inf).argmin(1)].astype(np.float32)
+    return thresholds

@@ -35,17 +35,12 @@ class Ordinal(ClassHead):
         hidden_size: int,
         dropout_prob: float = 0.1,
         initializer_range: float = 0.02,
-        *,
-        calibrate: bool = False,
-        abstain_below: float | None = None,
     ) -> None:
         super().__init__(
             n_classes,
             hidden_size,
             dropout_prob,
             initializer_range,
-            calibrate=calibrate,
-            abstain_below=abstain_below,
             num_scores=1,
         )
         # Storing the logarithms of the gaps between thresholds keeps these ordered.

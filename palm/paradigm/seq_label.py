@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from palm.core.component import positive_problems, raise_any
 from palm.core.errors import ConfigError
 from palm.core.saved import NO_LABEL, Tensors, TensorSpec
-from palm.paradigm.base import HEADS, Judged, TokenHead, values_by_row
+from palm.paradigm.base import HEADS, TokenHead, values_by_row
 from palm.paradigm.class_head import ClassHead
 from palm.paradigm.class_loss import label_error
 from palm.paradigm.crf import LinearChainCRF
@@ -27,8 +24,6 @@ class SequenceLabel(ClassHead, TokenHead):
         use_crf: predict the labels of a text jointly, with a linear-chain CRF over its words.
         crf_learning_rate_factor: for seq_label with use_crf, factor of the CRF's learning rate.
         emission_l2: for seq_label, fraction of the linear layer's weights that is added to their gradient.
-        calibrate: fit a temperature to the words of the dev data; a word's probabilities are the softmax of
-            logits / temperature.
 
     Raises:
         ConfigError: if settings are invalid; lists all of them.
@@ -38,7 +33,6 @@ class SequenceLabel(ClassHead, TokenHead):
 
     card = ("token-classification", "a label for every word")
     library_model = "ForTokenClassification"
-    calibration_error = "word_ece"
     feature = "encoder_outputs"
     metrics = ("entity_f1", "token_accuracy")
 
@@ -51,8 +45,6 @@ class SequenceLabel(ClassHead, TokenHead):
         *,
         class_weights: str | list[float] | None = None,
         label_smoothing: float = 0.0,
-        focal_gamma: float = 0.0,
-        calibrate: bool = False,
         use_crf: bool = False,
         crf_learning_rate_factor: float = 1.0,
         emission_l2: float = 0.0,
@@ -64,16 +56,11 @@ class SequenceLabel(ClassHead, TokenHead):
             initializer_range,
             class_weights=class_weights,
             label_smoothing=label_smoothing,
-            focal_gamma=focal_gamma,
-            calibrate=calibrate,
         )
         problems = positive_problems(crf_learning_rate_factor=crf_learning_rate_factor)
         raise_any(problems + positive_problems(emission_l2=emission_l2 or 1))
-        if use_crf and (calibrate or not self.class_loss.is_plain):
-            raise ConfigError(
-                "use_crf does not support class_weights, label_smoothing, focal_gamma and calibrate; "
-                "leave them out"
-            )
+        if use_crf and not self.class_loss.is_plain:
+            raise ConfigError("use_crf does not support class_weights and label_smoothing; leave them out")
         word_mask = TensorSpec(("batch", "seq"), torch.bool)
         self.inputs_attr = {
             self.feature: TensorSpec(("batch", "seq", hidden_size), torch.float),
@@ -111,13 +98,7 @@ class SequenceLabel(ClassHead, TokenHead):
         # Not on a GPU, which would have to be synchronized.
         if mask.device.type == "cpu" and int(labels.max()) >= self.n_classes:
             raise label_error("label_ids", labels, self.n_classes)
-        # A row without labels is computed with label 0 and left out of the mean.
-        known = (labels != NO_LABEL).any(1)
-        emissions, words = words_first(outputs["logits"], mask)
-        labels = words_first(labels.clamp(min=0), mask)[0]
-        # Multiplied by `known`: selecting the rows would synchronize a GPU.
-        losses = self.crf.negative_log_likelihood(emissions, labels, words) * known
-        return losses.sum() / known.sum().clamp(min=1)
+        return _crf_loss(self.crf, outputs["logits"], labels, mask)
 
     def num_terms(self, batch: Tensors) -> int:
         """Count the words, or with the CRF the rows, that have labels; all of them without targets."""
@@ -135,28 +116,17 @@ class SequenceLabel(ClassHead, TokenHead):
         else:
             emissions, words = words_first(outputs["logits"], mask)
             labels = self.crf.best_labels(emissions, words)[words]
-        fields = {"labels": labels}
-        if self.is_calibrated:
-            fields["probs"] = self.probabilities(logits).amax(-1)
-        return values_by_row(fields, mask.sum(1))
+        return values_by_row({"labels": labels}, mask.sum(1))
 
-    def eval_outputs(self, outputs: Tensors, batch: Tensors) -> list[dict[str, Any]]:  # noqa: ARG002
-        """Per row the `logits` of every word if the head is calibrated; otherwise nothing."""
-        mask = outputs["word_mask"]
-        words = {"logits": outputs["logits"][mask]}
-        return values_by_row(words, mask.sum(1)) if self.is_calibrated else []
 
-    def logits_of(self, pairs: Sequence[Judged]) -> Tensor:
-        return torch.tensor([logits for record, _ in pairs for logits in record["logits"]])
-
-    def labels_of(self, pairs: Sequence[Judged]) -> npt.NDArray[np.int64]:
-        return np.asarray([label for _, truth in pairs for label in truth["label_ids"]])
-
-    def redecode(self, pairs: Sequence[Judged]) -> list[Judged]:
-        probs = iter(self.probabilities(self.logits_of(pairs)).amax(-1).tolist())
-        return [
-            ({**record, "probs": [next(probs) for _ in record["labels"]]}, truth) for record, truth in pairs
-        ]
+def _crf_loss(crf: LinearChainCRF, logits: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    # A row without labels is computed with label 0 and left out of the mean.
+    known = (labels != NO_LABEL).any(1)
+    emissions, words = words_first(logits, mask)
+    labels = words_first(labels.clamp(min=0), mask)[0]
+    # Multiplied by `known`: selecting the rows would synchronize a GPU.
+    losses = crf.negative_log_likelihood(emissions, labels, words) * known
+    return losses.sum() / known.sum().clamp(min=1)
 
 
 def words_first(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,11 +20,11 @@ from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.device import resolved
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
+from palm.core.group import broadcast, exhaust, is_main_process, report_missing_ranks
 from palm.core.io import check_not_read
 from palm.core.logging import printable
 from palm.core.saved import Tensors, tensor_digests
 from palm.metrics import metric_problems
-from palm.parallel.group import broadcast, exhaust, is_main_process, report_missing_ranks
 from palm.predict.log import COMPUTED, PredictionLog, Shard, Write, records_of_shard
 from palm.predict.onnx import OnnxEngine
 from palm.reader import Predictions, Record

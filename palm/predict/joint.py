@@ -17,10 +17,10 @@ from palm.config.files import data_path
 from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import Component, unknown
 from palm.core.errors import ConfigError, DataError
+from palm.core.group import broadcast, is_main_process, report_missing_ranks
 from palm.core.io import check_not_read, checksum, remove
 from palm.core.layers import WeightCache
 from palm.core.saved import Tensors, tensor_digests
-from palm.parallel.group import broadcast, is_main_process, report_missing_ranks
 from palm.predict.inference import InferenceModel, check_texts
 from palm.predict.log import PredictionLog, Shard, records_of_shard
 from palm.reader import Predictions, Reader, Record, Rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -66,9 +65,7 @@ def load_model(
         ConfigError: a setting is out of range, or no GPU is visible.
         PalmError: the extra `onnx` is not installed, or the model cannot be an ONNX graph.
     """
-    raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
-    if (engine, precision) == ("torch", "int8"):
-        raise ConfigError("precision 'int8' needs engine 'onnx', which needs the extra `onnx`")
+    _check_arguments(folder, engine, precision)
     target = device_of(engine == "torch" and torch.cuda.is_available(), device)
     given = Path(folder)
     folder = chosen_model(given)
@@ -83,10 +80,20 @@ def load_model(
     if engine == "onnx":
         use_onnx(models, precision)
     if folder != given:
-        names = ", ".join(model.task for model in models)
-        note = best_note({**models[0].trained, "scores": {}} if is_joint else models[0].trained)
-        logger.info("%s: model loaded from %s%s", names, folder, note)
+        _log_choice(models, folder, is_joint)
     return (JointModel({model.task: model for model in models}) if is_joint else models[0]).to(target)
+
+
+def _check_arguments(folder: object, engine: str, precision: str) -> None:
+    raise_any([*path_problems(folder=folder), *choice_problems(("torch", "onnx"), engine=engine)])
+    if (engine, precision) == ("torch", "int8"):
+        raise ConfigError("precision 'int8' needs engine 'onnx', which needs the extra `onnx`")
+
+
+def _log_choice(models: Sequence[InferenceModel], folder: Path, is_joint: bool) -> None:
+    names = ", ".join(model.task for model in models)
+    note = best_note({**models[0].trained, "scores": {}} if is_joint else models[0].trained)
+    logger.info("%s: model loaded from %s%s", names, folder, note)
 
 
 def use_onnx(models: Sequence[InferenceModel], precision: str) -> None:
@@ -132,10 +139,7 @@ def _models_in(
             load_into(backbone, weights.backbone, folder)
         for task, saved in tasks_in(description).items():
             encoder = backbone
-            if task in weights.encoders:
-                encoder = copy.deepcopy(backbone)
-                load_into(encoder, {**weights.backbone, **weights.encoders[task]}, folder)
-            elif task in weights.adapters:
+            if task in weights.adapters:
                 encoder = read_adapters(backbone, weights.adapters[task]).merged_into(backbone)
             own = weights.heads[task]
             settings = head.get(task, {})

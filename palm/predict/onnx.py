@@ -76,9 +76,8 @@ class Graph(nn.Module):
         self.task_id = task_id
         read = [name for head in heads.values() for name in head.inputs_attr]
         self._features = [name for name in backbone.outputs_attr if name in read]
-        needed = dict.fromkeys(
-            [*backbone.inputs_attr, *(name for name in read if name not in self._features)]
-        )
+        others = [name for name in read if name not in self._features]
+        needed = dict.fromkeys([*backbone.inputs_attr, *others])
         if task_id is not None:
             needed = dict.fromkeys(["token_ids", "input_mask", *(n for n in needed if n not in COMPUTED)])
         for name in needed:
@@ -270,12 +269,8 @@ def graph_file(graph: Graph, rows: Tensors, precision: str, cache: Cache | None,
             make = partial(_make, graph, rows, precision)
             return cache.file(key_of_graph(graph, precision), FILE, "an ONNX graph", make)
         except (OSError, StorageError) as error:
-            logger.warning(
-                "cannot cache the ONNX graph in %s (%s), so it is made at every load; set PALM_DATA_CACHE to "
-                "a writable folder",
-                cache.folder,
-                error,
-            )
+            remedy = "it is made at every load; set PALM_DATA_CACHE to a writable folder"
+            logger.warning("cannot cache the ONNX graph in %s (%s): %s", cache.folder, error, remedy)
     _make(graph, rows, precision, fallback)
     return fallback
 

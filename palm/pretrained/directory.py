@@ -359,17 +359,15 @@ def read_directory(path: str | Path, headers: bool = False) -> ModelDirectory:
         given = encoder_weights(path, headers)
         config_file = find_config(path)
         if config_file is None:
-            raise StorageError(
-                f"{path} has weights but none of {', '.join(CONFIG_FILES)}, which define the encoder's sizes"
-            )
+            lacking = f"none of {', '.join(CONFIG_FILES)}, which define the encoder's sizes"
+            raise StorageError(f"{path} has weights but {lacking}")
         backbone, settings = described(config_file, given)
         if is_sentence_encoder(path):
             settings["pooling"] = computable_pooling(path)
         if not given.weights and backbone != "transformers":
-            raise StorageError(
-                f"none of the tensors of {path} has a name that {backbone} or a wrapper of it gives them: "
-                f"{', '.join(shortened(list(given.original), 4))}"
-            )
+            names = ", ".join(shortened(list(given.original), 4))
+            what = f"a name that {backbone} or a wrapper of it gives them"
+            raise StorageError(f"none of the tensors of {path} has {what}: {names}")
         return ModelDirectory(path, config_file, backbone, settings, *_vocabulary_of(config_file), given)
 
 
@@ -522,14 +520,11 @@ def directory_pooling(folder: Path) -> str:
     if modules[0][0] != "Pooling":
         raise StorageError(f"{modules[0][1]}: palm does not compute {modules[0][0]} layers; {_OWN_POOLING}")
     pooling = _pooling_mode(modules[0][1] / "config.json")
-    if len(modules) == 1:
-        return pooling
-    if pooler_folder(folder) is not None:
-        return "cls"
+    if len(modules) == 1 or pooler_folder(folder) is not None:
+        return pooling if len(modules) == 1 else "cls"
     kind, place = modules[1]
-    raise StorageError(
-        f"{place}: palm does not compute {kind} layers after {pooling} pooling; {_OWN_POOLING}"
-    )
+    what = f"palm does not compute {kind} layers after {pooling} pooling"
+    raise StorageError(f"{place}: {what}; {_OWN_POOLING}")
 
 
 _OWN_POOLING = "to train on the vectors below it, set pooling: first, mean or max"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,8 @@ def pretrained_directory(value: str | Path) -> Path:
     if path.name == "params" and not path.exists() and find_config(path):
         return path.parent
     if path.parent.name == "pretrain" and not path.exists():
-        raise StorageError(
-            f"no such folder: {path.absolute()}; `palm download {path.name}` creates it in ./pretrain"
-        )
+        remedy = f"`palm download {path.name}` creates it in ./pretrain"
+        raise StorageError(f"no such folder: {path.absolute()}; {remedy}")
     return encoder_folder(path)
 
 
@@ -332,6 +331,18 @@ def resolve_pooling(backbone: nn.Module, path: Path) -> None:
         logger.info("pooling: %s; that of %s itself is %s", backbone.pooling, path, own)
 
 
+def _report(parameters: Collection[str], given: Renamed, path: Path) -> Report:
+    surplus = [name for name in given.weights if name not in parameters]
+    heads = [name for name in surplus if name in MAY_LACK]  # a pooler, if the pooling is not cls
+    return Report(
+        path,
+        loaded=tuple(name for name in parameters if name in given.weights),
+        missing=tuple(name for name in parameters if name not in given.weights),
+        left_out=(*given.left_out, *heads),
+        unused=(*given.unused, *(name for name in surplus if name not in heads)),
+    )
+
+
 def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
     """Load weights that were already read; see `load_pretrain`."""
     resolve_pooling(backbone, path)
@@ -347,15 +358,7 @@ def fill_backbone(backbone: nn.Module, given: Renamed, path: Path) -> Report:
                 parameter.copy_(given.weights[name])
             elif name == "embeddings.task.weight":
                 parameter.zero_()
-    surplus = [name for name in given.weights if name not in parameters]
-    heads = [name for name in surplus if name in MAY_LACK]  # a pooler, if the pooling is not cls
-    report = Report(
-        path,
-        loaded=tuple(name for name in parameters if name in given.weights),
-        missing=tuple(name for name in parameters if name not in given.weights),
-        left_out=(*given.left_out, *heads),
-        unused=(*given.unused, *(name for name in surplus if name not in heads)),
-    )
+    report = _report(parameters, given, path)
     (logger.warning if report.missing or report.unused else logger.info)("%s", report)
     return report
 

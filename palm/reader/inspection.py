@@ -13,11 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from palm.core.errors import PalmError
-from palm.core.saved import Tensors
 from palm.reader.base import Reader
 from palm.reader.labels import Labels
 from palm.reader.rows import BadRow, Rows
-from palm.reader.span import SpanReader
 from palm.reader.squad import SquadQuestion
 from palm.reader.table import RankedExample
 from palm.reader.tables.columns import cut
@@ -187,48 +185,3 @@ def readable_row(tokenizer: Tokenizer, token_ids: Iterable[int], truth: Mapping[
     """Return the tokens of a row and its truth as one line."""
     words = [*tokenizer.tokens(token_ids), *(f"| {name}: {value}" for name, value in truth.items())]
     return " ".join(words)
-
-
-def readable_rows(reader: Reader, batch: Tensors, count: int) -> list[str]:
-    """Return the first rows of a batch with targets as lines; none if the reader has no tokenizer.
-
-    Args:
-        reader: the reader that collated the batch.
-        batch: a batch on the CPU.
-        count: the number of rows.
-    """
-    tokenizer = tokenizer_of(reader)
-    if tokenizer is None or "token_ids" not in batch:
-        return []
-    lines = []
-    for row in range(min(count, len(batch["token_ids"]))):
-        token_ids = batch["token_ids"][row][batch["input_mask"][row]].tolist()
-        lines.append(readable_row(tokenizer, token_ids, _targets(reader, batch, row, tokenizer)))
-    return lines
-
-
-def _targets(reader: Reader, batch: Tensors, row: int, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the targets of one row of a batch as text."""
-    tokens = tokenizer.tokens(batch["token_ids"][row][batch["input_mask"][row]].tolist())
-    if {"start_positions", "end_positions"} <= batch.keys():
-        first = int(batch["start_positions"][row])
-        last = int(batch["end_positions"][row])
-        return {"answer": " ".join(tokens[first : last + 1])}
-    if {"mask_pos", "mask_label"} <= batch.keys():
-        here = batch["mask_pos"] // batch["token_ids"].shape[1] == row
-        return {"masked": " ".join(tokenizer.tokens(batch["mask_label"][here].tolist()))}
-    targets = {}
-    for name in reader.targets_attr:
-        names = label_names(reader) if "label" in name else {}
-        if name in batch and batch[name].ndim and len(batch[name]) == len(batch["token_ids"]):
-            value = batch[name][row]
-            if name in ("label_set", "relation_labels"):
-                value = value.eq(1).nonzero()[:, -1]
-            elif name == "span_labels" and isinstance(reader, SpanReader):
-                value = value[value > 0] - 1
-                names = reader.span_labels.names
-            # Token labels below 0 mark tokens without a label.
-            labels = [n for n in value[: len(tokens)].tolist() if n >= 0] if value.ndim else [value.item()]
-            text = " ".join(names.get(int(label), f"{label}") for label in labels)
-            targets[name.removesuffix("_ids").removesuffix("_values")] = text
-    return targets

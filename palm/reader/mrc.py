@@ -272,12 +272,15 @@ class MRCReader(TokenizingReader):
             if not windows:
                 left_out.append(example.id)
         if left_out:
-            self.warn_once(
-                f"{len(left_out)} of {len(examples)} questions are left out of training, because no window "
-                f"contains their whole answer: {', '.join(shortened([*map(repr, left_out)], SHOWN_IDS))}; "
-                "raise max_seq_len or lower doc_stride"
-            )
+            self._warn_of_left_out(left_out, len(examples))
         return _encoded(found, (*_SCALARS, *_POSITIONS) if with_targets else _SCALARS)
+
+    def _warn_of_left_out(self, ids: Sequence[str], total: int) -> None:
+        self.warn_once(
+            f"{len(ids)} of {total} questions are left out of training, because no window contains their "
+            f"whole answer: {', '.join(shortened([*map(repr, ids)], SHOWN_IDS))}; "
+            "raise max_seq_len or lower doc_stride"
+        )
 
     def _windows(self, query: Sequence[int], document: Tokens, answer: range | None) -> list[range]:
         """The windows of a document that become rows: all, or only those with the answer."""

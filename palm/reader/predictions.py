@@ -183,9 +183,7 @@ def task_cells(record: Mapping[str, Any]) -> Record:
         cells["probability"] = max(probs) if isinstance(probs, list) else probs
         if "labels" in record:
             cells["labels"] = record.get("label_names", record["labels"])
-            # Words have names as labels and a probability each; a text's several labels are ids.
-            is_of_words = isinstance(next(iter(record["labels"]), 0), str)
-            cells["probability"] = probs if is_of_words else [probs[label] for label in record["labels"]]
+            cells["probability"] = [probs[label] for label in record["labels"]]
     if record.get("nbest"):
         cells["probability"] = record["nbest"][0].get("probability")
     return cells

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from palm.core.errors import PalmError
+from palm.core.group import is_main_process
 from palm.core.io import write_text
 from palm.core.logging import logger
-from palm.parallel.group import is_main_process
 from palm.report.page import REPORT_FILE, page, write_report
 from palm.report.run import read_run
 from palm.train.callbacks import Ended, Evaluated, Event, Started

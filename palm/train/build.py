@@ -20,16 +20,16 @@ from palm.core.device import choice, keep_freed_memory
 from palm.core.errors import ConfigError, PalmError, Problem
 from palm.core.logging import logger
 from palm.core.process import waiting
-from palm.lr_sched import schedule_of_run
 from palm.mixing import MIXINGS
 from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS, Optimizer, ParameterGroups
+from palm.optimizer.lr_sched import schedule_of_run
 from palm.paradigm import HEADS, Head
-from palm.parallel.replica import Replica
 from palm.reader import READERS
 from palm.reader.labels import Labels, moved_labels
 from palm.train.loop import Components, Training
-from palm.train.model import PRIVATE, MultiTaskModel
+from palm.train.model import MultiTaskModel
+from palm.train.replica import Replica
 from palm.train.task import (
     StepPlan,
     Task,
@@ -74,11 +74,6 @@ def build(run: RunConfig, given: Mapping[str, Task] = MappingProxyType({})) -> C
         weighing = None if run.balance is None else run.balance.name
         # Not only if nothing else is wrong, since the package of the balance may be missing as well.
         builder.add(step_problems(run.settings.tasks_per_step, weighing, tasks), once=False)
-        if run.settings.parallel == "fsdp" and (
-            own := [task.name for task in tasks if task.lora is not None]
-        ):
-            line = f"parallel: fsdp does not support lora, which {', '.join(own)} uses; set parallel: ddp"
-            builder.add([Problem(line, "parallel")])
     raise_any(builder.problems)
     with builder.reporting(None):  # reports layers and patterns that do not exist before data is read
         build_optimizer(optimizer, groups, MultiTaskModel(backbone, tasks), tasks)
@@ -197,15 +192,12 @@ def open_data(
         devices: number of devices that train; the number of processes by default.
     """
     settings = run.settings
-    main = next(task for task in parts.tasks if task.is_target)
-    logger.info("%s: set as main task", main.name)
-    cache = None
-    if settings.use_data_cache:
-        cache = Cache(settings.data_cache) if settings.data_cache else Cache.of_user()
-    tasks = []
-    for task in parts.tasks:
-        tasks.append(opened(task, settings.random_seed, cache, devices))
-        logger.info("%s: %d rows of training data", task.name, len(tasks[-1].stream.rows))
+    logger.info("%s: set as main task", next(task.name for task in parts.tasks if task.is_target))
+    cache = Cache(settings.data_cache) if settings.data_cache else Cache.of_user()
+    cache = cache if settings.use_data_cache else None
+    tasks = [opened(task, settings.random_seed, cache, devices) for task in parts.tasks]
+    for task in tasks:
+        logger.info("%s: %d rows of training data", task.name, len(task.stream.rows))
     # Once all streams are open, a task with shared rows can use the batches of the other one.
     share_rows(tasks)
     plan = StepPlan.of(tasks, parts.mixing, settings).over_epochs(settings.num_epochs)
@@ -244,8 +236,6 @@ def start(
     model = MultiTaskModel(parts.backbone, parts.tasks)
     model.to(device)
     _prepare(model, settings, device)
-    # FSDP replaces parameters, so the replica is built before everything that refers to them.
-    replica = Replica(model, settings.parallel)
     optimizer = build_optimizer(parts.optimizer, parts.groups, model, parts.tasks)
     ema = None
     if settings.use_ema:
@@ -257,7 +247,7 @@ def start(
         schedule=schedule,
         device=device,
         model=model,
-        replica=replica,
+        replica=Replica(model),
         optimizer=optimizer,
         ema=ema,
     )
@@ -302,8 +292,6 @@ def build_optimizer(
         factors |= {f"{place}.{name}": factor for name, factor in head.rate_factors.items()}
         decays |= {f"{place}.{name}": part for name, part in head.l2_decays.items()}
     rates = _head_rates(model, tasks)
-    if groups.backbone_learning_rate is not None:
-        rates[PRIVATE] = groups.backbone_learning_rate
     groups.apply(built, moving, optimizer.learning_rate, rates, factors)
     _decay(built, [(parameter, decays[name]) for name, parameter in moving if name in decays])
     return built

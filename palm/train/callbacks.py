@@ -545,19 +545,16 @@ def _read(path: Path) -> Iterator[Recorded]:
     try:
         written = path.read_text(encoding="utf-8", errors="replace").rstrip("\n").split("\n")
     except OSError as error:
-        raise StorageError(
-            f"{path}: {error.strerror or error}; give the save_path of a run that palm trained"
-        ) from error
+        remedy = "give the save_path of a run that palm trained"
+        raise StorageError(f"{path}: {error.strerror or error}; {remedy}") from error
     for number, text in enumerate(written, start=1):
         try:
-            line = parse_json(text.encode())
-        except (ValueError, RecursionError):
+            event = event_of(parse_json(text.encode()))
+        except (json.JSONDecodeError, RecursionError):
             # A killed run may leave an incomplete last line; any other line that is not JSON is damage.
             if number == len(written):
                 return
             raise _damaged(path, number, "not JSON", text) from None
-        try:
-            event = event_of(line)
         except ValueError as error:
             raise _damaged(path, number, str(error), text) from None
         if isinstance(event, Planned) and event.version > HISTORY_VERSION:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +18,7 @@ from palm.backbone import BACKBONES
 from palm.backbone.low_rank import DEFAULTS, FROM
 from palm.config.run import described, plain
 from palm.core.errors import DataError, StorageError, changes, setting_name
+from palm.core.group import is_main_process
 from palm.core.io import (
     check_version,
     keep_foreign,
@@ -38,17 +39,16 @@ from palm.core.saved import (
     weights_under,
 )
 from palm.core.version import __version__
-from palm.lr_sched import LR_SCHEDULES, Schedule
 from palm.mixing import MIXINGS
 from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
+from palm.optimizer.lr_sched import LR_SCHEDULES, Schedule
 from palm.paradigm import HEADS, Head
-from palm.parallel.group import full_tensors, is_main_process, shard_like
 from palm.reader import READERS
 from palm.reader.tables.files import data_checksum, file_facts
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
-from palm.train.model import LORA, PRIVATE
+from palm.train.model import LORA
 from palm.train.model_card import MAX_WARNINGS
 from palm.train.model_paths import CHECKPOINT, CHECKPOINT_FORMAT, DESCRIPTION, STATE, WEIGHTS
 from palm.train.task import TaskState
@@ -185,7 +185,6 @@ def compared(training: Training) -> dict[str, Any]:
         "ema_decay": settings.ema_decay if settings.use_ema else None,
         "random_seed": seed,
         "precision": training.model.precision,
-        "tf32": settings.tf32,
     }
     if own_seeds:
         found["seeds"] = own_seeds
@@ -209,7 +208,6 @@ def _compared_tasks(training: Training) -> dict[str, dict[str, Any]]:
         own: dict[str, Any] = {name: getattr(task, name) for name in COMPARED}
         optional = {
             "share_rows_with": task.share_rows_with,
-            "private_layers": task.private_layers,
             # With defaults filled in, so giving a default explicitly does not make another run.
             "lora": task.lora and plain(dict(task.lora) if FROM in task.lora else {**DEFAULTS, **task.lora}),
             "expected_steps": steps.get(task.name),
@@ -255,10 +253,8 @@ def save_checkpoint(
         files = tensors_of(training) if resumable else {"model": training.model.state_dict()}
         for name, tensors in files.items():
             check_finite(tensors, f"{name} at global step {training.step}")
-        # Gathering is a collective operation, although only the first rank writes.
-        contents = {name: full_tensors(tensors) for name, tensors in files.items()}
         if is_main_process():
-            _write(training, folder, run_id, contents)
+            _write(training, folder, run_id, files)
 
 
 def tensors_of(training: Training) -> dict[str, dict[str, Tensor]]:
@@ -315,10 +311,8 @@ def load_checkpoint(training: Training, folder: Path) -> None:
     # All checks are above this line, so a run that is refused has not been changed.
     parameters = dict(training.model.named_parameters())
     saved = load_tensors(folder / "model.safetensors")
-    own = training.model.state_dict()
-    placed = {name: shard_like(own.get(name, value), value) for name, value in saved.items()}
     with wrap_read_errors(folder, " as a checkpoint of this run"):  # intact, but it may be of another run
-        training.model.load_state_dict(placed)
+        training.model.load_state_dict(saved)
         restore_optimizer(training.optimizer, parameters, load_tensors(folder / "optimizer.safetensors"))
         if training.ema is not None:
             training.ema.load_state_dict(load_tensors(folder / "ema.safetensors"))
@@ -387,15 +381,19 @@ class TrainedWeights:
         backbone: weights of the encoder, by name.
         heads: task -> weights of its head, by name.
         readers: task -> settings of its reader, with paths of files in the folder.
-        encoders: task -> weights of its encoder that replace shared ones.
         adapters: task -> the folder with its adapters.
     """
 
     backbone: dict[str, Tensor]
     heads: dict[str, dict[str, Tensor]]
     readers: dict[str, dict[str, Any]]
-    encoders: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     adapters: dict[str, Path] = field(default_factory=dict)
+
+
+NO_SHARED_ENCODER = (
+    "has tasks with lora, which share no encoder; use the models that the run saved for each task"
+)
+"""Why a run with adapters has no weights for all tasks."""
 
 
 def trained_weights(folder: Path) -> TrainedWeights:
@@ -406,11 +404,8 @@ def trained_weights(folder: Path) -> TrainedWeights:
     """
     files = _verified(folder)
     weights = load_tensors(folder / "model.safetensors")
-    if any(name.startswith((PRIVATE, LORA)) for name in weights):
-        raise StorageError(
-            f"{folder} is of a run whose tasks have private_layers or lora, so the tasks share no encoder; "
-            "use the models that the run saved for each task"
-        )
+    if any(name.startswith(LORA) for name in weights):
+        raise StorageError(f"{folder} {NO_SHARED_ENCODER}")
     if "ema.safetensors" in files:
         averages = load_tensors(folder / "ema.safetensors")
         weights |= {name: averages[name] for name in weights.keys() & averages.keys()}
@@ -486,15 +481,16 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             continue  # settings of two different components
         if path[0] == "tasks" and len(path) == 2:
             continue  # only one run has the task; the difference in task_instance is listed already
-        if path[-2:] == ("train_file", "digest"):
-            lines.append(
-                f"{setting_name(path[:-1])}: its contents or the settings of its reader have changed"
-            )
-            continue
-        origin = f" (derived from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
-        name = setting_name(path)
-        lines.append(f"{name}: {_name_of(old)!r} in the checkpoint, {_name_of(new)!r} in this run{origin}")
+        lines.append(_difference(path, old, new))
     return lines
+
+
+def _difference(path: Sequence[str], old: Any, new: Any) -> str:
+    if tuple(path[-2:]) == ("train_file", "digest"):
+        return f"{setting_name(path[:-1])}: its contents or the settings of its reader have changed"
+    origin = f" (derived from {DERIVED[path[-1]]})" if path[-1] in DERIVED else ""
+    name = setting_name(path)
+    return f"{name}: {_name_of(old)!r} in the checkpoint, {_name_of(new)!r} in this run{origin}"
 
 
 def _name_of(value: Any) -> Any:
@@ -532,8 +528,6 @@ def restore_optimizer(
     for key, value in tensors.items():
         name, _, entry = key.rpartition("/")
         parameter = parameters[name]
-        if value.shape == parameter.shape:
-            value = shard_like(parameter, value)
-        elif id(parameter) in read_by_kernel:
+        if value.shape == parameter.shape or id(parameter) in read_by_kernel:
             value = value.to(parameter.device)
         optimizer.state[parameter][entry] = value

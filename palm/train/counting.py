@@ -22,7 +22,6 @@ from palm.metrics.classification import (
     CalibrationError,
     LabelCalibrationError,
     LabelTally,
-    WordCalibrationError,
 )
 from palm.metrics.resampling import Pair, score_intervals
 from palm.metrics.spans import entities
@@ -277,11 +276,6 @@ class TagCounts(ItemCounts):
         words = getattr(example, "words", [])
         places = sorted((each.first, each.last + 1, each.kind) for each in entities(record["labels"]))
         return {((a, b), kind): f"{kind}: {' '.join(words[a:b])}" for a, b, kind in places}
-
-    def judge(self, example: Any, record: Record, gold: Record) -> Judged:
-        if "logits" in record:
-            self.calibrate(WordCalibrationError, record, gold)
-        return super().judge(example, record, gold)
 
 
 class SpanCounts(ItemCounts):

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palm.core.group import is_main_process
 from palm.core.logging import Progress, display_of, logger, shown_score, shows_colour
-from palm.parallel.group import is_main_process
-from palm.reader.inspection import readable_rows
 from palm.train.callbacks import Callback, Completed, Ended, Evaluated, Event, Logged, Losses, Started
 from palm.train.loop import Step, Training
 from palm.train.task import TaskState
@@ -142,10 +141,6 @@ def memory_bytes(device: torch.device) -> int | None:
     return int(peak if sys.platform == "darwin" else peak * 1024)  # macOS counts bytes, Linux KiB
 
 
-FIRST_ROWS = 2
-"""Number of rows of every task's first batch that are logged."""
-
-
 Heading = Callable[[Logged], str]
 """Makes the beginning of a step's line, which differs between PaddlePALM 2.x and 0.2.1."""
 
@@ -206,17 +201,8 @@ class RunLog:
                 counts = ", ".join(f"{task.name} {task.step}/{task.expected_steps}" for task in self.tasks)
                 logger.info("%s: end of epoch %d; steps so far / planned: %s", main.name, main.epoch, counts)
         elif isinstance(event, Completed):
-            made = max(sum(task.step for task in self.tasks), 1)
-            planned = max(sum(task.expected_steps for task in self.tasks), 1)
             for task in self.tasks:
-                logger.info(
-                    "%s: %d steps, %d planned (%.1f %% of all, %.1f %% planned)",
-                    task.name,
-                    task.step,
-                    task.expected_steps,
-                    100 * task.step / made,
-                    100 * task.expected_steps / planned,
-                )
+                logger.info("%s: %d steps, %d planned", task.name, task.step, task.expected_steps)
                 if self.details:
                     _log_rows_left_out(task)
 
@@ -262,16 +248,6 @@ def warn_of_short_epochs(tasks: Sequence[TaskState]) -> None:
             )
 
 
-def log_first_rows(event: Event) -> None:
-    """Log some rows of every task's first batch as the model sees them, with their targets."""
-    for part in event.parts if isinstance(event, Step) else ():
-        # The task's first step is already counted here; a resumed run is past it.
-        if part.task.step == 1:
-            rows = readable_rows(part.task.reader, part.batches[0], FIRST_ROWS)
-            for number, row in enumerate(rows, start=1):
-                logger.info("%s: row %d: %s", part.task.name, number, row)
-
-
 OVERALL_FORMAT = "{percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 
 
@@ -287,8 +263,8 @@ def progress_callbacks(
     """
     display = display_of(progress)
     if display == "bar":
-        return [ProgressBars(), log_first_rows, RunLog(details=False)]
-    shown: list[Callback] = [StepLog(heading), log_first_rows] if display == "lines" else []
+        return [ProgressBars(), RunLog(details=False)]
+    shown: list[Callback] = [StepLog(heading)] if display == "lines" else []
     return [*shown, RunLog(details), log_scores]
 
 
@@ -308,14 +284,10 @@ class ProgressBars:
         if isinstance(event, Started):
             self._open(event)
         elif isinstance(event, Step):
-            # A finished target is still drawn until the last one is finished, and scores may change the plan.
+            # A finished target is still drawn until the last one is finished.
             for part in event.parts:
-                own = self._bars[part.task.name]
-                own.bar_format = _task_format(part.task)
-                own.update()
-            overall = self._bars[""]
-            overall.total = max(overall.total, event.number)
-            overall.update()
+                self._bars[part.task.name].update()
+            self._bars[""].update()
         elif isinstance(event, Logged):
             self._losses[event.task] = f"loss {event.mean_loss:.3f}"
             self._show(event.task)
@@ -324,12 +296,7 @@ class ProgressBars:
             overall.set_postfix_str(_rates(event, counts), refresh=False)
         elif isinstance(event, Evaluated):
             for task in event.scores:
-                name, value = next(iter(event.scores[task].items()))
-                shown = shown_score(value)
-                if task in event.best:
-                    self._best[task] = shown
-                self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
-                self._show(task)
+                self._show_score(task, event)
         elif isinstance(event, Ended):
             for bar in self._bars.values():
                 bar.close()
@@ -358,6 +325,14 @@ class ProgressBars:
                 position=place,
                 **common,
             )
+
+    def _show_score(self, task: str, event: Evaluated) -> None:
+        name, value = next(iter(event.scores[task].items()))
+        shown = shown_score(value)
+        if task in event.best:
+            self._best[task] = shown
+        self._scores[task] = f"{name} {shown} (best {self._best.get(task, shown)})"
+        self._show(task)
 
     def _show(self, task: str) -> None:
         found = [texts[task] for texts in (self._losses, self._scores) if task in texts]

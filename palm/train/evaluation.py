@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from palm.core.cache import LESS_PREDICTED, explain_limits
+from palm.core.group import gather_objects, is_main_process
 from palm.core.logging import logger, shown_score
 from palm.metrics import metrics_of
 from palm.metrics.base import constant_scores
 from palm.metrics.resampling import Pair
-from palm.parallel.group import gather_objects, is_main_process
 from palm.reader import Record
 from palm.reader.rows import BadRows, Rows
 from palm.reader.tables.files import data_checksum
@@ -127,8 +127,7 @@ class Evaluator:
         scores = {}
         rows = {}
         dev_loss = {}
-        # With FSDP this device has only parts of the weights; this gathers them.
-        with self.training.averaged(), self.training.replica.separate_calls():
+        with self.training.averaged():
             for task in self.tasks:
                 losses: Losses = {}
                 dev = self.dev[task.name]
@@ -294,19 +293,17 @@ class EarlyStopping:
     Args:
         evaluator: keeps the best evaluations.
         patience: number of evaluations without improvement after which a target is finished.
-        together: judge all targets by the score of the whole run and finish them together.
     """
 
-    def __init__(self, evaluator: Evaluator, patience: int, together: bool = False) -> None:
+    def __init__(self, evaluator: Evaluator, patience: int) -> None:
         self.evaluator = evaluator
         self.patience = patience
-        self.together = together
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, Evaluated):
             return
         for task in self.evaluator.training.tasks:
-            best = self.evaluator.overall if self.together else self.evaluator.best.get(task.name)
+            best = self.evaluator.best.get(task.name)
             if task.is_target and not task.done and best is not None and best.waited >= self.patience:
                 task.stopped_at = event.step
                 logger.info(

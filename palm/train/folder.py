@@ -115,9 +115,8 @@ class RunFolder:
             StorageError: an earlier run is in the folder that may be neither continued nor moved.
         """
         if is_sealed(self.path):
-            raise StorageError(
-                f"save_path: {self.path} is a saved model or a checkpoint; give another folder"
-            )
+            what = "a saved model or a checkpoint"
+            raise StorageError(f"save_path: {self.path} is {what}; give another folder")
         record = read_run_record(self.path)
         # A restart within one launch finds its own results and must not be refused because of them.
         if self.resume == "auto" or (restarted and record is not None and record["launch"] == launch):
@@ -184,7 +183,7 @@ class RunFolder:
         elif not is_kept:
             (self.path / names.BAD_ROWS).unlink(missing_ok=True)
         record = names.RunRecord(
-            id=start.run_id or _new_id(),
+            id=start.run_id,
             since=_now(),
             launch=launch,
             identity=identity,

@@ -8,6 +8,7 @@ from typing import Any
 
 from palm.backbone import BACKBONES, Backbone
 from palm.config.files import ADAPTER_CONFIG
+from palm.core.group import is_main_process
 from palm.core.io import (
     make_folder,
     manifest_of,
@@ -19,7 +20,6 @@ from palm.core.io import (
 from palm.core.saved import Tensors, describe, file_settings, weights_under
 from palm.core.version import __version__
 from palm.paradigm import HEADS
-from palm.parallel.group import full_tensors, is_main_process
 from palm.reader import READERS
 from palm.train.checkpoint import TrainedWeights
 from palm.train.model_card import CARD, joint_card
@@ -38,7 +38,7 @@ def save_joint(
     """Write one self-contained directory for several tasks, which replaces one of palm.
 
     Args:
-        models: the models of the tasks. Their encoders may have adapters or layers of their own.
+        models: the models of the tasks. Their encoders may have adapters.
         backbone: the encoder that they share.
         folder: written atomically. All ranks must call this; rank 0 writes.
         run: the configuration of the run.
@@ -48,9 +48,9 @@ def save_joint(
     Raises:
         StorageError: the folder cannot be written; nothing is left half-written.
     """
-    weights = full_tensors({**backbone.state_dict(prefix="backbone."), **_own_weights(models, backbone)})
     if not is_main_process():
         return
+    weights = {**backbone.state_dict(prefix="backbone."), **_head_weights(models)}
     with new_directory(folder, overwrite=True) as part:
         write_weights(part, weights, encoder)
         for model in models:
@@ -70,17 +70,13 @@ def save_joint(
         write_text(part / CARD, joint_card(description))
 
 
-def _own_weights(models: Sequence[TaskModel], backbone: Backbone) -> Tensors:
-    """Return what is not in the shared encoder; a head that tasks share belongs to the first of them."""
-    shared = {id(value) for value in backbone.state_dict(keep_vars=True).values()}
+def _head_weights(models: Sequence[TaskModel]) -> Tensors:
+    """Return the weights of the heads; a head that tasks share belongs to the first of them."""
     heads = [model.head for model in models]
     own: Tensors = {}
     for number, model in enumerate(models):
         if heads.index(model.head) == number:
             own |= model.head.state_dict(prefix=f"tasks.{number}.paradigm.")
-        if model.adapted is None:
-            encoder = model.backbone.state_dict(prefix=f"tasks.{number}.backbone.", keep_vars=True)
-            own |= {name: value.detach() for name, value in encoder.items() if id(value) not in shared}
     return own
 
 
@@ -116,17 +112,13 @@ def model_weights(folder: Path, description: Mapping[str, Any]) -> TrainedWeight
     weights = read_weights(folder)
     with wrap_read_errors(folder / DESCRIPTION):
         tasks = tasks_in(description)
-        heads = {
-            task: f"tasks.{int(saved['head'])}.paradigm" for task, saved in tasks.items() if "head" in saved
-        }
+        heads = {task: f"tasks.{int(own['head'])}.paradigm" for task, own in tasks.items() if "head" in own}
         readers = {task: file_settings(saved["reader"]["settings"], folder) for task, saved in tasks.items()}
-    own = {task: weights_under(f"tasks.{number}.backbone", weights) for number, task in enumerate(tasks)}
     places = {task: f"{ADAPTERS}/{task}" for task in tasks}
     files = manifest_of(folder)
     return TrainedWeights(
         weights_under("backbone", weights),
         {task: weights_under(heads.get(task, "paradigm"), weights) for task in tasks},
         readers,
-        {task: values for task, values in own.items() if values},
         {task: folder / place for task, place in places.items() if f"{place}/{ADAPTER_CONFIG}" in files},
     )

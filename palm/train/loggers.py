@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -159,37 +159,12 @@ class TensorBoard(Logger):
         self.writer.close()
 
 
-class Trackio(Logger):
-    """A run in the project `palm`, or in the one that TRACKIO_PROJECT names."""
-
-    def start(self, event: Started) -> None:
-        os.environ.setdefault("TRACKIO_DIR", str(self.folder))  # it is read on import
-        self.package: Any = import_module("trackio")
-        project = os.environ.get("TRACKIO_PROJECT", "palm")
-        resume = "allow" if self.step else "never"
-        self.package.init(
-            project=project, name=self.run_name, config=dict(event.training.config.to_dict()), resume=resume
-        )
-        if self.step:
-            lines = self.package.SQLiteStorage.get_logs(project, self.run_name)
-            self.known = max((int(line["step"] or 0) for line in lines), default=-1)
-
-    def log(self, points: Mapping[str, float]) -> None:
-        self.package.log(points, step=self.step)
-
-    def end(self, event: Ended) -> None:  # noqa: ARG002
-        for task, (step, scores) in self.best.items():
-            best = {f"best/{task}/{name}": value for name, value in scores.items()}
-            self.log({**best, f"best/{task}/step": step})
-        self.package.finish()
-
-
-class Wandb(Trackio):
+class Wandb(Logger):
     """A run in the project `palm`, or in the one that WANDB_PROJECT names; without a login, it is offline."""
 
     def start(self, event: Started) -> None:
         os.environ.setdefault("WANDB_DIR", str(self.folder))
-        self.package = import_module("wandb")
+        self.package: Any = import_module("wandb")
         if self.package.api.api_key is None:
             os.environ.setdefault("WANDB_MODE", "offline")
         run = self.package.init(
@@ -200,6 +175,15 @@ class Wandb(Trackio):
             resume="allow",
         )
         self.keep_id(run.id)
+
+    def log(self, points: Mapping[str, float]) -> None:
+        self.package.log(points, step=self.step)
+
+    def end(self, event: Ended) -> None:  # noqa: ARG002
+        for task, (step, scores) in self.best.items():
+            best = {f"best/{task}/{name}": value for name, value in scores.items()}
+            self.log({**best, f"best/{task}/step": step})
+        self.package.finish()
 
 
 class MLflow(Logger):
@@ -225,13 +209,16 @@ class MLflow(Logger):
             run = self.client.create_run(experiment, run_name=self.run_name)
         self.run: str = run.info.run_id
         self.keep_id(self.run)
-        # Points that a killed run logged after its checkpoint are kept, and not logged again.
-        histories = [self.client.get_metric_history(self.run, name) for name in run.data.metrics]
-        self.known = max((int(point.step) for points in histories for point in points), default=-1)
+        self.known = self._last_step(run.data.metrics)
         for name, value in parameters_of(event.training.config.to_dict()).items():
             if name not in run.data.params:
                 self.client.log_param(self.run, name, value)
         self.client.log_text(self.run, settings_text(event.training.config.to_dict()), "resolved_config.yaml")
+
+    def _last_step(self, metrics: Iterable[str]) -> int:
+        """Return the last step of a killed run; its points after its checkpoint are not logged again."""
+        histories = [self.client.get_metric_history(self.run, name) for name in metrics]
+        return max((int(point.step) for points in histories for point in points), default=-1)
 
     def log(self, points: Mapping[str, float]) -> None:
         for name, value in points.items():
@@ -245,7 +232,6 @@ class MLflow(Logger):
 
 LOGGERS: dict[str, tuple[type[Logger], str]] = {
     "tensorboard": (TensorBoard, "pip install 'palm-torch[tensorboard]'"),
-    "trackio": (Trackio, "pip install 'palm-torch[trackio]'"),
     "wandb": (Wandb, "pip install wandb"),
     "mlflow": (MLflow, "pip install 'palm-torch[mlflow]'"),
 }

@@ -16,16 +16,16 @@ from torch import Tensor
 from palm.backbone.base import Backbone
 from palm.backbone.packing import POSITIONS, layout_of
 from palm.config.run import RunConfig
+from palm.core.group import rank, report_missing_ranks, world_size
 from palm.core.layers import generator
 from palm.core.process import StopRequest
 from palm.core.saved import Tensors, as_declared
 from palm.mixing import Mixing
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, ParameterGroups
-from palm.parallel.group import rank, report_missing_ranks, world_size
-from palm.parallel.replica import Replica
 from palm.train.callbacks import Event
 from palm.train.model import MultiTaskModel
+from palm.train.replica import Replica
 from palm.train.task import StepPlan, Task, TaskState
 from palm.train.train_step import (
     ExponentialMovingAverage,
@@ -222,9 +222,7 @@ class Training:
         self.warnings: list[str] = []
         self._seed = config.settings.random_seed
         self._ranks_stop = False
-        self._guard = NanGuard(
-            optimizer, decides_on_device(config.settings.parallel, parts.balance, device, optimizer)
-        )
+        self._guard = NanGuard(optimizer, decides_on_device(parts.balance, device, optimizer))
         self._attached: dict[str, Stateful] = {}
         self._unclaimed: dict[str, Any] = {}
 
@@ -316,7 +314,8 @@ class Training:
 
     def _set_modes(self, drawn: Drawn) -> None:
         """Put the modules that take part in the step into training mode."""
-        for module in (self.model.backbone, self.model.private, *(task.head for task, _ in drawn)):
+        modules: list[torch.nn.Module] = [self.model.backbone, *(task.head for task, _ in drawn)]
+        for module in modules:
             if not all(part.training for part in module.modules()):  # checking takes a third of the time
                 module.train()
 

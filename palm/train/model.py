@@ -157,9 +157,6 @@ def _of_rows(backbone: Backbone, features: Tensors, rows: slice, columns: int) -
     return own
 
 
-PRIVATE = "private."
-"""Prefix of the parameters of tasks' own layers."""
-
 LORA = "lora."
 """Prefix of the parameters of tasks' own adapters."""
 
@@ -178,7 +175,6 @@ class MultiTaskModel(nn.Module):
 
     Attributes:
         head_places: task -> the prefix of its head in `state_dict`; the same for tasks that share a head.
-        private: task -> its own topmost layers of the encoder, if it has any.
         lora: task -> its own adapters on the encoder, if it has any.
     """
 
@@ -203,19 +199,15 @@ class MultiTaskModel(nn.Module):
             task.head.adapt(backbone.head_layers)
             self.heads[key] = task.head
             self.head_places[task.name] = f"heads.{key}"
-        self.private = nn.ModuleDict()
         self.lora = nn.ModuleDict()
         for task in tasks:
             key = self._keys[task.name]
             try:
-                if task.private_layers:
-                    self.private[key] = backbone.copied_top(task.private_layers)
                 if task.lora is not None:
                     self.lora[key] = adapters_of(task.name, task.lora, backbone)
             except ConfigError as error:
-                setting = "private_layers" if task.private_layers else "lora"
                 raise ConfigError(
-                    Problem(f"task {task.name!r}: {line}", setting, task.name) for line in error.problems
+                    Problem(f"task {task.name!r}: {line}", "lora", task.name) for line in error.problems
                 ) from None
 
     def parameter_layers(self) -> list[list[str]]:
@@ -224,34 +216,19 @@ class MultiTaskModel(nn.Module):
         Raises:
             ConfigError: the encoder does not declare its layers.
         """
-        layers = [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
-        for key, top in self.private.items():
-            assert isinstance(top, nn.ModuleDict)
-            upper = top["layers"]
-            assert isinstance(upper, nn.ModuleList)
-            for number, layer in enumerate(upper):
-                names = [name for name, _ in layer.named_parameters()]
-                place = f"{PRIVATE}{key}.layers.{number}"
-                layers[number - len(upper)] += [f"{place}.{name}" for name in names]
-        return layers
+        return [[f"backbone.{name}" for name in names] for names in self.backbone.parameter_layers()]
 
     def encoder(self, task: str, merged: bool = True) -> Backbone:
-        """Return the encoder of a task: the shared one, with the task's own layers or adapters if it has any.
+        """Return the encoder of a task: the shared one, with the task's adapters if it has any.
 
         Args:
             task: the name of the task.
             merged: merge adapters into the weights, in their current state; otherwise gradients reach them.
         """
         adapters = self.adapters(task)
-        if adapters is not None:
-            return adapters.merged_into(self.backbone) if merged else adapters.applied_to(self.backbone)
-        top = self.top(task)
-        return self.backbone if top is None else self.backbone.with_top(top)
-
-    def top(self, task: str) -> nn.ModuleDict | None:
-        """Return the task's own layers of the encoder, if it has any."""
-        key = self._keys[task]
-        return self.private[key] if key in self.private else None  # type: ignore[return-value] # noqa: SIM401
+        if adapters is None:
+            return self.backbone
+        return adapters.merged_into(self.backbone) if merged else adapters.applied_to(self.backbone)
 
     def adapters(self, task: str) -> LowRank | None:
         """Return the task's own adapters, if it has any."""

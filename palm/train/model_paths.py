@@ -54,7 +54,7 @@ CHECKPOINT_FORMAT = "palm-checkpoint"
 STATE = "state.json"
 """For checkpoints: the prefix of their folders, their format, and the file with their position."""
 
-LOGGER_FOLDERS = ("tensorboard", "trackio", "wandb", "mlflow")
+LOGGER_FOLDERS = ("tensorboard", "wandb", "mlflow")
 """Loggers import from `palm.train`, so their own constants cannot be imported here."""
 
 RUN_FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS)
@@ -128,31 +128,28 @@ def joint_tasks(model: Path) -> Collection[str]:
 
 
 def chosen_model(path: Path) -> Path:
-    """Return the model at a path; for a run, the model of all its targets; for a task's folder, or a run with
-    one target, the task's best or last model.
+    """Return the model at a path, a run's model of all targets, or the best or last model of its one task.
 
     Raises:
         StorageError: there is no model, or there are several.
     """
     if (path / STATE).is_file():
-        where = "models of finished tasks are in <save_path>/<task>"
-        raise StorageError(
-            f"{path} is a checkpoint, not a task's model: resume it with --resume {path}; {where}"
-        )
+        where = f"resume it with --resume {path}; models of finished tasks are in <save_path>/<task>"
+        raise StorageError(f"{path} is a checkpoint, not a task's model: {where}")
     if is_sealed(path):
         return path
     if is_sealed(path / JOINT) and stays_inside(path, path / JOINT):
         return path / JOINT
     if found := _model_in(path, path):
         return found
-    tasks = [folder for folder in sorted(path.iterdir()) if _model_in(folder, path)] if path.is_dir() else []
-    names = ", ".join(folder.name for folder in tasks)
-    if len(tasks) > 1:
-        raise StorageError(f"{path} has models of several tasks ({names}); give one, such as {tasks[0]}")
-    found = _model_in(tasks[0], path) if tasks else None
-    if found is None:
+    folders = path.iterdir() if path.is_dir() else ()
+    models = {folder: model for folder in sorted(folders) if (model := _model_in(folder, path))}
+    if len(models) > 1:
+        names = ", ".join(folder.name for folder in models)
+        raise StorageError(f"{path} has models of several tasks ({names}); give one, such as {min(models)}")
+    if not models:
         raise StorageError(f"{path} is not a directory that palm saved: {_advice(path)}")
-    return found
+    return next(iter(models.values()))
 
 
 def _model_in(folder: Path, named: Path) -> Path | None:

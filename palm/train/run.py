@@ -13,11 +13,8 @@ from pathlib import Path
 from palm.config import yaml_text
 from palm.config.run import RunConfig
 from palm.core.cache import explain_limits
-from palm.core.device import fixed_order, tf32
-from palm.core.io import make_folder, write_text
-from palm.core.logging import collected_warnings, logger, shown_url
-from palm.core.process import Stopped, is_notebook, stop_request
-from palm.parallel.group import (
+from palm.core.device import fixed_order
+from palm.core.group import (
     barrier,
     broadcast,
     is_main_process,
@@ -25,6 +22,9 @@ from palm.parallel.group import (
     lost_a_process,
     report_missing_ranks,
 )
+from palm.core.io import make_folder, write_text
+from palm.core.logging import collected_warnings, logger, shown_url
+from palm.core.process import Stopped, is_notebook, stop_request
 from palm.train.callbacks import (
     Callback,
     Completed,
@@ -65,7 +65,7 @@ def standard_callbacks(
     if evaluator is not None:
         yield evaluator
         if (patience := settings.early_stopping_patience) > 0:
-            yield EarlyStopping(evaluator, patience, settings.early_stopping_by == "all")
+            yield EarlyStopping(evaluator, patience)
     yield ModelSaver(training, folder.path, settings.save_infermodel_every_n_steps, settings.keep_last_n)
     yield checkpoint_saver(training, folder.path, run_id)
 
@@ -108,7 +108,7 @@ def run_training(
     meter = Meter(training, every, history.seconds)
     callbacks = [meter, history, *callbacks]
     settings = training.config.settings
-    with tf32(settings.tf32), fixed_order(settings.deterministic):
+    with fixed_order(settings.deterministic):
         try:
             write_bad_rows(folder, training.tasks)
             for event in _events(training, folder):
@@ -165,9 +165,7 @@ def write_bad_rows(folder: Path | None, tasks: Sequence[TaskState]) -> None:
         make_folder(folder)
         write_text(folder / BAD_ROWS, "\n".join(lines) + "\n")
         listed = "" if len(lines) == total else f" the first {len(lines)} of"
-        logger.warning(
-            "%s lists%s the rows that were skipped or repaired: %d", folder / BAD_ROWS, listed, total
-        )
+        logger.warning("%s lists%s the rows that were left out: %d", folder / BAD_ROWS, listed, total)
 
 
 def write_configuration(run: RunConfig, folder: Path) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from palm.core.group import is_main_process
 from palm.core.io import keep_foreign, numbered, remove_directory
 from palm.core.logging import logger
-from palm.parallel.group import is_main_process
 from palm.train.callbacks import Completed, Evaluated, Event, Saved, Stopping
 from palm.train.checkpoint import evaluator_of, save_checkpoint, training_facts
 from palm.train.evaluation import model_of
@@ -92,8 +92,7 @@ class ModelSaver:
     def save(self, task: TaskState, path: Path, kind: str) -> Saved:
         """Save a task's model in its current state at a path in the folder; see `Saved` for its kind."""
         model = self.training.model
-        is_shared = model.top(task.name) is None and model.adapters(task.name) is None
-        owner = "" if is_shared else task.name
+        owner = "" if model.adapters(task.name) is None else task.name
         path = self.folder / path
         saved = save_model(self.training, task, path, kind, self.run, self._encoder(owner))
         self._encoders.setdefault(owner, (self._state(owner), path / WEIGHTS))
@@ -215,9 +214,7 @@ def save_model(
         run: the resolved configuration, stored with the model without its other tasks.
         encoder: as for `TaskModel.save`.
     """
-    if run:
-        settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
-        run = {**run, "global": settings, "tasks": {task.name: run["tasks"].get(task.name, {})}}
+    run = _of_task(run, task.name) if run else run
     with training.averaged():
         model = _checked_model(training, task, run)
         if is_main_process():
@@ -225,6 +222,12 @@ def save_model(
         facts = training_facts(training, task, kind in BEST_KINDS)
         model.save(path, run, facts, overwrite=True, encoder=encoder)
     return Saved(training.step, kind, path, task.name)
+
+
+def _of_task(run: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """Return a resolved configuration without other tasks."""
+    settings = {name: value for name, value in run["global"].items() if name != "task_instance"}
+    return {**run, "global": settings, "tasks": {task: run["tasks"].get(task, {})}}
 
 
 def save_targets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
@@ -40,7 +41,6 @@ class TaskStream:
         shuffle: draw a new order for every epoch; otherwise the order of the file.
         rank: this process's batch among every `world_size` consecutive ones.
         world_size: number of processes that train, each on its own batch.
-        copies: number of times that a batch repeats its rows.
 
     Attributes:
         steps_per_epoch: number of full batches per process in the first pass over the rows, as PALM counts.
@@ -59,7 +59,6 @@ class TaskStream:
     shuffle: bool = True
     rank: int = 0
     world_size: int = 1
-    copies: int = 1
 
     def __post_init__(self) -> None:
         self._grouped_rows = 0
@@ -96,8 +95,7 @@ class TaskStream:
         return RowBatches(num_rows, batch_size)
 
     def _of_tokens(self, max_tokens: int) -> TokenBatches:
-        # With `r_drop` a batch has every row twice, so its tokens count twice.
-        row_tokens = self.reader.row_tokens(self.rows) * self.copies
+        row_tokens = self.reader.row_tokens(self.rows)
         longest = int(np.argmax(row_tokens))
         total = int(row_tokens.sum())
         if row_tokens[longest] > max_tokens:
@@ -111,6 +109,15 @@ class TaskStream:
                 f"set max_tokens_per_batch (now {max_tokens}) to {total} or less, or add data"
             )
         return TokenBatches(row_tokens, max_tokens, self._order)
+
+    def in_order_of(self, other: TaskStream) -> TaskStream:
+        """Return these rows, with their labels, in the batches and the order of another stream."""
+        # A shallow copy: both streams share the partition into batches and the cache of orders.
+        stream = copy.copy(other)
+        stream.task = self.task
+        stream.reader = self.reader
+        stream.rows = self.rows
+        return stream
 
     def rows_before(self, step: int) -> int:
         """Count the rows of all processes' batches before `step`, including repeats."""
@@ -128,7 +135,7 @@ class TaskStream:
 
     def batch(self, step: int, at_most: int | None = None) -> Tensors:
         """Return this process's batch at `step`, counted from 0, on the CPU, with `at_most` rows."""
-        picks = self.picks(step)[:at_most] * self.copies
+        picks = self.picks(step)[:at_most]
 
         # Seeded by epoch and row, so a row's mask does not depend on batch size or number of devices.
         def draw(k: int) -> np.random.Generator:

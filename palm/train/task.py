@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -23,13 +22,13 @@ from palm.config.settings import NO_BATCH_SIZE, RunSettings, TaskSettings, Tasks
 from palm.core.cache import Cache
 from palm.core.component import did_you_mean, raise_any, type_problems
 from palm.core.errors import DataError, Problem, TrainingError
+from palm.core.group import rank, world_size
 from palm.core.logging import logger
 from palm.core.saved import Tensors, mismatches
 from palm.metrics import metric_problems
 from palm.mixing import Mixing
 from palm.mixing.strategies import TaskProgress
 from palm.paradigm.base import HEADS, Head
-from palm.parallel.group import rank, world_size
 from palm.reader.base import READERS, Reader
 from palm.reader.cache import training_rows
 from palm.reader.rows import SEQUENCE_ATTR, BadRows, Rows
@@ -40,29 +39,27 @@ from palm.train.stream import TaskStream
 def sharing_problems(tasks: Sequence[Task]) -> list[Problem]:
     """Check `share_rows_with` of all tasks before any data is read; return a sentence per problem."""
     by_name = {task.name: task for task in tasks}
-    problems: list[Problem] = []
+    return [
+        Problem(f"task {task.name!r}: share_rows_with {text}", "share_rows_with", task.name)
+        for task in tasks
+        for text in _wrong_sharing(task, by_name)
+    ]
 
-    def add(task: Task, text: str) -> None:
-        problems.append(Problem(f"task {task.name!r}: share_rows_with {text}", "share_rows_with", task.name))
 
-    for task in tasks:
-        if (named := task.share_rows_with) is None:
-            continue
-        if named == task.name:
-            add(task, "names the task itself; remove it")
-            continue
-        if (primary := by_name.get(named)) is None:
-            hint = did_you_mean(named, by_name)
-            add(task, f"names {named!r}; known: {', '.join(by_name)}{hint}")
-            continue
-        if (other := primary.share_rows_with) is not None:
-            add(task, f"names {named!r}, which itself shares rows; name {other!r} instead")
-        for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
-            if (own := getattr(task, name)) != (its := getattr(primary, name)):
-                add(task, f"{named!r}, but {name} is {own!r}, not {its!r}; make both equal")
-        if task.head.copies != primary.head.copies:
-            add(task, f"{named!r}, but only one of them has r_drop; set it for both or neither")
-    return problems
+def _wrong_sharing(task: Task, by_name: Mapping[str, Task]) -> Iterator[str]:
+    if (named := task.share_rows_with) is None:
+        return
+    if named == task.name:
+        yield "names the task itself; remove it"
+        return
+    if (primary := by_name.get(named)) is None:
+        yield f"names {named!r}; known: {', '.join(by_name)}{did_you_mean(named, by_name)}"
+        return
+    if (other := primary.share_rows_with) is not None:
+        yield f"names {named!r}, which itself shares rows; name {other!r} instead"
+    for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
+        if (own := getattr(task, name)) != (its := getattr(primary, name)):
+            yield f"{named!r}, but {name} is {own!r}, not {its!r}; make both equal"
 
 
 def share_rows(tasks: Sequence[TaskState]) -> None:
@@ -79,13 +76,7 @@ def share_rows(tasks: Sequence[TaskState]) -> None:
             continue
         primary = by_name[task.task.share_rows_with]
         _check_same_rows(task, primary)
-        # The primary task's batches and order, with the task's own labels. The copy is shallow: both streams
-        # share the partition into batches and the cache of orders.
-        stream = copy.copy(primary.stream)
-        stream.task = task.stream.task
-        stream.reader = task.stream.reader
-        stream.rows = task.stream.rows
-        task.stream = stream
+        task.stream = task.stream.in_order_of(primary.stream)
         # The rows are equal, so one batch shows whether the readers treat them the same way.
         _check_same_tensors(task, primary)
 
@@ -195,7 +186,7 @@ class TaskState:
         stream: batches of its training data.
         expected_steps: number of planned steps.
         step: number of steps so far.
-        bad_dev_rows: rows of its dev data that were skipped or repaired, as in `Rows.bad`.
+        bad_dev_rows: rows of its dev data that were left out, as in `Rows.bad`.
         stopped_at: the global step at which it was finished early; None if it was not.
 
     Raises:
@@ -224,7 +215,6 @@ class TaskState:
             shuffle=task.shuffle,
             rank=rank(),
             world_size=devices or world_size(),
-            copies=task.head.copies,
         )
         batches = self.stream.steps_per_epoch
         if batches < task.gradient_accumulation_steps:

@@ -19,6 +19,15 @@ from palm.backbone.packing import LAYOUT
 from palm.core.component import path_problems, raise_any
 from palm.core.device import checked, resolved
 from palm.core.errors import PalmError
+from palm.core.group import (
+    broadcast,
+    exhaust,
+    gather_objects,
+    is_main_process,
+    report_missing_ranks,
+    split_among_ranks,
+    world_size,
+)
 from palm.core.io import linked, manifest_of, new_directory, write_json, write_text
 from palm.core.layers import WeightCache, generator
 from palm.core.saved import Tensors, describe, load_tensors, save_tensors
@@ -26,16 +35,6 @@ from palm.core.version import __version__
 from palm.metrics import metrics_of, scores_of
 from palm.metrics.resampling import Pair
 from palm.paradigm import HEADS, Head
-from palm.parallel.group import (
-    broadcast,
-    exhaust,
-    full_tensors,
-    gather_objects,
-    is_main_process,
-    report_missing_ranks,
-    split_among_ranks,
-    world_size,
-)
 from palm.reader import READERS, Reader, Record, Rows
 from palm.reader.cache import chunks_of
 from palm.reader.rows import Ints
@@ -362,10 +361,9 @@ class TaskModel:
             StorageError: the folder exists or cannot be written; nothing is left half-written.
         """
         raise_any(path_problems(folder=folder))
-        # All ranks take part in gathering sharded weights, so the others return only after it.
-        weights = full_tensors(self.weights())
         if not is_main_process():
             return
+        weights = self.weights()
         record = {"run": run or {}, "training": training or {}}
         with new_directory(Path(folder), overwrite) as part:
             self._write(part, weights, record, encoder)

@@ -6,45 +6,40 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import combinations_with_replacement, zip_longest
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from palm.config.settings import Parallel
 from palm.core.cache import LESS_OF_A_GPU
 from palm.core.errors import ConfigError, ResourceError, StorageError, TrainingError, shortened
 from palm.core.saved import Tensors
 from palm.mixing.balance import Balance
 from palm.optimizer import Optimizer, clip
 from palm.optimizer.optimizers import MomentRule
-from palm.parallel.group import all_reduce_sum, local_shard, shard_like, world_size
-from palm.parallel.replica import Replica
+from palm.train.replica import Replica
 
 
 def check_finite(tensors: Mapping[str, Tensor], place: str) -> None:
-    """Raise an error unless all values are finite on all ranks, which must call this together.
-
-    This takes one maximum per tensor and waits for a GPU once.
+    """Raise an error unless all values are finite: one maximum per tensor, and one wait for a GPU.
 
     Args:
-        tensors: name -> tensor of any shape; integer tensors are ignored.
+        tensors: name -> tensor of any shape; integer and empty ones are ignored.
         place: a description of the tensors and the time, for the message.
 
     Raises:
         TrainingError: some values are not finite; their tensors are named.
     """
-    floats = {name: value.detach() for name, value in tensors.items() if value.is_floating_point()}
-    # If a small tensor is sharded, some ranks have no part of it.
-    parts = [part if (part := local_shard(value)).numel() else part.new_zeros(1) for value in floats.values()]
-    if not parts:
+    floats = {
+        n: value.detach() for n, value in tensors.items() if value.is_floating_point() and value.numel()
+    }
+    if not floats:
         return
     # The infinity norm, because squares of large finite values would overflow.
-    largest = torch._foreach_norm(parts, ord=float("inf"))
+    largest = torch._foreach_norm(list(floats.values()), ord=float("inf"))
     not_finite = ~torch.stack([value.to(largest[0].device, torch.float) for value in largest]).isfinite()
-    counts = all_reduce_sum(not_finite.float().cpu()).tolist()
-    if names := [name for name, count in zip(floats, counts, strict=True) if count]:
+    if names := [name for name, bad in zip(floats, not_finite.tolist(), strict=True) if bad]:
         raise TrainingError(
             f"{place} has infinite or NaN values in {', '.join(shortened(names, 3))}; it was not saved. "
             "The last updates were too large: try a lower learning_rate, warmup_proportion above 0, or a "
@@ -57,7 +52,7 @@ MOST_UNREAD = 1000
 
 
 def decides_on_device(
-    parallel: Parallel, balance: Balance | None, device: torch.device, optimizer: torch.optim.Optimizer
+    balance: Balance | None, device: torch.device, optimizer: torch.optim.Optimizer
 ) -> bool:
     """Decide whether the device skips bad updates by itself, so that the host need not wait in every step.
 
@@ -67,9 +62,8 @@ def decides_on_device(
     fused = isinstance(optimizer, MomentRule) or (
         isinstance(optimizer, torch.optim.AdamW) and all(group["fused"] for group in optimizer.param_groups)
     )
-    whole = world_size() == 1 or parallel == "ddp"
     follows_losses = balance is not None and type(balance).observe is not Balance.observe
-    return device.type == "cuda" and fused and whole and not follows_losses
+    return device.type == "cuda" and fused and not follows_losses
 
 
 class NanGuard:
@@ -192,8 +186,8 @@ class ExponentialMovingAverage:
         self.num_updates = 0
         named = dict(named_parameters)
         self.average = {name: parameter.detach().clone() for name, parameter in named.items()}
-        self._values = [local_shard(value) for value in self.average.values()]
-        self._parameters = [local_shard(parameter.detach()) for parameter in named.values()]
+        self._values = list(self.average.values())
+        self._parameters = [parameter.detach() for parameter in named.values()]
 
     def update(self, skips: Tensor | None = None) -> None:
         """Add the parameters' present values; call it after every optimizer step.
@@ -215,7 +209,7 @@ class ExponentialMovingAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Replace the model's values by the averages within the context, and restore them exactly."""
-        # Values are copied, not swapped, because optimizers and FSDP refer to the parameters' memory.
+        # Values are copied, not swapped, because optimizers refer to the parameters' memory.
         own = [parameter.clone() for parameter in self._parameters]
         torch._foreach_copy_(self._parameters, self._values)
         try:
@@ -240,8 +234,7 @@ class ExponentialMovingAverage:
                 f"the saved averages are of another model; they differ in {', '.join(different)}"
             )
         self.num_updates = int(state["num_updates"])
-        parts = [local_shard(shard_like(average, state[name])) for name, average in self.average.items()]
-        torch._foreach_copy_(self._values, parts)
+        torch._foreach_copy_(self._values, [state[name] for name in self.average])
 
 
 Update = Callable[[Mapping[str, Tensor]], Sequence[float] | None]
@@ -387,22 +380,19 @@ def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
     Args:
         gradients: per task, the gradients of the same parameters, averaged over ranks; None counts as zero.
     """
-    count = len(gradients)
-    is_sharded = any(g is not None and local_shard(g) is not g for own in gradients for g in own)
-    products = torch.zeros(count, count, dtype=torch.float64)
+    products = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
     sums: dict[tuple[int, int], Tensor] = {}
-    for i in range(count):
-        for j in range(i + 1):
-            dots = [
-                torch.dot(local_shard(one).flatten(), local_shard(other).flatten())
-                for one, other in zip(gradients[i], gradients[j], strict=True)
-                if one is not None and other is not None
-            ]
-            if dots:
-                # The parameters' parts differ by orders of magnitude, so they are added in float64.
-                sums[i, j] = torch.stack(dots).double().sum()
+    for i, j in combinations_with_replacement(range(len(gradients)), 2):
+        dots = [
+            torch.dot(one.flatten(), other.flatten())
+            for one, other in zip(gradients[i], gradients[j], strict=True)
+            if one is not None and other is not None
+        ]
+        if dots:
+            # The parameters' parts differ by orders of magnitude, so they are added in float64.
+            sums[i, j] = torch.stack(dots).double().sum()
     # Reading waits for a GPU, so all values are read at once.
     values = torch.stack(list(sums.values())).tolist() if sums else []
     for (i, j), value in zip(sums, values, strict=True):
         products[i, j] = products[j, i] = value
-    return all_reduce_sum(products) if is_sharded else products
+    return products

@@ -14,7 +14,7 @@ from palm.core.saved import load_into
 from palm.paradigm import Head
 from palm.pretrained import vocabulary_differences
 from palm.reader.labels import Labels, moved_labels
-from palm.train.checkpoint import TrainedWeights, trained_weights
+from palm.train.checkpoint import NO_SHARED_ENCODER, TrainedWeights, trained_weights
 from palm.train.joint import model_weights
 from palm.train.model_paths import DESCRIPTION, STATE, WEIGHTS, chosen_model
 from palm.train.task import Task
@@ -37,11 +37,8 @@ def saved_weights(path: Path) -> TrainedWeights:
     folder = chosen_model(path)
     verify(folder, (DESCRIPTION, WEIGHTS))
     weights = model_weights(folder, read_object(folder / DESCRIPTION))
-    if weights.adapters or weights.encoders:
-        raise StorageError(
-            f"{folder} has tasks with private_layers or lora, so the tasks share no encoder; use the models "
-            "that the run saved for each task"
-        )
+    if weights.adapters:
+        raise StorageError(f"{folder} {NO_SHARED_ENCODER}")
     return weights
 
 

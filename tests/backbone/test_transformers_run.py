@@ -112,15 +112,6 @@ def test_a_local_directory_opens_no_connection(tmp_path: Path, monkeypatch: pyte
     assert load_backbone(directory).outputs_attr["encoder_outputs"].shape == ("batch", "seq", 32)
 
 
-def test_what_cannot_be_had_is_refused_before_the_run(tmp_path: Path) -> None:
-    model = model_directory(tmp_path, "modernbert")
-    config = run_of(tmp_path, model, "cls", "match")
-    config["tasks"]["cls"]["private_layers"] = 1
-    with pytest.raises(ConfigError) as caught:
-        Controller(config, argv=[]).train()
-    assert "private_layers" in str(caught.value)
-
-
 def test_layers_are_named_and_frozen(tmp_path: Path) -> None:
     model = model_directory(tmp_path, "modernbert")
     before = {n: v.clone() for n, v in load_backbone(model).state_dict().items()}

@@ -57,13 +57,13 @@ NOT_PLANNED = {
     *("task_instance", "balance", "task_reuse_tag", "backbone"),
     *("backbone_config_path", "pretrain_path", "start_from", "reset", "save_path", "optimizer"),
     *("lr_scheduler", "warmup_proportion", "use_ema", "ema_decay", "print_every_n_steps", "progress"),
-    *("quiet", "verbose", "callbacks", "loggers", "keep_last_n", "best_by", "early_stopping_by", "resume"),
+    *("quiet", "verbose", "callbacks", "loggers", "keep_last_n", "best_by", "resume"),
     *("eval_every_epoch", "eval_every_n_steps", "save_every_n_steps", "save_infermodel_every_n_steps"),
-    *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device", "parallel"),
-    *("process_group_timeout", "precision", "tf32", "deterministic", "activation_checkpointing"),
+    *("overwrite", "data_cache", "use_data_cache", "use_gpu", "device"),
+    *("process_group_timeout", "precision", "deterministic", "activation_checkpointing"),
     # of a task
     *("train_file", "dev_file", "metrics", "pred_file", "pred_output_path", "pred_batch_size"),
-    *("print_first_n", "loss_weight", "learning_rate_factor", "head_learning_rate", "private_layers", "lora"),
+    *("print_first_n", "loss_weight", "learning_rate_factor", "head_learning_rate", "lora"),
 }
 """Settings that change nothing in which steps there are."""
 

@@ -1,15 +1,10 @@
-"""`palm ls` and `palm completion`: what a configuration can name, on the screen and in a shell."""
+"""`palm ls`: what a configuration can name."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from palm.cli import COMMANDS, main
+from palm.cli import main
 from palm.mixing import MIXINGS
 
 
@@ -49,52 +44,3 @@ def test_a_misspelt_name_is_reported_with_what_was_meant(capsys: pytest.CaptureF
     assert "'mixing.temperature'?" in error
     assert main(["ls", "batchsize"]) == 2
     assert "'batchsize'" in capsys.readouterr().err
-
-
-def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
-    pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
-    return capsys.readouterr().out
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_bash_completes_commands_settings_and_names(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "palm.bash").write_text(script("bash", capsys), encoding="utf-8")
-    (tmp_path / "config.yaml").touch()
-
-    def completed(*words: str) -> list[str]:
-        line = " ".join(f"'{word}'" for word in ("palm", *words))
-        program = (
-            f"source palm.bash; COMP_WORDS=({line}); COMP_CWORD={len(words)}; "
-            f"_shtab_palm palm '{words[-1]}' palm; echo ${{COMPREPLY[@]}}"
-        )
-        done = subprocess.run(
-            ["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
-        )
-        return done.stdout.split()
-
-    assert set(COMMANDS) <= set(completed(""))
-    assert completed("che") == ["check"]
-    assert completed("train", "--mixing_t") == ["--mixing_temperature"]
-    assert completed("check", "config.yaml", "--stri") == ["--strict"]
-    assert completed("ls", "mixing.t") == ["mixing.temperature"]
-    assert completed("train", "conf") == ["config.yaml"]
-    assert completed("plot", "--mixing_t") == []
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_scripts_of_the_other_shells_know_the_same(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = script(shell, capsys)
-    assert all(word in text for word in (*COMMANDS, "mixing_cap", "no_measure", "mixing.temperature"))
-
-
-def test_completion_without_shtab_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 2
-    assert "palm-torch[completion]" in capsys.readouterr().err

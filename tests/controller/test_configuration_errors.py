@@ -241,7 +241,8 @@ def test_a_learning_rate_must_be_finite(folder: Path, value: str) -> None:
         ("lr_cut_fraction", 0.1, "leave it out"),
         ("mixing_decay", 0.5, "mixing: temperature"),
         ("loss_scale", "classes", "loss_weight"),
-        ("balance", "gradnorm", "cagrad, dwa, famo"),
+        ("balance", "cagrad", "dwa, famo, pcgrad"),
+        ("r_drop", 1.0, "label_smoothing"),
     ],
 )
 def test_a_removed_setting_is_refused_with_its_place_and_a_remedy(

@@ -223,10 +223,10 @@ def test_a_target_that_no_stage_trains_is_reported(folder: Path) -> None:
 
 def test_what_stages_cannot_be_combined_with_is_reported(folder: Path) -> None:
     given = config(folder, stages=[], resume=str(folder / "out" / "step_4"))
-    given["tasks"]["cls"]["private_layers"] = 1
+    given["tasks"]["cls"]["lora"] = {"rank": 1}
     with pytest.raises(ConfigError) as error:
         Controller(given, argv=[])
-    expected = ["config: stages: ", r"config: stages: .*private_layers of cls", "config: stages: .*resume"]
+    expected = ["config: stages: ", r"config: stages: .*lora of cls", "config: stages: .*resume"]
     for line, pattern in zip(error.value.problems, expected, strict=True):
         assert re.match(pattern, line), line
 

@@ -264,7 +264,7 @@ try:
     palm.Controller({tiny.config(folder, "cls")!r}, argv=[]).train()
 except palm.DataError as error:
     print(error)
-print([name for name in ("torch._dynamo", "sympy", "torch.distributed.fsdp") if name in sys.modules])
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     *_, message, modules = run.stdout.splitlines()

@@ -136,11 +136,10 @@ def test_another_vocabulary_than_that_of_the_weights_is_reported(
     [
         ({"eval_every_n_steps": 5}, ["dev_file"]),
         ({"cls.metrics": ["mcc"]}, ["'cls'", "dev_file"]),
-        ({"cls.calibrate": True}, ["'cls'", "dev_file"]),
+        ({"cls.metrics": ["ece"]}, ["'cls'", "dev_file"]),
         ({"ema_decay": 0.9}, ["use_ema: True"]),
         ({"use_ema": True}, ["ema_decay"]),
         ({"keep_last_n": 2}, ["save_every_n_steps"]),
-        ({"early_stopping_by": "all"}, ["early_stopping_patience"]),
         ({"cls.pred_file": "nowhere.tsv"}, ["nowhere.tsv"]),
         ({"cls.pred_output_path": "x", "cls.pred_file": None}, ["'cls'", "pred_file"]),
         ({"cls.label_map": {"0": 0, "1": 1}}, ["names 2 labels", "n_classes", "'cls' is 4"]),

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -413,28 +413,28 @@ def test_every_variant_trains_the_planned_steps_also_where_tasks_depend_on_each_
 
 
 def test_a_variant_that_cannot_be_built_is_refused_before_the_first_run(tmp_path: Path) -> None:
-    given = made(tmp_path, "cls", "match", target_tag=[1, 0], private_layers=1)
-    also = {"deep": {"cls.private_layers": 9}}
+    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
+    also = {"wide": {"cls.lora": {"targets": ["nowhere"]}}}
     with pytest.raises(ConfigError) as caught:
         palm.compare(given, also=also, output=tmp_path / "grid")
-    assert "private_layers" in str(caught.value)
+    assert "nowhere" in str(caught.value)
     assert not list((tmp_path / "grid").glob("runs/*"))
 
 
 def scored_without_training(
-    monkeypatch: pytest.MonkeyPatch, score_of: Callable[[GridRun], float]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> list[str]:
     """Replace the training of runs; the names of those that would be trained."""
     names: list[str] = []
 
-    def train(grid: Grid, runs: Iterable[GridRun], _: int) -> Iterator[tuple[GridRun, Any]]:
+    def train(grid: Grid, runs: Iterable[GridRun]) -> Iterator[tuple[GridRun, Any]]:
         for run in runs:
             folder = grid.prepare(run)
             (folder / ROWS).mkdir(exist_ok=True)
             rows = (json.dumps({"prediction": {"label": k % 2}, "truth": {"label": 1}}) for k in range(9))
             (folder / ROWS / "cls.jsonl").write_text("\n".join(rows), encoding="utf-8")
             tested = {"metric": "accuracy", "model": "best_model", "scores": {"accuracy": 0.5}}
-            dev = [(1, score_of(run)), (2, 0.0)]
+            dev = [(1, 0.5), (2, 0.0)]
             result = {
                 "state": "done",
                 "why": "",
@@ -450,29 +450,8 @@ def scored_without_training(
     return names
 
 
-def test_each_way_has_the_settings_with_its_best_dev_score_and_their_run_is_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def score_of(run: GridRun) -> float:
-        rate = run.settings["global"]["learning_rate"]
-        return float(rate if run.name.startswith("together") else -rate)
-
-    names = scored_without_training(monkeypatch, score_of)
-    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
-    palm.compare(
-        given,
-        seeds=2,
-        test={"cls": Path(shutil.copy(tmp_path / "cls.tsv", tmp_path / "test.tsv"))},
-        tune={"learning_rate": [1e-4, 1e-2]},
-    )
-    ways = ("together", "alone-cls", "alone-cls-6-updates")
-    assert names[:6] == [f"{way}-{number}-seed1" for number in (0, 1) for way in ways]
-    best = ("together-1", "alone-cls-0", "alone-cls-6-updates-0")
-    assert names[6:] == [f"{way}-seed{seed}" for seed in (1, 2) for way in best]
-
-
 def test_ways_that_are_equal_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = scored_without_training(monkeypatch, lambda _: 0.5)
+    names = scored_without_training(monkeypatch)
     given = made(tmp_path, "cls", "match", target_tag=[1, 0])
     found = palm.compare(given, seeds=2, also={"same": {"mix_ratio": "1,0.5"}})
     assert len(names) == 6
@@ -483,7 +462,7 @@ def test_ways_that_are_equal_are_trained_once(tmp_path: Path, monkeypatch: pytes
 def test_the_table_is_written_for_a_spreadsheet_or_for_latex(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scored_without_training(monkeypatch, lambda _: 0.5)
+    scored_without_training(monkeypatch)
     given = made(tmp_path, "cls", "match", target_tag=[1, 0])
     found = palm.compare(given, seeds=2, output=tmp_path / "table.csv")
     assert list(csv.reader((tmp_path / "table.csv").open(encoding="utf-8"))) == found.rows()
@@ -493,17 +472,6 @@ def test_the_table_is_written_for_a_spreadsheet_or_for_latex(
     assert lines[1].startswith(r"task & way & score & against & score & difference & 95 \% interval & p ")
     assert lines[3].startswith(r"cls & together & 0.4444 $\pm$ 0.0000 & alone-cls & ")
     assert len(lines) == len(found.rows()) + 3
-
-
-def test_settings_are_not_chosen_by_the_rows_that_are_compared(tmp_path: Path) -> None:
-    given = made(tmp_path, "cls", "match", target_tag=[1, 0])
-    with pytest.raises(ConfigError, match=r"tune: .*--test cls=FILE"):
-        palm.compare(given, tune={"learning_rate": [1e-4, 1e-3]})
-    stages = [{"tasks": ["match"]}, {"tasks": ["cls"], "learning_rate": 0.1, "start_from": "match"}]
-    with pytest.raises(ConfigError, match=r"tune: .*stage.* learning_rate"):
-        palm.compare(
-            {**given, "stages": stages}, tune={"learning_rate": [1e-4]}, test={"cls": tmp_path / "mlm.tsv"}
-        )
 
 
 KINDS = {

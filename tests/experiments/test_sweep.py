@@ -1,4 +1,4 @@
-"""`palm sweep`: which points there are, real runs of some, the best as a configuration, Optuna's trials."""
+"""`palm sweep`: which points there are, real runs of some, the best as a configuration, random trials."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from palm.core.errors import ConfigError, StorageError
 from palm.experiments.grid import word_of
 from palm.experiments.sweep import (
     Range,
-    Study,
     Sweep,
     Trial,
     grid_points,
     grid_words,
     read_space,
+    sampled_points,
     space_of,
 )
 
@@ -99,13 +99,13 @@ def test_points_are_all_combinations() -> None:
 
 def test_a_space_is_read_from_words_and_files(tmp_path: Path) -> None:
     given = grid_words(["rate=1e-4,5e-4", "mix_ratio=[1,0.5],[1,1]"])
-    lines = ["decay: {low: 1e-4, high: 0.1, log: true}", "n: {low: 2, high: 8, step: 2}", "lamb: [true]"]
+    lines = ["decay: {low: 1e-4, high: 0.1, log: true}", "n: {low: 2, high: 8}", "lamb: [true]"]
     (tmp_path / "sweep.yaml").write_text("\n".join(lines), "utf-8")
     assert space_of({**given, **read_space(tmp_path / "sweep.yaml")}) == {
         "rate": [1e-4, 5e-4],
         "mix_ratio": [[1, 0.5], [1, 1]],
         "decay": Range(1e-4, 0.1, log=True),
-        "n": Range(2, 8, step=2),
+        "n": Range(2, 8),
         "lamb": [True],
     }
 
@@ -145,8 +145,7 @@ def test_stages_are_not_swept(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep").exists()
 
 
-def test_trials_of_optuna_continue_where_they_were(tmp_path: Path) -> None:
-    pytest.importorskip("optuna", reason="the extra sweep is not installed")
+def test_trials_continue_where_they_were(tmp_path: Path) -> None:
     given = made(tmp_path, num_epochs=0.3)
     space = {"learning_rate": {"low": 1e-4, "high": 1e-2, "log": True}, "cls.batch_size": [4, 8]}
     first = palm.sweep(given, space, trials=1)
@@ -155,32 +154,14 @@ def test_trials_of_optuna_continue_where_they_were(tmp_path: Path) -> None:
     assert both.trials[1].values["learning_rate"] != first.trials[0].values["learning_rate"]
 
 
-def test_a_study_that_continues_chooses_as_one_left_in_peace() -> None:
-    pytest.importorskip("optuna", reason="the extra sweep is not installed")
-    space = space_of({"learning_rate": {"low": 0.0, "high": 1.0}})
-    whole = Study(space, seed=1)
-    again = Study(space, seed=1)
-    points = []
-    for number in range(14):  # of which the first ten are drawn without a model of the scores
-        points.append(whole.next_point(None))
-        whole.tell(number, points[-1]["learning_rate"])
-    for number, known in enumerate(points[:12]):
-        again.next_point(known)
-        again.tell(number, known["learning_rate"])
-    for number in (12, 13):
-        assert again.next_point(None) == points[number]
-        again.tell(number, points[number]["learning_rate"])
-    assert len({point["learning_rate"] for point in points}) == 14
-
-
-def test_a_study_learns_from_trials_that_were_made_before() -> None:
-    pytest.importorskip("optuna", reason="the extra sweep is not installed")
-    space = space_of({"learning_rate": {"low": 0.0, "high": 1.0}, "mix_ratio": [[1, 0.5], [1, 1]]})
-    study = Study(space, seed=1)
-    for number in range(20):
-        known = {"learning_rate": number / 20, "mix_ratio": "[1, 0.5]"}
-        assert study.next_point(known) == known
-        study.tell(number, number / 20 if number != 7 else None)
-    point = study.next_point(None)
-    assert point["learning_rate"] > 0.5
-    assert point["mix_ratio"] in ("[1, 0.5]", "[1, 1]")
+def test_points_are_drawn_evenly_within_their_limits() -> None:
+    space = space_of(
+        {"rate": {"low": 1e-4, "high": 1e-2, "log": True}, "n": {"low": 2, "high": 5}, "kind": ["a", "b"]}
+    )
+    points = sampled_points(space, 400, seed=1)
+    assert points[:20] == sampled_points(space, 20, seed=1)
+    rates = [point["rate"] for point in points]
+    assert 1e-4 <= min(rates) < max(rates) <= 1e-2
+    assert sum(rate < 1e-3 for rate in rates) == pytest.approx(200, abs=40)  # half of the logarithmic scale
+    assert {point["n"] for point in points} == {2, 3, 4, 5}
+    assert sum(point["kind"] == "a" for point in points) == pytest.approx(200, abs=40)

@@ -22,8 +22,6 @@ OTHERS: dict[str, dict[str, Any]] = {
     "stars": {**CLASSES, "paradigm": "ordinal"},
     "counts": {"reader": "cls", "paradigm": "count"},
     "numbers": {"reader": "cls", "paradigm": "regression"},
-    "twice": {**CLASSES, "r_drop": 1.0},
-    "calibrated": {**CLASSES, "calibrate": True},
 }
 FILES = {
     "choices": "choices.jsonl",
@@ -38,7 +36,6 @@ MODES: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "two tasks a step": {"tasks_per_step": 2},
     "all tasks a step, bf16": {"tasks_per_step": "all", "precision": "bf16"},
-    "private layers": {"tasks_per_step": "all", "private_layers": 1},
     "lora": {"tasks_per_step": "all", "lora": {"rank": 2}},
     "averaged weights": {"use_ema": True, "ema_decay": 0.9},
     "accumulation": {"gradient_accumulation_steps": 2},
@@ -75,6 +72,4 @@ if find_spec("transformers"):
         "tasks_per_step": "all",
         "precision": "bf16",
     }
-if find_spec("torchjd"):
-    for name in ("pcgrad", "cagrad", "mgda", "upgrad"):
-        MODES[f"balance by {name}"] = {"tasks_per_step": 2, "balance": name}
+MODES["balance by pcgrad"] = {"tasks_per_step": 2, "balance": "pcgrad"}

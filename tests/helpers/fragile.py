@@ -19,7 +19,7 @@ import torch
 
 from helpers import ranks
 from palm.controller.controller import Controller
-from palm.parallel.group import rank
+from palm.core.group import rank
 from palm.train.loop import Step, Training
 
 KILLED_AT, HANGS_AT = 13, 20

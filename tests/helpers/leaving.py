@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from palm.core.group import all_reduce_sum, join, launch
 from palm.core.logging import show_on_console
-from palm.parallel.group import all_reduce_sum, join, launch
 
 if __name__ == "__main__":
     show_on_console()

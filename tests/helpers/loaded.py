@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 LOADED = [
-    *("torch._dynamo", "torch.distributed.fsdp", "transformers.models.bert.modeling_bert"),
+    *("torch._dynamo", "transformers.models.bert.modeling_bert"),
     *("palm.controller", "palm.compat", "palm.cli.command", "palm.experiments.grid"),
 ]
 """Modules that scripts begin with; those that are not installed are left out."""

@@ -9,21 +9,16 @@ from __future__ import annotations
 import json
 import sys
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 import palm.compat as palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core import layers
-from palm.parallel import replica
-from palm.parallel.group import (
+from palm.core.group import (
     GradientExchange,
-    full_tensors,
     gather_objects,
     is_main_process,
     rank,
@@ -82,8 +77,8 @@ def record(path: Path, training: Training) -> None:
         norms.append(step.grad_norm.item())
         losses += [(part.task.name, part.loss.item()) for part in step.parts]
         evaluator(step)
-    weights = full_tensors(training.model.state_dict())
-    averages = {} if training.ema is None else full_tensors(training.ema.state_dict())
+    weights = training.model.state_dict()
+    averages = {} if training.ema is None else training.ema.state_dict()
     if is_main_process():
         found = {
             "losses": losses,
@@ -113,33 +108,6 @@ def exchanged() -> list[list[float | None]]:
         found.append([None if each.grad is None else each.grad.item() for each in model])
         model.zero_grad()
     return found
-
-
-def record_gathers(path: Path, in_bf16: bool, config: dict[str, Any]) -> None:
-    """Keep losses and gradients of a few steps in which layers cast all parameters, as on a GPU.
-
-    Args:
-        path: where.
-        in_bf16: gather the layers' parameters in bfloat16; otherwise the layers cast what is float32.
-        config: of a run with fsdp in bfloat16.
-    """
-    with (
-        patch.object(layers, "casts_norms", lambda _: True),
-        patch.object(replica, "casts_norms", lambda _: in_bf16),
-    ):
-        training = Controller(config, argv=[]).training()
-        found: dict[str, Any] = {"losses": [], "gradients": [], "dtypes": set()}
-        for each in training.model.backbone.layers:
-            each.ffn.register_forward_pre_hook(
-                lambda ffn, _: found["dtypes"].add(str(ffn.inner.weight.dtype))
-            )
-        for step in islice(training.steps(), 5):
-            found["losses"].append(step.loss.item())
-            own = {name: p.grad for name, p in training.model.named_parameters() if p.grad is not None}
-            found["gradients"].append(full_tensors(own))
-        found["kept"] = gather_objects(len(found["gradients"][0]))
-    if is_main_process():
-        torch.save({**found, "dtypes": sorted(found["dtypes"])}, path)
 
 
 def resume_all(folder: Path, processes: int) -> None:
@@ -200,10 +168,6 @@ def run(folder: Path, processes: int) -> dict[str, Any]:
         record(folder / f"{name}.pt", training)
         if name in ("ddp", "parts"):
             exchanges[name] = exchanges_of_a_step(training)
-    for name in ("gathers_fp32", "gathers_bf16") if processes > 1 else ():
-        halves = {"gradient_accumulation_steps": 2, "batch_size": 2}
-        made = config(folder, name, processes, parallel="fsdp", precision="bf16", **halves)
-        record_gathers(folder / f"{name}.pt", name == "gathers_bf16", made)
     Controller(config(folder, "staged", processes, stages=STAGES), argv=[]).train()
     # Three batches, of which two ranks have two each.
     model = palm.load_model(folder / "out" / "cls" / "infer_model", precision="fp32")
@@ -225,27 +189,18 @@ EQUAL_NORMS = "helpers.balances.EqualNorms"
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
-    "fsdp": {"parallel": "fsdp", "num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
+    "averaged": {"num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
     "parts": {"gradient_accumulation_steps": 2},
     "together": {"tasks_per_step": "all", "num_epochs": 1},
-    "together_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "parallel": "fsdp"},
-    "private": {"tasks_per_step": "all", "num_epochs": 1, "cls.private_layers": 1},
-    "private_fsdp": {"tasks_per_step": 2, "num_epochs": 1, "cls.private_layers": 1, "parallel": "fsdp"},
     "lora": {"tasks_per_step": "all", "num_epochs": 1, "cls.lora": {"rank": 2}},
     "pairs": {"task_instance": ["pairs"], "epsilon": 1e-3},
     "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": EQUAL_NORMS},
-    "balanced_fsdp": {
-        "tasks_per_step": 2,
-        "num_epochs": 1,
-        "balance": EQUAL_NORMS,
-        "parallel": "fsdp",
-    },
 }
 if find_spec("transformers"):
     # Without an epsilon, Adam makes whole steps of gradients that are 0 but for rounding.
     LIBRARY = {"backbone": "transformers", "num_epochs": 1, "epsilon": 1e-3}
     VARIANTS["library"] = {**LIBRARY, "tasks_per_step": 2}
-    VARIANTS["library_fsdp"] = {**LIBRARY, "parallel": "fsdp", "activation_checkpointing": True}
+    VARIANTS["library_checkpointed"] = {**LIBRARY, "activation_checkpointing": True}
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from palm.metrics import METRICS, squad_scores
+from palm.metrics import METRICS, calibration_error, squad_scores
+from palm.metrics.classification import BINS
 
 
 @pytest.fixture
@@ -40,3 +42,16 @@ def test_the_deviance_of_a_mean_that_underflowed_is_finite() -> None:
     metric = METRICS["poisson_deviance"]()
     metric.update({"value": 0.0}, {"value": 3})
     assert 100 < metric.compute()["poisson_deviance"] < 1000
+
+
+def test_the_calibration_error_is_that_of_its_definition() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        probs = rng.integers(0, 31, 40) / 30  # some on the borders of ranges
+        right = rng.random(40) < probs
+        expected = 0.0
+        for k in range(BINS):
+            here = (probs > k / BINS) & (probs <= (k + 1) / BINS) | ((k == 0) & (probs == 0))
+            if here.any():
+                expected += here.mean() * abs(probs[here].mean() - right[here].mean())
+        assert calibration_error(probs.tolist(), right.tolist()) == pytest.approx(expected)

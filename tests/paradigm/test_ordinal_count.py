@@ -1,25 +1,21 @@
-"""Ordered labels, counts and R-Drop: losses and metrics beside independent ones, and runs from YAML."""
+"""Ordered labels and counts: losses and metrics beside independent ones, and runs from YAML."""
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
 import palm
 from helpers import tiny
 from helpers.reader_files import write_text, write_vocabulary
-from palm.core.errors import ConfigError, DataError
+from palm.core.errors import DataError
 from palm.metrics import METRICS, scores_of
-from palm.paradigm import Classify, Count, Ordinal
+from palm.paradigm import Count, Ordinal
 from palm.reader import ClassifyReader
-from palm.train.task import opened
 
 
 def with_gradient(loss: torch.Tensor, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,61 +116,3 @@ def test_yaml_trains_them(tmp_path: Path, paradigm: str, metric: str) -> None:
     settings["tasks"] = {"cls": {"reader": "cls", "paradigm": paradigm, **own, **files}}
     palm.Controller(settings, argv=[]).train()
     assert palm.load_model(folder / "out" / "cls" / "best_model").evaluate(files["dev_file"])[metric] > 0.7
-
-
-@pytest.mark.parametrize("is_soft", [False, True])
-def test_r_drop_adds_the_divergence_of_two_passes(is_soft: bool) -> None:
-    head = Classify(3, 4, r_drop=0.7, soft_labels=is_soft).train()
-    logits = torch.randn(8, 3, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    labels = torch.tensor([0, 2, -100, 1] * 2)
-    target = F.one_hot(labels.clamp(min=0), 3).float() if is_soft else labels
-    ours = head.loss({"logits": logits}, {head.target: target})
-    terms = []
-    for k in range(4):
-        if labels[k] < 0 and not is_soft:
-            continue
-        one, other = logits[k].log_softmax(0), logits[k + 4].log_softmax(0)
-        kinds = (
-            F.kl_div(one, other, log_target=True, reduction="sum"),
-            F.kl_div(other, one, log_target=True, reduction="sum"),
-        )
-        label = max(int(labels[k]), 0)
-        terms.append(-(one[label] + other[label]) / 2 + 0.7 * (kinds[0] + kinds[1]) / 2)
-    for found, expected in zip(
-        with_gradient(ours, logits), with_gradient(torch.stack(terms).mean(), logits), strict=True
-    ):
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
-    head.eval()
-    torch.testing.assert_close(
-        head.loss({"logits": logits[:4]}, {head.target: target[:4]}),
-        Classify(3, 4, soft_labels=is_soft).loss({"logits": logits[:4]}, {head.target: target[:4]}),
-    )
-
-
-def test_a_batch_has_its_rows_twice_and_a_run_ends(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path)
-    reader = ClassifyReader(folder / "vocab.txt", 24, n_classes=4)
-    batches = []
-    for r_drop in (0.0, 1.0):
-        task = palm.Task(
-            "cls", reader, Classify(4, 8, r_drop=r_drop), batch_size=4, train_file=folder / "cls.tsv"
-        )
-        batches += opened(task, seed=0).batches(0)
-    plain, twice = batches
-    for name, value in plain.items():
-        assert torch.equal(twice[name], torch.cat([value, value])), name
-    palm.Controller(tiny.config(folder, "cls", **{"cls.r_drop": 1.0}), argv=[]).train()
-
-
-def test_settings_that_contradict_r_drop_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="focal_gamma"):
-        Classify(3, 4, soft_labels=True, focal_gamma=2)
-    with pytest.raises(ConfigError, match="r_drop"):
-        Classify(3, 4, r_drop=-1)
-    folder = tiny.write_files(tmp_path)
-    config: Any = tiny.config(folder, "cls", "match")
-    rows = folder / "cls.tsv"
-    config["tasks"]["match"] = {**config["tasks"]["cls"], "share_rows_with": "cls", "train_file": str(rows)}
-    config["tasks"]["match"]["r_drop"] = 1.0
-    with pytest.raises(ConfigError, match=r"'match'.*'cls'.*r_drop"):
-        palm.Controller(json.loads(json.dumps(config)), argv=[]).train()

@@ -12,10 +12,10 @@ import palm
 from helpers.reader_files import write_vocabulary
 from palm import compat
 from palm.backbone import BACKBONES
-from palm.lr_sched import LR_SCHEDULES
 from palm.mixing import MIXINGS
 from palm.mixing.balance import BALANCES
 from palm.optimizer import OPTIMIZERS
+from palm.optimizer.lr_sched import LR_SCHEDULES
 from palm.paradigm import HEADS
 from palm.reader import READERS
 
@@ -72,7 +72,7 @@ REGISTERED = {
     ),
     "balance": (
         BALANCES,
-        ["cagrad", "dwa", "famo", "mgda", "pcgrad", "uncertainty", "upgrad"],
+        ["dwa", "famo", "pcgrad", "uncertainty"],
     ),
     "schedule": (
         LR_SCHEDULES,
@@ -160,7 +160,6 @@ def test_palm_offers_these_names() -> None:
         *(
             "load_model",
             "lr_sched",
-            "merge",
             "metrics",
             "mixing",
             "optimizer",

@@ -12,9 +12,9 @@ import torch
 import palm.compat as palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
-from palm.parallel.replica import Replica
 from palm.train.checkpoint import load_checkpoint, save_checkpoint
 from palm.train.loop import Training
+from palm.train.replica import Replica
 
 
 @pytest.fixture

@@ -234,14 +234,6 @@ def test_rows_of_a_stopped_target_are_drawn_for_the_tasks_that_share_them(folder
     assert counted[-1] == 20 * 4
 
 
-def test_all_targets_end_together_when_the_run_gets_no_better(folder: Path) -> None:
-    config = with_dev(folder, "cls", "match", learning_rate=1e-12, early_stopping_patience=3)
-    config |= {"early_stopping_by": "all", "eval_every_n_steps": 2, "eval_every_epoch": False}
-    palm.Controller(config, argv=[]).train()
-    assert [line["step"] for line in history(folder)] == [2, 4, 6, 8]
-    assert all((folder / "out" / task / "infer_model").is_dir() for task in ("cls", "match"))
-
-
 def test_a_resumed_run_evaluates_and_stops_as_an_uninterrupted_one(tmp_path: Path) -> None:
     settings = {
         "eval_every_n_steps": 5,
@@ -284,14 +276,13 @@ def test_a_run_ends_with_a_table_of_all_tasks(folder: Path, caplog: pytest.LogCa
 
 
 def test_what_is_wrong_with_an_evaluation_is_reported_before_the_run(folder: Path) -> None:
-    config = with_dev(folder, "cls", "match", best_by=["mlm"], early_stopping_by="never")
+    config = with_dev(folder, "cls", "match", best_by=["mlm"])
     config["tasks"]["cls"]["dev_file"] = str(folder / "nowhere.tsv")
     with pytest.raises(ConfigError) as caught:
         palm.Controller(config, argv=[])
     told = "\n".join(caught.value.problems)
     assert str(folder / "nowhere.tsv") in told
     assert re.search(r"best_by.* mlm\b.* cls, match", told)
-    assert re.search(r"early_stopping_by.* 'never'", told)
     config = with_dev(folder, "cls", "mrc", **{"cls.metrics": ["squad"], "mrc.metrics": ["f2"]})
     with pytest.raises(ConfigError, match=r"'cls'.* 'squad'.* 'answers'") as caught:
         palm.Controller(config, argv=[])

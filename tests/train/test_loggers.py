@@ -137,31 +137,6 @@ def test_mlflow_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytes
     assert {"resolved_config.yaml", "results.md"} <= names
 
 
-@needs("trackio")
-def test_trackio_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    controller(tmp_path, loggers=["trackio"]).train()
-    import trackio
-
-    logs = trackio.SQLiteStorage.get_logs("palm", "out")
-    points = {line["step"]: line["cls/loss"] for line in logs if "cls/loss" in line}
-    assert points == pytest.approx(curve(tmp_path, "cls", "loss"))
-    assert [line["best/cls/step"] for line in logs if "best/cls/step" in line]
-
-
-@needs("trackio")
-def test_a_resumed_run_has_no_point_twice_in_trackio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    with pytest.raises(RuntimeError, match="broken"):
-        controller(tmp_path, loggers=["trackio"]).train(callbacks=[Breaks(27)])
-    controller(tmp_path, loggers=["trackio"], resume="auto").train()
-    import trackio
-
-    logs = trackio.SQLiteStorage.get_logs("palm", "out")
-    steps = sorted(line["step"] for line in logs if "cls/loss" in line)
-    assert steps == list(curve(tmp_path, "cls", "loss"))
-
-
 def test_a_logger_that_is_not_there_is_named_with_the_way_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,21 +260,6 @@ def test_the_encoders_of_transformers_take_adapters(folder: Path) -> None:
     assert "base_model.model.encoder.layer.1.attention.self.value.lora_B.weight" in names
 
 
-def test_stages_and_cut_up_parameters_are_refused_before_the_run(folder: Path) -> None:
-    stages = [{"tasks": ["cls"], "num_epochs": 1}]
-    for settings, names in (({"stages": stages}, ("lora", "cls")), ({"parallel": "fsdp"}, ("fsdp", "lora"))):
-        with pytest.raises(palm.ConfigError) as caught:
-            palm.Controller(config(folder, **settings), argv=[])
-        assert all(name in str(caught.value) for name in names)
-
-
-def test_the_weights_that_a_run_starts_from_are_those_of_layers_of_its_own(folder: Path) -> None:
-    palm.Controller(tiny.config(folder, "mlm", num_epochs=1), argv=[]).train()
-    start = {"pretrain_path": str(folder / "out" / "mlm" / "infer_model"), "random_seed": 9}
-    controller = palm.Controller(
-        tiny.config(folder, "cls", "mlm", **start, **{"cls.private_layers": 1}), argv=[]
-    )
-    controller.load_pretrain()
-    model = controller.training().model
-    shared = model.backbone.state_dict()
-    assert all(value.equal(shared[name]) for name, value in model.encoder("cls").state_dict().items())
+def test_stages_are_refused_before_the_run(folder: Path) -> None:
+    with pytest.raises(palm.ConfigError, match=r"lora of cls"):
+        palm.Controller(config(folder, stages=[{"tasks": ["cls"], "num_epochs": 1}]), argv=[])

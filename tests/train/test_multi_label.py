@@ -18,7 +18,7 @@ from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabula
 from palm.core.errors import ConfigError, DataError
 from palm.core.saved import NO_LABEL
 from palm.paradigm import MultiLabel
-from palm.paradigm.calibration import best_thresholds
+from palm.paradigm.multi_label import best_thresholds
 from palm.reader import MultiLabelReader
 
 NAMES = {"red": 0, "green": 1, "blue": 2}
@@ -141,7 +141,7 @@ def test_thresholds_are_scored_on_texts_that_they_were_not_fitted_to() -> None:
     logits = rng.normal(size=(40, 8))
     true = rng.random((40, 8)) < 0.2  # by chance
     pairs = [
-        ({"logits": row.tolist()}, {"label_set": np.flatnonzero(labels)})
+        ({"probs": (1 / (1 + np.exp(-row))).tolist()}, {"label_set": np.flatnonzero(labels)})
         for row, labels in zip(logits, true, strict=True)
     ]
     given = np.zeros((40, 8), dtype=bool)

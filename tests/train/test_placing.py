@@ -11,10 +11,8 @@ from palm.backbone.packing import layout_of
 from palm.core.errors import WiringError
 from palm.paradigm import Match, SequenceLabel
 from palm.paradigm.seq_label import words_first
-from palm.parallel.replica import gathers_in_bf16
 from palm.train.checkpoint import optimizer_tensors, restore_optimizer
 from palm.train.loop import placed
-from palm.train.model import MultiTaskModel
 
 MASK = torch.arange(6) < torch.tensor([[4], [6], [1]])
 
@@ -49,14 +47,6 @@ def test_counters_go_where_a_fused_kernel_reads_them() -> None:
     assert optimizer.state[here]["step"].item() == 7
     restored = optimizer_tensors(optimizer, names)
     assert restored.keys() == {"there/step", "there/exp_avg", "here/step"}
-
-
-def test_only_layers_that_cast_all_they_have_are_gathered_in_bf16() -> None:
-    encoder = BERT(16, 1, 2, 20, 8)
-    rounded, exact = (MultiTaskModel(encoder, [], precision) for precision in ("bf16", "fp32"))
-    layer, other = encoder.layers[0], nn.Linear(2, 2)
-    said = [gathers_in_bf16(*pair) for pair in [(rounded, layer), (rounded, other), (exact, layer)]]
-    assert said == [True, False, False]
 
 
 def test_words_that_are_not_counted_give_the_same_loss_and_the_same_gradient() -> None:

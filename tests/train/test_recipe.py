@@ -18,7 +18,7 @@ from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.io import new_directory
 from palm.core.saved import rebuild
-from palm.lr_sched import schedule_of_run
+from palm.optimizer.lr_sched import schedule_of_run
 from palm.reader import READERS
 from palm.train.checkpoint import compared, differences, load_checkpoint, save_checkpoint
 from palm.train.loop import Training

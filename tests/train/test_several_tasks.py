@@ -111,9 +111,6 @@ def test_one_task_a_step_is_the_default(folder: Path) -> None:
 def test_a_resumed_run_of_several_tasks_a_step_repeats_an_uninterrupted_one(
     folder: Path, settings: dict[str, Any]
 ) -> None:
-    if settings.get("balance") == "pcgrad":
-        pytest.importorskip("torchjd")
-
     def training() -> Training:
         return run(folder, "cls", "match", "mlm", use_ema=True, ema_decay=0.9, **settings)
 

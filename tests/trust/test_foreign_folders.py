@@ -263,7 +263,6 @@ USES: dict[str, Callable[[Path, Path], object]] = {
     "evaluate": lambda model, _: palm.load_model(model).evaluate(model.with_name("mine.tsv")),
     "export": lambda model, out: to_hugging_face(model, out),
     "export as a graph": lambda model, out: to_onnx(model, out),
-    "merge": lambda model, out: palm.merge([model, model], out),
     "inspect": lambda model, _: inspect_directory(model),
     "convert": lambda model, out: palm.convert(model, out),
 }

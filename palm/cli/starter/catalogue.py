@@ -14,7 +14,7 @@ from palm.config.run import setting_lines
 from palm.controller.resolve import REGISTRIES
 from palm.core.component import did_you_mean
 from palm.core.errors import PalmError
-from palm.lr_sched import HORIZON
+from palm.optimizer.lr_sched import HORIZON
 
 
 @dataclass(frozen=True)

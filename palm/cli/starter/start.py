@@ -64,18 +64,22 @@ def weights_of(
         if compares:
             attention = _comparison(rng, segment)
         inner = config["intermediate_size"]
-        linear = {
-            **{f"attention.self.{name}": attention[name] for name in ("query", "key", "value")},
-            "attention.output.dense": attention["output"],
-            "intermediate.dense": random(inner, width),
-            "output.dense": random(width, inner),
-        }
-        prefix = f"encoder.layer.{layer}"
-        for name, matrix in linear.items():
-            weights[f"{prefix}.{name}.weight"] = matrix
-            weights[f"{prefix}.{name}.bias"] = np.zeros(len(matrix))
-        weights |= _norm(f"{prefix}.attention.output", width) | _norm(f"{prefix}.output", width)
+        linear = {"intermediate.dense": random(inner, width), "output.dense": random(width, inner)}
+        weights |= _layer(f"encoder.layer.{layer}", attention, linear, width)
     return {name: np.ascontiguousarray(values, np.float32) for name, values in weights.items()}
+
+
+def _layer(
+    prefix: str, attention: Mapping[str, Array], linear: Mapping[str, Array], width: int
+) -> dict[str, Array]:
+    matrices = {
+        **{f"attention.self.{name}": attention[name] for name in ("query", "key", "value")},
+        "attention.output.dense": attention["output"],
+        **linear,
+    }
+    weights = {f"{prefix}.{name}.weight": matrix for name, matrix in matrices.items()}
+    weights |= {f"{prefix}.{name}.bias": np.zeros(len(matrix)) for name, matrix in matrices.items()}
+    return weights | _norm(f"{prefix}.attention.output", width) | _norm(f"{prefix}.output", width)
 
 
 def word_vectors(texts: Iterable[Sequence[int]], first: int, count: int, dims: int) -> Array:

@@ -2,8 +2,8 @@
 
 from palm.compat.lr_sched import base_schedualer
 from palm.compat.lr_sched.base_schedualer import Schedualer
-from palm.lr_sched import *  # noqa: F403
-from palm.lr_sched import TriangularScheduler, WarmupScheduler
+from palm.optimizer.lr_sched import *  # noqa: F403
+from palm.optimizer.lr_sched import TriangularScheduler, WarmupScheduler
 
 __all__ = ["Schedualer", "TriangularSchedualer", "WarmupSchedualer", "base_schedualer"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
-from palm.lr_sched.schedules import Schedule
+from palm.optimizer.lr_sched import Schedule
 
 
 class Schedualer(Schedule):

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -28,11 +28,6 @@ from torch.nn import functional as F
 from palm.core.errors import ConfigError, PalmError, TrainingError
 from palm.core.logging import logger
 from palm.core.process import is_program, program
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
-    from typing_extensions import TypeIs
-
 
 SIGNS = ("gloo", "Timed out", "NCCL", "Connection reset", "Connection closed", "Broken pipe")
 """Parts of the backends' messages about other ranks; gloo has no exception class of its own."""
@@ -56,18 +51,21 @@ def report_missing_ranks(place: str) -> Iterator[None]:
     except RuntimeError as error:
         if world_size() == 1 or not any(sign in str(error) for sign in SIGNS):
             raise
-        # Rank 0 gives up first, so its message is the first failure, which the launcher shows.
-        patience = ROLL_CALL if is_main_process() else 2 * ROLL_CALL
-        missing = "all ranks respond now"
-        try:
-            dist.monitored_barrier(roll_call_group(), timeout=patience, wait_all_ranks=True)
-        except RuntimeError as unanswered:  # rank 0's names the ranks
-            missing = _message(unanswered)
         raise TrainingError(
             f"rank {rank()} of {world_size()} timed out waiting for another rank {place} "
-            f"({_message(error)}): {missing}. Check the messages of the missing ranks; if they are only "
-            "slow, increase process_group_timeout"
+            f"({_message(error)}): {_missing_ranks()}. Check the messages of the missing ranks; if they are "
+            "only slow, increase process_group_timeout"
         ) from None
+
+
+def _missing_ranks() -> str:
+    # Rank 0 gives up first, so its message is the first failure, which the launcher shows.
+    patience = ROLL_CALL if is_main_process() else 2 * ROLL_CALL
+    try:
+        dist.monitored_barrier(roll_call_group(), timeout=patience, wait_all_ranks=True)
+    except RuntimeError as unanswered:  # rank 0's names the ranks
+        return _message(unanswered)
+    return "all ranks respond now"
 
 
 def _message(error: RuntimeError) -> str:
@@ -379,47 +377,6 @@ def _broadcast(tensors: list[Tensor]) -> None:
     """Copy the tensors of rank 0 to all ranks, in as few messages as `DistributedDataParallel`."""
     if tensors:
         dist._broadcast_coalesced(dist.group.WORLD, tensors, BUCKET_BYTES, 0)  # type: ignore[attr-defined,arg-type]
-
-
-def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gather sharded tensors from all ranks, which must all call this; other tensors are returned unchanged.
-
-    Tensors are gathered one at a time, and only rank 0 keeps them, in host memory, so a device never holds
-    more than one full tensor. On other ranks the result lacks sharded tensors.
-    """
-    whole = {}
-    for name, tensor in tensors.items():
-        full = full_tensor(tensor)
-        if full is tensor:
-            whole[name] = tensor
-        elif is_main_process():
-            # Moved to the host immediately, to free memory on the device for the next tensor.
-            whole[name] = full.cpu()
-    return whole
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """Gather a sharded tensor from all ranks, which must all call this; return another one as it is."""
-    return tensor.full_tensor() if _is_sharded(tensor) else tensor
-
-
-def local_shard(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, without a copy."""
-    return tensor.to_local() if _is_sharded(tensor) else tensor
-
-
-def shard_like(pattern: Tensor, tensor: Tensor) -> Tensor:
-    """Move a full tensor to the device of `pattern`, and shard it in the same way."""
-    if not _is_sharded(pattern):
-        return tensor.to(pattern.device)
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor.to(pattern.device), pattern.device_mesh, pattern.placements)
-
-
-def _is_sharded(tensor: Tensor) -> TypeIs[DTensor]:
-    # Not `isinstance`, because importing DTensor takes a second.
-    return hasattr(tensor, "full_tensor")
 
 
 LAUNCHER = "PALM_LAUNCHER"

@@ -24,9 +24,9 @@ import palm
 from helpers import ranks, tiny
 from helpers.loaded import run_script
 from palm.controller.controller import Controller
+from palm.core import group
+from palm.core.group import is_launched, launch, split_among_ranks
 from palm.core.process import START, program
-from palm.parallel import group
-from palm.parallel.group import is_launched, launch, split_among_ranks
 from palm.train.checkpoint import newest_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,11 +91,11 @@ def seen(folder: Path, rank: int = 0) -> dict[str, Any]:
 UNFELT = "heads.@mrc.out.bias"
 
 
-TOGETHER = ["together", "together_fsdp", "private", "private_fsdp", "balanced", "balanced_fsdp"]
-LIBRARY = ["library", "library_fsdp"] if find_spec("transformers") else []
+TOGETHER = ["together", "balanced"]
+LIBRARY = ["library", "library_checkpointed"] if find_spec("transformers") else []
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp", "parts", "pairs", *TOGETHER, *LIBRARY])
+@pytest.mark.parametrize("parallel", ["ddp", "averaged", "parts", "pairs", *TOGETHER, *LIBRARY])
 def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     one: Path, two: Path, parallel: str
 ) -> None:
@@ -111,31 +111,14 @@ def test_two_processes_lose_and_weigh_what_one_with_the_double_batch_does(
     assert together["norms"] == pytest.approx(alone["norms"], rel=of_norms)
 
 
-def test_gathered_in_bf16_layers_have_the_losses_and_gradients_of_those_that_cast_themselves(
-    two: Path,
-) -> None:
-    exact, rounded = recorded(two, "gathers_fp32"), recorded(two, "gathers_bf16")
-    assert exact["kept"] == [len(exact["gradients"][0]), 0]  # the second rank keeps nothing whole
-    assert (exact["dtypes"], rounded["dtypes"]) == (["torch.float32"], ["torch.bfloat16"])
-    assert rounded["losses"] == exact["losses"]
-    assert len(exact["gradients"]) == 5
-    for theirs, ours in zip(exact["gradients"], rounded["gradients"], strict=True):
-        assert ours.keys() == theirs.keys()
-        assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
-    # Reduced in bfloat16, they would have no more digits than that.
-    weight = rounded["gradients"][0]["backbone.layers.0.ffn.inner.weight"]
-    assert weight.dtype == torch.float32
-    assert not torch.equal(weight, weight.bfloat16().float())
-
-
-def test_parts_of_parameters_make_the_same_averages(one: Path, two: Path) -> None:
-    alone, together = recorded(one, "fsdp")["averages"], recorded(two, "fsdp")["averages"]
+def test_two_processes_have_the_averages_of_one(one: Path, two: Path) -> None:
+    alone, together = recorded(one, "averaged")["averages"], recorded(two, "averaged")["averages"]
     assert together.keys() == alone.keys()
     for name in alone.keys() - {UNFELT}:
         torch.testing.assert_close(together[name], alone[name], atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", ["ddp", "averaged"])
 def test_dev_data_is_shared_out_and_every_row_counts_once(one: Path, two: Path, parallel: str) -> None:
     alone, together = recorded(one, parallel)["evaluations"], recorded(two, parallel)["evaluations"]
     assert len(together) > 3
@@ -403,8 +386,8 @@ def test_what_is_dealt_out_goes_to_everybody_equally_often_and_nothing_is_left(
 ) -> None:
     hands = []
     for rank in range(3):
-        monkeypatch.setattr("palm.parallel.group.rank", lambda rank=rank: rank)
-        monkeypatch.setattr("palm.parallel.group.world_size", lambda: 3)
+        monkeypatch.setattr("palm.core.group.rank", lambda rank=rank: rank)
+        monkeypatch.setattr("palm.core.group.world_size", lambda: 3)
         hands.append(split_among_ranks("abcdefg"))
     assert hands == [["a", "d", "g"], ["b", "e", "g"], ["c", "f", "g"]]
 

@@ -13,7 +13,7 @@ import torch
 from helpers.shared import GOLDEN
 from helpers.training_golden import RECORDED
 from palm.core.errors import ConfigError, PalmError
-from palm.lr_sched import (
+from palm.optimizer.lr_sched import (
     LR_SCHEDULES,
     CosineScheduler,
     LinearScheduler,

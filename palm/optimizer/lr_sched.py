@@ -11,6 +11,20 @@ from typing import Any
 from palm.core.component import Component, Registry, number_problems, positive_problems, raise_any
 from palm.core.errors import ConfigError, about
 
+__all__ = [
+    "HORIZON",
+    "LR_SCHEDULES",
+    "CosineScheduler",
+    "LinearScheduler",
+    "NoamScheduler",
+    "PolynomialScheduler",
+    "Schedule",
+    "SlantedTriangularScheduler",
+    "TriangularScheduler",
+    "WarmupScheduler",
+    "schedule_of_run",
+]
+
 
 class Schedule(Component, ABC):
     """A learning-rate schedule; it has no state, so a resumed run needs only the step."""
