@@ -89,7 +89,7 @@ def compare(page: Browser) -> None:
     if not Path("hotel/config.yaml").exists():
         write_table(mended=True)
         palm("init hotel --from reviews.csv")
-    palm("compare hotel/config.yaml --seeds 3 --effort quick")
+    palm("compare hotel/config.yaml --seeds 2 --effort quick")
     palm("report hotel/output_compare")
     take(page, Path("hotel/output_compare/report.html").resolve().as_uri(), "compare")
 
@@ -110,7 +110,7 @@ def demo(page: Browser) -> None:
     """The report of demo 10: spans, and relations between them."""
     out = Path("spans").resolve()
     if not out.exists():
-        palm(f"train {ROOT}/demos/demo10/config.yaml --save_path {out} --num_epochs 4")
+        palm(f"train {ROOT}/demos/demo10/config.yaml --save_path {out} --num_epochs 3")
     palm(f"report {out}")
     take(page, (out / "report.html").as_uri(), "spans", begin="#task-1")
 
