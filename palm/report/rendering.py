@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import platform
-import re
 from functools import cache
 from shlex import quote
 from typing import Any
@@ -19,7 +17,7 @@ from palm.core.logging import printable, shown_value
 from palm.core.process import duration
 from palm.core.version import __version__
 from palm.report.charts import library
-from palm.train.verdict import higher_is_better, metric_of
+from palm.train.verdict import higher_is_better, minus, score_text
 
 
 @cache
@@ -80,23 +78,3 @@ def shown_number(value: float | str | None) -> str:
     if value == int(value) and abs(value) < 1e12:
         return minus(f"{int(value):,}")
     return minus(f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.4g}")
-
-
-def minus(text: str) -> str:
-    """Replace the hyphens that begin numbers in a text with minus signs; -0.00 becomes 0.00."""
-    return re.sub(r"(?<![\w.-])-(?=\d)", "\N{MINUS SIGN}", re.sub(r"-(0(\.0*)?)(?![\d.])", r"\1", text))
-
-
-def score_text(value: float | None, rows: int = 0, name: str = "") -> str:
-    """Format a score with as many digits as its rows bear: two up to 99 rows, three up to 999, else four."""
-    if value is None or math.isnan(value):
-        return "–"
-    if abs(value) >= 1e6:
-        return minus(f"{value:.3g}")
-    kind = metric_of(name)
-    digits = min(max(len(str(rows)), 2), 4) if rows else 4
-    if (kind is not None and kind.perfect == 100) or abs(value) >= 10:
-        digits = max(digits - 2, 1)
-    if kind is not None and not kind.higher_is_better and 0 < abs(value) < 0.01:
-        return minus(f"{value:.2g}")  # an error may be far below the unit of its numbers
-    return minus(f"{value:.{digits}f}")

@@ -127,10 +127,12 @@ class Run:
 
 
 def training_of(model: Model) -> Mapping[str, Any]:
-    """Return what a model recorded about its training, or a checkpoint about its data; empty if nothing."""
+    """Return what a model recorded about its training, or a checkpoint about its data; empty if nothing.
+
+    Raises:
+        StorageError: the folder is damaged, or is being replaced.
+    """
     file = DESCRIPTION if (model.folder / DESCRIPTION).is_file() else STATE
-    if not (model.folder / file).is_file():
-        return {}
     description = verified_object(model.folder, file)
     with wrap_read_errors(model.folder / file):
         if file == STATE:

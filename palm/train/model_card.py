@@ -20,7 +20,7 @@ from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
 from palm.train.callbacks import ScoredRows
-from palm.train.verdict import Verdict, higher_is_better
+from palm.train.verdict import Verdict, higher_is_better, score_text
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -160,10 +160,13 @@ def joint_card(description: Mapping[str, Any]) -> str:
     front = ModelCardData(library_name="palm", tags=["palm", encoder, "multi-task"])
     tasks = []
     for task, saved in description["tasks"].items():
-        scores = (saved["training"].get("evaluation") or {}).get("scores", {})
-        shown = next((f"{name} {value:.4f}" for name, value in scores.items() if value is not None), "")
+        evaluation = saved["training"].get("evaluation") or {}
+        scores, rows = evaluation.get("scores", {}), evaluation.get("rows", 0)
+        shown = (f"{name} {score_text(x, rows, name)}" for name, x in scores.items() if x is not None)
         kind = kind_of(saved["paradigm"]["name"])[1]
-        tasks.append({"task": task, "kind": kind, "step": saved["training"].get("step", 0), "score": shown})
+        tasks.append(
+            {"task": task, "kind": kind, "step": saved["training"].get("step", 0), "score": next(shown, "")}
+        )
     first = json.dumps(tasks[0]["task"], ensure_ascii=False)
     values = {"front": front.to_yaml(line_break="\n"), "encoder": encoder, "tasks": tasks, "first": first}
     return _template("joint_card.md").render(**values)
@@ -191,6 +194,7 @@ def _template(name: str) -> Template:
         "cell": cell_of,
         "block": block_of,
         "rises": higher_is_better,
+        "score": score_text,
     }
     return made.get_template(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,26 @@ def higher_is_better(name: str) -> bool:
     """Return True if a higher score of this name is better."""
     kind = metric_of(name)
     return kind is None or kind.higher_is_better
+
+
+def minus(text: str) -> str:
+    """Replace the hyphens that begin numbers in a text with minus signs; -0.00 becomes 0.00."""
+    return re.sub(r"(?<![\w.-])-(?=\d)", "\N{MINUS SIGN}", re.sub(r"-(0(\.0*)?)(?![\d.])", r"\1", text))
+
+
+def score_text(value: float | None, rows: int = 0, name: str = "") -> str:
+    """Format a score with as many digits as its rows bear: two up to 99 rows, three up to 999, else four."""
+    if value is None or math.isnan(value):
+        return "–"
+    if abs(value) >= 1e6:
+        return minus(f"{value:.3g}")
+    kind = metric_of(name)
+    digits = min(max(len(str(rows)), 2), 4) if rows else 4
+    if (kind is not None and kind.perfect == 100) or abs(value) >= 10:
+        digits = max(digits - 2, 1)
+    if kind is not None and not kind.higher_is_better and 0 < abs(value) < 0.01:
+        return minus(f"{value:.2g}")  # an error may be far below the unit of its numbers
+    return minus(f"{value:.{digits}f}")
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,9 @@ from helpers.runs import HOSTILE
 from palm.cli import main
 from palm.report.history import read_history
 from palm.report.page import headline, page_title
-from palm.report.rendering import minus, score_text
 from palm.report.run import read_run
 from palm.train.callbacks import Ended, ScoredRows
-from palm.train.verdict import Verdict, verdict_of
+from palm.train.verdict import Verdict, minus, score_text, verdict_of
 
 pytest.importorskip("altair", reason="the extra report is not installed")
 

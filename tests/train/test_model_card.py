@@ -64,7 +64,7 @@ def test_the_card_has_scores_beside_interval_and_baseline_labels_limits_and_an_e
     rows, value = best.rows["cls"], best.scores["cls"]["accuracy"]
     low, high = rows.intervals["accuracy"]
     constant = rows.baseline["accuracy"]
-    assert f"| accuracy | {value:.4f} | {low:.4f} to {high:.4f} | {constant:.4f} |" in text
+    assert f"| accuracy | {value:.2f} | {low:.2f} to {high:.2f} | {constant:.2f} |" in text  # 13 rows
     for label, (precision, recall, f1, true, _) in rows.labels.items():
         assert f"| {label} | {precision:.3f} | {recall:.3f} | {f1:.3f} | {true} |" in text
     limits = text.partition("## Limits")[2].partition("## Training")[0]
