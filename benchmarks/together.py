@@ -3,12 +3,12 @@
     python benchmarks/together.py --model MINILM --data SETS --tickets tickets.csv --output FILE.jsonl
 
 SETS is made by `rivals_data.py`. Every way has the settings of `effort: normal`. `together` draws the tasks
-of a case in turn; `alone` has as many updates as the target there, and `longer` as many as all tasks
-together. A seed draws the target's rows and starts the training; helpers have `--helper_rows` other rows of
-their set. In `tickets` and `reviews` the target is the column `tags`, and the helpers are the other columns
-of the same rows; `reviews` (`data/reviews`) starts from the encoder of `palm init --from`. The last model is
-scored on test rows; in tables, on the rows that are not drawn. The same command goes on where it stopped;
-`--table` only prints.
+of a case in turn, `each_step` trains all of them in every step; `alone` has as many updates as the target
+there, and `longer` as many as all tasks together. A seed draws the target's rows and starts the training;
+helpers have `--helper_rows` other rows of their set. In `tickets` and `reviews` the target is the column
+`tags`, and the helpers are the other columns of the same rows; `reviews` (`data/reviews`) starts from the
+encoder of `palm init --from`. The last model is scored on test rows; in tables, on the rows that are not
+drawn. The same command goes on where it stopped; `--table` only prints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TABLES = {
     "reviews": {"text": "review", "topic": "cls", "stars": "ordinal", "tags": "multi_label"},
 }
 METRIC = {"cls": "accuracy", "seq_label": "entity_f1", "multi_label": "micro_f1"}
-WAYS = ("alone", "together", "longer")
+WAYS = ("alone", "together", "each_step", "longer")
 NEVER = 10**6
 
 
@@ -144,10 +144,12 @@ def run(args: Namespace, case: str, seed: int, way: str) -> Row:
             "eval_every_n_steps": NEVER,
             "quiet": True,
         }
-        if way == "together":
+        if way in ("together", "each_step"):
             others = [name for name in tasks if name != "target"]
             config |= {"tasks": config["tasks"] | {name: tasks[name] for name in others}}
             config |= {"task_instance": ["target", *others], "target_tag": [1] + [0] * len(others)}
+        if way == "each_step":
+            config |= {"tasks_per_step": "all"}
         if way == "longer":
             epochs = palm.Controller(config, argv=[]).run.settings.num_epochs
             config |= {"num_epochs": len(tasks) * epochs}
@@ -161,25 +163,24 @@ def run(args: Namespace, case: str, seed: int, way: str) -> Row:
 
 
 def table(done: list[Row]) -> str:
-    """Points of the target, and of `together` beside both ways alone, paired by seed."""
-    text = ["| case | seeds | alone | longer | together | beside alone | beside longer |", "|---" * 7 + "|"]
+    """Points of the target in each way, and of the others beside `longer`, over the seeds of all ways."""
+    text = ["| case | seeds | " + " | ".join(WAYS) + " |", "|---" * (2 + len(WAYS)) + "|"]
     for case in CASES:
-        points: dict[str, dict[int, float]] = {way: {} for way in WAYS}
+        points: dict[str, dict[int, float]] = {}
         for line in done:
             if line["case"] == case:
-                points[line["way"]][line["seed"]] = 100 * line["score"]
-        seeds = sorted(set.intersection(*(set(own) for own in points.values())))
-        if seeds:
-            beside = {
-                way: [points["together"][seed] - points[way][seed] for seed in seeds]
-                for way in ("alone", "longer")
+                points.setdefault(line["way"], {})[line["seed"]] = 100 * line["score"]
+        seeds = sorted(set.intersection(*map(set, points.values()))) if points else []
+        if not seeds:
+            continue
+        means = {way: mean_of([own[seed] for seed in seeds]) for way, own in points.items()}
+        text.append(f"| {case} | {len(seeds)} | " + " | ".join(means.get(way, "") for way in WAYS) + " |")
+        if longer := points.pop("longer", None):
+            beside = {way: [own[seed] - longer[seed] for seed in seeds] for way, own in points.items()}
+            cells = {
+                way: f"{mean_of(own, '+')} ({corrected(beside).get(way, '')})" for way, own in beside.items()
             }
-            intervals = corrected(beside)
-            cells = [
-                mean_of([points[way][seed] for seed in seeds]) for way in ("alone", "longer", "together")
-            ]
-            cells += [f"{mean_of(own, '+')} ({intervals.get(way, '')})" for way, own in beside.items()]
-            text.append(f"| {case} | {len(seeds)} | " + " | ".join(cells) + " |")
+            text.append("| beside `longer` | | " + " | ".join(cells.get(way, "") for way in WAYS) + " |")
     return "\n".join(text)
 
 
@@ -189,6 +190,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--rows", type=int, default=100, help="of the target; tables have twice as many")
     parser.add_argument("--helper_rows", type=int, default=2000)
     parser.add_argument("--max_seq_len", type=int, default=64)
@@ -198,7 +200,7 @@ def main() -> None:
     if not args.table:
         torch.set_num_threads(1)
         known = {(line["case"], line["seed"], line["way"]) for line in done}
-        for seed, case, way in product(args.seeds, args.cases, WAYS):
+        for seed, case, way in product(args.seeds, args.cases, args.ways):
             if (case, seed, way) not in known:
                 done.append({"case": case, "seed": seed, "way": way, **run(args, case, seed, way)})
                 with args.output.open("a", encoding="utf-8") as file:
