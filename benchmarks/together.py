@@ -2,7 +2,7 @@
 
     python benchmarks/together.py --model MINILM --data SETS --tickets tickets.csv --output FILE.jsonl
 
-SETS is made by `rivals_data.py`. Every way has the settings of `effort: normal`. `together` draws the tasks
+SETS is made by `rivals_data.py`. Every way has the settings of `--effort`. `together` draws the tasks
 of a case in turn, `each_step` trains all of them in every step; `alone` has as many updates as the target
 there, and `longer` as many as all tasks together. A seed draws the target's rows and starts the training;
 helpers have `--helper_rows` other rows of their set. In `tickets` and `reviews` the target is the column
@@ -140,7 +140,7 @@ def run(args: Namespace, case: str, seed: int, way: str) -> Row:
             "save_path": str(folder / "out"),
             "max_seq_len": args.max_seq_len,
             "random_seed": seed,
-            "effort": "normal",
+            "effort": args.effort,
             "eval_every_n_steps": NEVER,
             "quiet": True,
         }
@@ -193,6 +193,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--rows", type=int, default=100, help="of the target; tables have twice as many")
     parser.add_argument("--helper_rows", type=int, default=2000)
+    parser.add_argument("--effort", default="normal", choices=("quick", "normal", "best"))
     parser.add_argument("--max_seq_len", type=int, default=64)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
