@@ -183,7 +183,8 @@ def point_chart(title: str, names: tuple[str, str], points: Sequence[tuple[float
         tooltip=_tooltip(("x:Q", names[0]), ("y:Q", names[1])),
     )
     zero = alt.Chart(alt.InlineData([{"y": 0}])).mark_rule(color=colour(1)).encode(y="y:Q")
-    return _chart(title, zero + shown, names, points, "")
+    # The first layer gets the selection, which needs both fields.
+    return _chart(title, shown + zero, names, points, "")
 
 
 def _chart(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palm.report import curves
-from palm.report.charts import DASHED, DASHES, Chart, interval_chart, line_chart
+from palm.report.charts import DASHED, DASHES, Chart, interval_chart, line_chart, point_chart
 from palm.report.curves import Curve, curve_of
 from palm.report.history import History
 from palm.train.callbacks import Drawn, Evaluated, Logged, Losses, Planned, PlannedTask
@@ -86,6 +86,18 @@ def test_equal_values_are_drawn_where_they_are() -> None:
     assert scale(0.35, 0.35) == {"domain": [pytest.approx(0.315), pytest.approx(0.385)]}
     assert scale(0.0) == {"domain": [-0.5, 0.5]}
     assert scale(0.1, 0.2) == {"zero": False}
+
+
+def test_residuals_are_single_points_and_the_layer_that_is_zoomed_has_both_axes() -> None:
+    chart = point_chart("Residuals", ("true", "error"), [(1.0, 0.25), (2.0, -0.5)])
+    points, zero = chart.spec["layer"]
+    assert chart.spec["datasets"][points["data"]["name"]] == [{"x": 1.0, "y": 0.25}, {"x": 2.0, "y": -0.5}]
+    assert chart.spec["datasets"][zero["data"]["name"]] == [{"y": 0}]
+    assert {points["encoding"][axis]["field"] for axis in chart.spec["params"][0]["select"]["encodings"]} == {
+        "x",
+        "y",
+    }
+    assert chart.spec["params"][0]["views"] == [points["name"]]
 
 
 def test_colours_that_come_again_have_another_dash() -> None:
