@@ -29,7 +29,7 @@ import json, sys
 from pathlib import Path
 from palm.experiments.grid import Grid, GridRun
 settings = json.loads(Path(sys.argv[1]).read_text())
-print(list(Grid(Path(sys.argv[2])).train([GridRun("one", settings)], 1)))
+print(list(Grid(Path(sys.argv[2])).train([GridRun("one", settings)])))
 """
 
 
@@ -65,7 +65,7 @@ def test_a_run_whose_grid_is_killed_ends_with_a_checkpoint_and_continues(
         time.sleep(0.05)
     (checkpoint,) = folder.glob("out/step_*")
     assert 0 < int(checkpoint.name.removeprefix("step_")) < 300
-    ((_, ended),) = grid.train([GridRun("one", settings)], 1)
+    ((_, ended),) = grid.train([GridRun("one", settings)])
     assert (ended["steps"], ended["state"]) == ({"cls": 300}, "done")
     assert f"resumed from {checkpoint}" in (folder / "log.txt").read_text(encoding="utf-8")
     assert not list(folder.glob("out/**/manifest.json"))  # models are removed once it is scored
@@ -76,7 +76,7 @@ def test_a_run_that_fails_is_reported_with_its_own_words(tmp_path: Path) -> None
     settings = settings_of(tmp_path, learning_rate="fast")
     grid = Grid(tmp_path / "grid")
     with pytest.raises(PalmError) as caught:
-        list(grid.train([GridRun("one", settings)], 1))
+        list(grid.train([GridRun("one", settings)]))
     log = tmp_path / "grid" / "runs" / "one" / "log.txt"
     assert [
         word for word in ("exit code 2", "learning_rate", "'fast'", str(log)) if word not in str(caught.value)
@@ -94,7 +94,7 @@ def test_a_run_on_other_data_than_it_was_begun_with_has_no_result(tmp_path: Path
     else:
         data.rename(tmp_path / "moved.tsv")
     with pytest.raises(PalmError, match=re.escape(str(data))):
-        list(grid.train([run], 1))
+        list(grid.train([run]))
     assert grid.result("one") is None
 
 
@@ -105,14 +105,14 @@ def test_a_run_whose_data_change_meanwhile_has_its_result_once_they_are_restored
     grid = Grid(tmp_path / "grid", {str(data): checksum(data)[:32]})
     rows = data.read_bytes()
     with ThreadPoolExecutor(1) as threads:
-        trained = threads.submit(lambda: list(grid.train([run], 1)))
+        trained = threads.submit(lambda: list(grid.train([run])))
         waited_for(grid.folder("one") / "out" / "history.jsonl")
         data.write_bytes(rows + rows.splitlines(keepends=True)[-1])
         assert isinstance(error := trained.exception(120), PalmError)
     assert str(data) in str(error)
     assert grid.result("one") is None
     data.write_bytes(rows)
-    ((_, result),) = grid.train([run], 1)
+    ((_, result),) = grid.train([run])
     assert (result["state"], result["steps"]) == ("done", {"cls": 300})
 
 
@@ -198,7 +198,7 @@ def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_pa
         settings["backbone"].update(off)
         runs.append(GridRun(name, settings, test={"cls": data}))
     grid = Grid(tmp_path / "grid")
-    scored: dict[str, Any] = {run.name: {**result, "seconds": 0} for run, result in grid.train(runs, 2)}
+    scored: dict[str, Any] = {run.name: {**result, "seconds": 0} for run, result in grid.train(runs)}
     assert scored["one"] == scored["two"]
     assert scored["two"]["dev"][-1][1] > 0.5  # 0.375 at first
     assert not list((tmp_path / "grid").rglob("*.safetensors"))
