@@ -15,7 +15,7 @@ from palm.config.files import HelpRequested
 from palm.config.run import ComponentConfig, RunConfig, TaskConfig, help_text, printed, with_given
 from palm.config.settings import RunSettings
 from palm.controller.effort import choose_by_effort
-from palm.controller.resolve import HELP, NO_SETTINGS, ineffective_settings, resolve
+from palm.controller.resolve import HELP, NO_SETTINGS, doubtful_settings, resolve
 from palm.controller.rows import choose_rows
 from palm.controller.stages import stages_of, steps_of, train_stages
 from palm.core.component import path_problems, raise_any, type_problems
@@ -273,7 +273,7 @@ class Controller:
             show("%s", printed(self.run.as_written()))
         for line in self.run.reasons():
             logger.info("%s", line)
-        for line in ineffective_settings(self.chosen) if for_train else ():
+        for line in doubtful_settings(self.chosen) if for_train else ():
             logger.warning("%s", line)
         self._pretrained: str | Path | None = None
         self._has_begun = False

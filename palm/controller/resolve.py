@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,13 +40,17 @@ from palm.train.model_paths import name_problem
 _ALL: list[Registry[Any]] = [READERS, HEADS, BACKBONES, METRICS, MIXINGS, OPTIMIZERS, LR_SCHEDULES, BALANCES]
 REGISTRIES = {registry.setting: registry for registry in _ALL}
 
+HIGHEST_RATE = 0.1
+HIGHEST_DECAY = 1.0
+"""A higher `learning_rate` or `weight_decay` is taken for a mistake, with a warning."""
 
-def ineffective_settings(run: RunConfig) -> Iterator[str]:
-    """Yield a line with the remedy for every given setting that has no effect."""
+
+def doubtful_settings(run: RunConfig) -> Iterator[str]:
+    """Yield a line with the remedy for every given setting that has no effect, or an unlikely value."""
     is_evaluated = any(task.settings.is_evaluated for task in run.tasks)
-    for name, why in _of_run(run.settings, is_evaluated):
+    for name, why in (*_of_run(run.settings, is_evaluated), *_of_values(run)):
         if run.place(name) is not None:
-            yield f"{run.placed(name)} has no effect: {why}"
+            yield f"{run.placed(name)} {why}"
     for task in run.tasks:
         for name, why in _of_task(task):
             if run.place(name, task.name) is not None:
@@ -55,16 +60,33 @@ def ineffective_settings(run: RunConfig) -> Iterator[str]:
 def _of_run(settings: RunSettings, is_evaluated: bool) -> Iterator[tuple[str, str]]:
     every = settings.save_every_n_steps
     is_saved = every is None or max(every, settings.save_infermodel_every_n_steps) > 0
+    no_effect = "has no effect:"
     if settings.eval_every_n_steps > 0 and not is_evaluated:
-        yield "eval_every_n_steps", "no task has a dev_file; give one, or leave it out"
+        yield "eval_every_n_steps", f"{no_effect} no task has a dev_file; give one, or leave it out"
     if settings.ema_decay > 0 and not settings.use_ema:
-        yield "ema_decay", "use_ema is off; set use_ema: True, or leave it out"
+        yield "ema_decay", f"{no_effect} use_ema is off; set use_ema: True, or leave it out"
     if settings.use_ema and not settings.ema_decay:
-        yield "use_ema", "ema_decay is 0, so averages are the weights; set it, for instance to 0.999"
+        why = "ema_decay is 0, so averages are the weights; set it, for instance to 0.999"
+        yield "use_ema", f"{no_effect} {why}"
     if settings.keep_last_n > 0 and not is_saved:
-        yield "keep_last_n", "nothing is saved during training; set save_every_n_steps, or leave it out"
+        why = "nothing is saved during training; set save_every_n_steps, or leave it out"
+        yield "keep_last_n", f"{no_effect} {why}"
     if not settings.use_data_cache:
-        yield "data_cache", "use_data_cache is off; leave one of them out"
+        yield "data_cache", f"{no_effect} use_data_cache is off; leave one of them out"
+
+
+def _of_values(run: RunConfig) -> Iterator[tuple[str, str]]:
+    optimizer = run.optimizer.settings
+    if optimizer.get("learning_rate", 0) > HIGHEST_RATE:
+        yield (
+            "learning_rate",
+            f"is {optimizer['learning_rate']:g}, with which encoders learn nothing; usual are 1e-5 to 5e-4 "
+            "with pretrained weights, and 1e-4 to 1e-2 with random ones",
+        )
+    if optimizer.get("weight_decay", 0) > HIGHEST_DECAY:
+        yield "weight_decay", f"is {optimizer['weight_decay']:g}, which removes the weights; usual is 0.01"
+    if (variable := re.search(r"\$\w+|\$\{\w+\}", str(run.settings.save_path))) is not None:
+        yield "save_path", f"contains {variable[0]!r} as it is: palm fills in no variables of the shell"
 
 
 def _of_task(task: TaskConfig) -> Iterator[tuple[str, str]]:
@@ -72,6 +94,8 @@ def _of_task(task: TaskConfig) -> Iterator[tuple[str, str]]:
     own = task.settings
     if own.metrics and own.dev_file is None:
         yield "metrics", f"has no effect: task {task.name!r} has no dev_file; give one, or leave it out"
+    if own.dev_file is not None and own.dev_file == own.train_file:
+        yield "dev_file", "is the train_file, so its scores are not those of new rows; give other rows"
     if own.pred_output_path is not None and own.pred_file is None:
         yield "pred_output_path", f"has no effect: task {task.name!r} has no pred_file; give one"
     if own.pred_file is not None and not is_data(own.pred_file):

@@ -11,7 +11,14 @@ import torch
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.cache import Cache, explain_limits
-from palm.core.component import choice_problems, count_problems, path_problems, raise_any, unknown
+from palm.core.component import (
+    choice_problems,
+    count_problems,
+    path_problems,
+    raise_any,
+    type_problems,
+    unknown,
+)
 from palm.core.device import DeviceName, device_of
 from palm.core.errors import ConfigError, StorageError
 from palm.core.io import check_version, read_object, verify, wrap_read_errors
@@ -66,6 +73,7 @@ def load_model(
         PalmError: the extra `onnx` is not installed, or the model cannot be an ONNX graph.
     """
     _check_arguments(folder, engine, precision)
+    raise_any(type_problems((str, Sequence), "a dotted path, or a list of them", trust=trust))
     target = device_of(engine == "torch" and torch.cuda.is_available(), device)
     given = Path(folder)
     folder = chosen_model(given)

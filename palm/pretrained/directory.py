@@ -485,7 +485,9 @@ def _listed(modules: Path) -> list[tuple[str, Path]]:
         for module in read_json(modules):
             if module["path"] and not is_inside(module["path"]):
                 raise ValueError(f"{module['path']!r} is not a folder below it")
-            listed.append((str(module["type"]).rpartition(".")[2], root / module["path"]))
+            place = root / module["path"]
+            place.is_dir()  # raises here if the name is too long
+            listed.append((str(module["type"]).rpartition(".")[2], place))
         if not listed or listed[0][0] != "Transformer":
             raise ValueError(
                 f"its first module should be a Transformer, not {listed[0][0] if listed else None}"

@@ -186,7 +186,10 @@ class TextReader(TokenizingReader):
 
 
 def _label(example: TextExample) -> Label:
-    assert example.label is not None, "rows with targets need examples that were read with targets"
+    if example.label is None:
+        raise DataError(
+            f"{example.place}: no label; rows with targets need examples that were read with them"
+        )
     return example.label
 
 

@@ -70,7 +70,7 @@ def write_report(
         PalmError: no run is named, or altair is missing.
         StorageError: a folder has no history, or `output` cannot be written.
     """
-    folders = folders_of([run] if isinstance(run, str | Path) else run)
+    folders = folders_of(run if isinstance(run, Sequence) and not isinstance(run, str) else [run])
     raise_any([] if output is None else path_problems(output=output))
     raise_any([f"predict should be true or false, not {predict!r}"] if not isinstance(predict, bool) else [])
     raise_any(type_problems(Mapping, "a mapping from tasks to files", dev_files=dev_files))

@@ -24,14 +24,14 @@ from palm.core.component import did_you_mean, raise_any, type_problems
 from palm.core.errors import DataError, Problem, TrainingError
 from palm.core.group import rank, world_size
 from palm.core.logging import logger
-from palm.core.saved import Tensors, mismatches
+from palm.core.saved import NO_LABEL, Tensors, mismatches
 from palm.metrics import metric_problems
 from palm.mixing import Mixing
 from palm.mixing.strategies import TaskProgress
 from palm.paradigm.base import HEADS, Head
 from palm.reader.base import READERS, Reader
 from palm.reader.cache import training_rows
-from palm.reader.rows import SEQUENCE_ATTR, BadRows, Rows
+from palm.reader.rows import SEQUENCE_ATTR, BadRows, Column, Rows
 from palm.reader.tables.files import file_facts
 from palm.train.stream import TaskStream
 
@@ -172,6 +172,22 @@ class Task(TaskSettings):
         return self.pred_batch_size or self.batch_size or PREDICTION_ROWS
 
 
+def _warn_of_one_label(task: Task, target: str, labels: Column) -> None:
+    """Warn of training rows that all have the same label, or the same labels."""
+    shape = task.head.targets_attr[target].shape
+    width = shape[-1] if isinstance(shape[-1], int) else 1
+    known = labels.values[labels.values != NO_LABEL]
+    if known.size <= width or known.size % width or not labels.lengths.all():
+        return
+    rows = known.reshape(-1, width)
+    if (rows == rows[0]).all():
+        told = rows[0].tolist() if width > 1 else rows[0, 0]
+        task.reader.warn_once(
+            f"{task.name}: all {len(labels)} training rows have the label {told}, so there is nothing to "
+            "learn; choose other rows or another column"
+        )
+
+
 class TaskState:
     """A task in a run: its batches and its progress.
 
@@ -205,6 +221,7 @@ class TaskState:
         self._facts = None if task.train_file is None else file_facts(task.train_file)
         if len(task.head.targets_attr) == 1 and (target := next(iter(task.head.targets_attr))) in rows:
             task.head.count_labels(rows[target].values)
+            _warn_of_one_label(task, target, rows[target])
         self.stream = TaskStream(
             task.name,
             task.reader,

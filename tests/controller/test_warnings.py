@@ -155,6 +155,50 @@ def test_a_setting_without_effect_is_reported(
     assert all(value in line for value in values)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("learning_rate", 5.0, "5e-4"),
+        ("weight_decay", 1000.0, "0.01"),
+        ("save_path", "$NOWHERE/out", "$NOWHERE"),
+    ],
+)
+def test_an_unlikely_value_is_reported(
+    folder: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: float | str,
+    words: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    (line,) = warnings(caplog, tiny.config(folder, "cls", **{name: value}))
+    assert f"{name.removeprefix('cls.')} " in line
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({"reader": "cls", "paradigm": "cls", "n_classes": 4}, 2),
+        ({"reader": "cls", "paradigm": "regression"}, 2.0),
+        ({"reader": "multi_label", "paradigm": "multi_label", "n_classes": 4}, [0, 0, 1, 0]),
+    ],
+)
+def test_training_rows_of_one_label_are_reported(
+    folder: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, Any], label: object
+) -> None:
+    config = tiny.config(folder, "cls")
+    rows = ["label\ttext_a", *["2\tred door", "2\tblue boat"] * 4]
+    (folder / "cls.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    config["tasks"]["cls"] = {"train_file": str(folder / "cls.tsv"), **settings}
+    (line,) = [each for each in warnings(caplog, config, reads_data=True) if "label" in each]
+    assert f"all 8 training rows have the label {label}" in line
+    (folder / "cls.tsv").write_text("\n".join([*rows, "3\tred coat"]) + "\n", encoding="utf-8")
+    caplog.clear()
+    assert [each for each in warnings(caplog, config, reads_data=True) if "label" in each] == []
+
+
 def test_for_cn_is_accepted_with_a_warning_where_it_has_no_effect(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -48,6 +48,13 @@ def refused(folder: Path) -> str:
     return str(caught.value)
 
 
+def test_a_module_with_a_name_that_is_too_long_is_refused(folder: Path) -> None:
+    kinds = {"": "Transformer", "x" * 5000: "Pooling"}
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    assert "modules.json" in refused(folder)
+
+
 @pytest.mark.parametrize("value", [5, [5], [None], {"a": 1}, "BertModel", [["BertModel"]], True])
 def test_architectures_of_any_type_are_read_or_refused(folder: Path, value: Any) -> None:
     content = json.loads((folder / "config.json").read_text(encoding="utf-8"))

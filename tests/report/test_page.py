@@ -174,6 +174,11 @@ def test_what_cannot_be_read_or_written_is_named(
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_a_run_that_is_no_path_is_refused() -> None:
+    with pytest.raises(palm.ConfigError, match="run should be a path, not None"):
+        palm.write_report(None)  # type: ignore[arg-type]
+
+
 def test_the_message_says_what_to_install(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(palm.PalmError, match=r"altair.*palm-torch\[report\]"):

@@ -149,6 +149,8 @@ def test_a_class_is_trusted_by_the_path_of_its_module_package_or_itself(folder: 
     model = saved.forge(saved.model(folder), "config.json", named("reader", "ownparts.OwnReader"))
     with pytest.raises(StorageError, match=r"trust=\['ownparts'\]"):
         palm.load_model(model)
+    with pytest.raises(ConfigError, match=r"trust should be .*, not True"):
+        palm.load_model(model, trust=True)  # type: ignore[arg-type]
     for other in ("own", "ownparts.Own", "ownparts.OwnReader.x", ""):
         with pytest.raises(StorageError, match="names the reader '"):
             palm.load_model(model, trust=other)
