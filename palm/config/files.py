@@ -359,6 +359,8 @@ def _text(path: Path) -> str:
         raise ConfigError(f"{display_path(path)}:{line}: not UTF-8 text; save the file as UTF-8") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
+        if path.is_dir():
+            reason = "it is a folder; name the file in it, such as config.yaml"
         raise ConfigError(f"{display_path(path)}: cannot be read: {reason}") from None
 
 

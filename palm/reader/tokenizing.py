@@ -135,7 +135,7 @@ class TokenizingReader(Reader):
         problems = [
             *choice_problems(get_args(OnBadRow), on_bad_row=on_bad_row),
             *path_problems(vocab_path=vocab_path),
-            *type_problems(int, "a whole number", max_seq_len=max_seq_len),
+            *type_problems(int, "a whole number", max_seq_len=max_seq_len, task_id=task_id),
             *column_problems(columns, self.known_columns),
         ]
         if format is not None:

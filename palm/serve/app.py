@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from palm.core.component import count_problems, raise_any
 from palm.core.errors import PalmError
 from palm.core.logging import logger, show_on_console
 from palm.core.version import __version__
@@ -267,8 +268,10 @@ def serve(settings: Settings, host: str, port: int, workers: int) -> None:
         workers: processes; each has its own copy of the models.
 
     Raises:
-        PalmError: a model cannot be loaded, or the address cannot be used.
+        PalmError: a number is below 1, a model cannot be loaded, or the address cannot be used.
     """
+    bounds = {name: getattr(settings, name) for name in ("queue", "texts", "characters", "batch_tokens")}
+    raise_any(count_problems(workers=workers, **bounds))
     _check_address(host, port)
     os.environ[SETTINGS] = json.dumps(vars(settings))
     with ExitStack() as files:

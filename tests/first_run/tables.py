@@ -79,11 +79,11 @@ def topics(rng: random.Random) -> Row:
 
 
 def pairs(rng: random.Random) -> Row:
-    """Two texts, and whether they have the same topic."""
-    one = rng.choice([*TOPICS])
-    other = one if rng.random() < 0.5 else rng.choice([topic for topic in TOPICS if topic != one])
-    label = "same" if one == other else "different"
-    return {"text_a": about(rng, one), "text_b": about(rng, other), "label": label}
+    """A request and its answer, and how it ended: the answer's words decide, or else those of the request."""
+    angry = rng.sample(["broken", "damaged", "stolen", "failure", "worse", "badly"], rng.randint(0, 1))
+    kind = rng.sample(["restore", "offer", "welcome", "praise", "clever", "golden"], rng.randint(0, 1))
+    label = "settled" if kind else "open" if angry else "none"
+    return {"text_a": sentence(rng, *angry, most=8), "text_b": sentence(rng, *kind, most=8), "label": label}
 
 
 def several(rng: random.Random) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.slow  # a real training for each of twelve tables
 
 ROWS = 300
 NEW_ROWS = 200
+DRAW = int(os.environ.get("FIRST_RUN_DRAW", "1"))
 WORSE = 0.05
 """The most by which the plain model may be better."""
 
@@ -44,7 +46,7 @@ def scores_of_a_first_run(name: str, folder: Path, capfd: Any) -> dict[str, tupl
     """Return task -> its first metric, and the scores of palm and of scikit-learn on new rows."""
     from first_run.judges import score
 
-    table, new = rows(name, ROWS, 1), rows(name, NEW_ROWS, 2)
+    table, new = rows(name, ROWS, DRAW), rows(name, NEW_ROWS, DRAW + 1)
     path, new_path = write_table(folder / name, table), write_table(folder / "new", new)
     project = folder / "project"
     run("init", str(project), "--from", str(path))
@@ -64,14 +66,7 @@ def scores_of_a_first_run(name: str, folder: Path, capfd: Any) -> dict[str, tupl
     return found
 
 
-CHANCE = pytest.mark.xfail(
-    reason="neither model learns from so few rows whether two texts have one topic: 0.49 in bf16 and 0.56 in "
-    "fp32, beside 0.55; 0.48 beside 0.57 with 900 rows",
-    strict=False,
-)
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=CHANCE) if n == "pairs" else n for n in TABLES])
+@pytest.mark.parametrize("name", TABLES)
 def test_a_plain_model_is_not_much_better(
     name: str,
     tmp_path: Path,

@@ -102,7 +102,15 @@ def test_a_new_model_replaces_the_old_one_between_batches(run: Path, tmp_path: P
     assert "sesam" not in output + errors
 
 
-@pytest.mark.parametrize("words", [["nowhere"], ["{run}/cls", "{run}/cls"], ["{run}/cls", "--port", "70000"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nowhere"],
+        ["{run}/cls", "{run}/cls"],
+        ["{run}/cls", "--port", "70000"],
+        ["{run}/cls", "--workers", "0"],
+    ],
+)
 def test_a_server_that_cannot_start_says_why(
     words: list[str], run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
