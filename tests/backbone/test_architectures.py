@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from palm.backbone import DistilBERT, RoBERTa
+from palm.backbone import RoBERTa
 from palm.core.errors import ConfigError, WiringError
 from palm.pretrained import from_ours, load_backbone, load_pretrain, read_weights, to_ours
 
@@ -116,7 +116,7 @@ def test_gradients_equal_those_of_transformers(tmp_path: Path, name: str) -> Non
 
 
 @every_head
-@pytest.mark.parametrize("form", ["safetensors", "shards", "bin", "bin shards"])
+@pytest.mark.parametrize("form", ["safetensors", "shards", "bin shards"])
 def test_every_form_of_file_loads_and_heads_are_left_out(tmp_path: Path, name: str, form: str) -> None:
     model = model_of(name, HEADS[name])
     whole, shards = tmp_path / "whole", tmp_path / "shards"
@@ -187,13 +187,6 @@ def test_names_go_there_and_back_without_loss(tmp_path: Path, name: str, layout:
     assert all(torch.equal(back.weights[ours], weights[ours]) for ours in weights)
 
 
-def test_a_pooler_that_the_files_lack_starts_afresh_and_the_report_says_so(tmp_path: Path) -> None:
-    model_of("electra").save_pretrained(tmp_path)
-    report = load_pretrain(load_backbone(tmp_path), tmp_path)
-    assert report.missing == ("pooler.weight", "pooler.bias")
-    assert "missing: pooler.weight (freshly initialized)" in str(report)
-
-
 def test_positions_of_roberta_end_where_its_table_ends() -> None:
     backbone = RoBERTa(16, 1, 2, 50, 9).eval()
     assert backbone.max_tokens == 7
@@ -205,10 +198,3 @@ def test_positions_of_roberta_end_where_its_table_ends() -> None:
         backbone(dict(zip(names, (ids, ids + 1, ids >= 0), strict=True)))
     with pytest.raises(ConfigError, match="pad_token_id: 8 "):
         RoBERTa(16, 1, 2, 50, 9, pad_token_id=8)
-
-
-def test_distilbert_takes_its_own_names_of_sizes() -> None:
-    backbone = DistilBERT.from_config({**DISTILBERT, "max_position_embeddings": 20, "dropout": 0.3})
-    assert backbone.settings["hidden_size"] == 16
-    assert backbone.settings["hidden_dropout_prob"] == 0.3
-    assert "segment_ids" not in backbone.inputs_attr

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from palm.backbone.cpu_kernels import Dropout, attend_by_groups, draw_mask, dropout, successes
+from palm.backbone.cpu_kernels import attend_by_groups, draw_mask, dropout, successes
 from palm.backbone.packing import Scope, Sequences
 
 
-@pytest.mark.parametrize("probability", [0.1, 0.5, 0.3, 0.001, 0.999, 1 / 512])
+@pytest.mark.parametrize("probability", [0.1, 0.001, 0.999])
 def test_ten_million_draws_drop_with_the_asked_probability(probability: float) -> None:
     torch.manual_seed(0)
     count = 10**7
@@ -68,20 +67,3 @@ def test_the_gradient_passes_where_the_values_passed() -> None:
     assert values.grad is not None
     assert torch.equal(values.grad != 0, dropped != 0)
     assert set(values.grad.unique().tolist()) == {0.0, torch.tensor(1 / 0.6).bfloat16().item()}
-
-
-def test_torchs_seed_decides_and_every_call_draws_again() -> None:
-    values = torch.ones(100)
-    torch.manual_seed(3)
-    first, second = dropout(values, 0.3), dropout(values, 0.3)
-    torch.manual_seed(3)
-    assert torch.equal(dropout(values, 0.3), first)
-    assert not torch.equal(first, second)
-
-
-def test_the_module_is_one_of_torchs_and_acts_only_while_training() -> None:
-    module, values = Dropout(0.5), torch.ones(64)
-    assert isinstance(module, nn.Dropout)
-    assert (module(values) == 0).any()
-    assert module.eval()(values) is values
-    assert Dropout(0.0)(values) is values

@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import palm
 from helpers import tiny
 from helpers.components import small, tensors
 from palm.backbone import BERT
 from palm.controller.controller import Controller
-from palm.core.errors import ConfigError
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -63,22 +59,3 @@ def test_activation_checkpointing_keeps_less_and_gives_the_same_gradients() -> N
     for (name, ours), theirs in zip(one.named_parameters(), other.parameters(), strict=True):
         if ours.grad is not None:
             assert torch.equal(ours.grad, theirs.grad), name
-
-
-class Table(palm.backbone.Backbone):
-    """A backbone without layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs_attr, self.outputs_attr = {}, {}
-        self.table = nn.Embedding(3, 3)
-
-    def forward(self, inputs: dict[str, Tensor], wanted: Any = None) -> dict[str, Tensor]:
-        return {}
-
-
-def test_a_backbone_that_cannot_checkpoint_says_so() -> None:
-    with pytest.raises(ConfigError) as caught:
-        Table().checkpoint_activations()
-    assert str(caught.value).startswith("activation_checkpointing: ")
-    assert "Table" in str(caught.value)

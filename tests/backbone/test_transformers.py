@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import Tensor
 from helpers.library_encoders import write_config
 from palm.backbone.transformers import FAMILIES, PACKED, RUN, Transformers
 from palm.core.errors import ConfigError
-from palm.core.layers import WeightCache
 
 transformers = pytest.importorskip("transformers", minversion="5.9")
 
@@ -97,29 +95,6 @@ def test_other_words_in_one_text_leave_the_bits_of_another(family: str, tmp_path
     length = LENGTHS[0]
     assert torch.equal(before["encoder_outputs"][0, :length], after["encoder_outputs"][0, :length])
     assert not torch.equal(before["encoder_outputs"][1], after["encoder_outputs"][1])
-
-
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_predictions_in_bf16_use_cast_weights_until_they_change(family: str, tmp_path: Path) -> None:
-    backbone, batch = built(tmp_path, family), batch_of(some_texts())
-    cache = WeightCache()
-
-    def predicted(is_cached: bool) -> Tensor:
-        cached = cache.active() if is_cached else nullcontext()
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), cached:
-            return backbone(batch, ["encoder_outputs"])["encoder_outputs"].float()
-
-    assert not cache._products
-    before = predicted(True)
-    linear = [part for part in backbone.model.modules() if isinstance(part, torch.nn.Linear)]
-    assert 0 < len(cache._products) <= len(linear)
-    torch.testing.assert_close(before, predicted(False), atol=0.05, rtol=0.05)
-
-    with torch.no_grad():
-        linear[0].weight.mul_(-3)
-    after = predicted(True)
-    assert not torch.equal(after, before)
-    torch.testing.assert_close(after, predicted(False), atol=0.05, rtol=0.05)
 
 
 def test_every_encoder_of_the_library_is_packed_padded_or_refused(tmp_path: Path) -> None:

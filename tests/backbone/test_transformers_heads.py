@@ -88,24 +88,6 @@ def test_rates_fall_from_layer_to_layer(tmp_path: Path) -> None:
     assert found["heads.@cls.out.weight"] == pytest.approx(8e-3)
 
 
-@pytest.mark.parametrize("family", ["modernbert", "deberta-v2"])
-def test_averages_are_those_of_the_weights_of_all_steps(family: str, tmp_path: Path) -> None:
-    model = model_directory(tmp_path, family)
-    config = run_of(tmp_path, model, "cls", use_ema=True, ema_decay=0.5)
-    training = Controller(config, argv=[]).training()
-    name, parameter = next(
-        (n, p) for n, p in training.model.named_parameters() if n.startswith("backbone.model")
-    )
-    seen = []
-    for _ in range(3):
-        training.next_step()
-        seen.append(parameter.detach().clone())
-    expected = (seen[0] + 2 * seen[1] + 4 * seen[2]) / 7  # of decay 0.5, from the first step on
-    assert training.ema is not None
-    torch.testing.assert_close(training.ema.average[name], expected)
-    assert not torch.equal(seen[0], seen[2])
-
-
 @pytest.mark.parametrize(
     ("family", "decoder"),
     [("modernbert", "decoder"), ("roberta", "lm_head.decoder"), ("bert", "cls.predictions.decoder")],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,37 +131,6 @@ def test_a_seeded_fault_is_found_and_nothing_else(seed: Callable[..., None], tmp
     assert {problem.code for problem in found.problems} - {code} <= follows
 
 
-def test_the_rows_of_a_finding_are_shown_with_their_places(tmp_path: Path) -> None:
-    train, dev = rows(0, 160), rows(160, 200)
-    leak(train, dev)
-    (problem,) = data(tmp_path, train, dev).problems
-    assert problem.examples == (
-        "dev.tsv:9 anna has the red door of dora  (as train.tsv:5)",
-        "dev.tsv:10 carl has the old ball of emil  (as train.tsv:102)",
-        "dev.tsv:11 bert has the green lamp of carl .  (as train.tsv:52)",
-    )
-
-
-def test_rows_are_compared_as_the_model_sees_them(tmp_path: Path) -> None:
-    train = rows(0, 160)
-    again = [("2", "Ánna  has the RED door of anna"), ("0", "ANNA has the red door of anna")]
-    found = data(tmp_path, [*train, *again], rows(160, 200), do_lower_case=True)
-    assert [file.repeated for file in found.files] == [2, 0]
-    assert "contradictions" in [problem.code for problem in found.problems]
-    found = data(
-        tmp_path, train, [*rows(160, 200), ("1", "Ànna has the red door of anna")], do_lower_case=True
-    )
-    assert found.leaks == {"dev": 1}
-
-
-def test_a_row_that_stands_in_train_with_another_label_is_counted(tmp_path: Path) -> None:
-    train = rows(0, 160)
-    dev = [*rows(160, 200), train[3], ("1", train[4][1]), ("2", train[5][1])]  # those of 4 and 5 are 0 and 1
-    (problem,) = data(tmp_path, train, dev).problems
-    assert problem.code == "leak"
-    assert [part for part in ("3 of 43 (7.0 %) rows", "; 2 of them") if part not in problem.message] == []
-
-
 def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_reported(tmp_path: Path) -> None:
     one = [("0", text) for _, text in rows(160, 200)]
     assert codes(data(tmp_path, rows(0, 160), one)) == [("warning", "one_label")]
@@ -176,21 +144,6 @@ def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_reported(tm
     )
     found = data(tmp_path, rows(0, 160), rows(160, 200), vocab_path=vocab, max_seq_len=64)
     assert codes(found) == [("warning", "pieces")] * 2
-
-
-def test_labels_without_rows_and_unknown_words_are_reported(tmp_path: Path) -> None:
-    train = [(label, text) for label, text in rows(0, 160) if label != "d"]
-    named = [("abcd"[int(label)], text) for label, text in train if label != "3"]
-    label_map = {"a": 0, "b": 1, "c": 2, "d": 3}
-    dev = [("d", f"{text} xylophone") for _, text in rows(160, 200)]
-    found = data(tmp_path, named, dev, label_map=label_map)
-    assert codes(found) == [
-        ("warning", "missing_label"),
-        ("warning", "unknown"),
-        ("warning", "one_label"),
-        ("warning", "unseen_label"),
-    ]
-    assert found.files[1].facts.unknown == 40
 
 
 def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_path: Path) -> None:
@@ -213,29 +166,6 @@ def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_p
     assert found.problems[1].examples[0].startswith("train.tsv:22 ")
 
 
-def test_a_file_of_another_form_is_an_error_and_the_others_are_read(tmp_path: Path) -> None:
-    data(tmp_path, rows(0, 18), rows(20, 30))
-    (tmp_path / "train.tsv").write_text("lable\ttext_a\n0\tred\n", encoding="utf-8")
-    arguments = {"vocab_path": tmp_path / "vocab.txt", "max_seq_len": 24, "n_classes": 4}
-    found = data_of("cls", READERS["cls"](**arguments), files_in(tmp_path))
-    assert codes(found) == [("error", "data")]
-    assert "'label'" in found.problems[0].message
-    assert [file.role for file in found.files] == ["dev"]
-
-
-def test_data_errors_of_several_tasks_are_reported_once_each(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    for name in ("cls", "match"):
-        with (tmp_path / f"{name}.tsv").open("a", encoding="utf-8") as file:
-            file.write("7\ta lamp\ta boat\n" if name == "match" else "7\ta lamp\n")
-    found = check(tiny.config(tmp_path, "cls", "match"), measure=False)
-    errors = [problem for problem in found.problems if problem.severity == "error"]
-    assert [(problem.task, problem.code) for problem in errors if "pred" not in problem.message] == [
-        ("cls", "data"),
-        ("match", "data"),
-    ]
-
-
 def test_time_and_memory_are_measured_and_nothing_is_written(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     config = tiny.config(tmp_path, "cls", "match", eval_every_n_steps=7)
@@ -247,40 +177,6 @@ def test_time_and_memory_are_measured_and_nothing_is_written(tmp_path: Path) -> 
     assert found.cost.step > 0
     assert found.cost.training == pytest.approx(found.plan.steps * found.cost.step)
     assert found.cost.fullest.keys() == {"cls", "match"}
-
-
-@pytest.mark.parametrize(
-    ("demo", "tasks", "epochs"),
-    [("demo1", ".", 0.01), ("demo2", "tasks", 0.01), ("demo3", "tasks", 0.02), ("demo7", ".", 0.05)],
-)
-def test_the_steps_of_the_demos_are_planned_exactly(
-    demo: str, tasks: str, epochs: float, tmp_path: Path
-) -> None:
-    config = ROOT / "demos" / demo / "config.yaml"
-    words = ["--num_epochs", str(epochs), "--save_path", str(tmp_path / "out"), "--data_cache", str(tmp_path)]
-    found = check(config, tasks, words, measure=False)
-    assert [str(problem) for problem in found.problems if problem.severity == "error"] == []
-    assert found.plan is not None
-    result = palm.Controller(config, tasks, argv=words).train()
-    assert {task.task: task.planned for task in found.plan.tasks} == result.planned
-    assert {task.task: task.drawn for task in found.plan.tasks} == result.steps
-
-
-def test_on_several_devices_there_are_fewer_steps(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    found = check(tiny.config(tmp_path, "cls", num_devices=2), measure=False)
-    assert found.plan is not None
-    assert found.wiring[-1].startswith("2 ")
-    assert [(task.steps_per_epoch, task.planned) for task in found.plan.tasks] == [(5, 10)]
-
-
-def test_a_wrong_configuration_is_one_report(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", n_clases=4, learning_rate="fast")
-    found = check(config)
-    assert [problem.severity for problem in found.problems] == ["error", "error"]
-    assert not found.is_fine()
-    assert found.plan is None
 
 
 def test_an_earlier_run_in_save_path_is_an_error_before_the_run(tmp_path: Path) -> None:
@@ -382,28 +278,6 @@ def test_the_scheme_of_tags_is_told(tmp_path: Path, tags: str, scheme: str) -> N
     found = data_of("tags", reader, {"train": tmp_path / "train.tsv"})
     assert found.files[0].scheme == scheme
     assert f"tags train: tags in {scheme}: " in text_of_check(Check("c", [], [found]))
-
-
-def test_tags_with_their_prefix_at_the_end_are_an_error(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    (tmp_path / "train.tsv").write_text("label\ttext_a\nLOC-B LOC-I O\tred old lamp\n", encoding="utf-8")
-    names = {"O": 0, "LOC-B": 1, "LOC-I": 2}
-    reader = READERS["seq_label"](vocab_path=tmp_path / "vocab.txt", max_seq_len=16, label_map=names)
-    problems = data_of("tags", reader, {"train": tmp_path / "train.tsv"}).problems
-    assert ["'LOC-B'" in each.message for each in problems if each.severity == "error"] == [True]
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [({"loggers": ["trackio_of_nobody"]}, "'trackio_of_nobody'"), ({"callbacks": ["no.such"]}, "'no.such'")],
-)
-def test_what_train_refuses_is_refused(tmp_path: Path, settings: dict[str, Any], named: str) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", **settings)
-    told = [each.message for each in check(config, measure=False).problems if each.severity == "error"]
-    assert [named in line for line in told] == [True]
-    with pytest.raises(palm.PalmError, match=re.escape(named)):
-        palm.Controller(config, argv=[]).train()
 
 
 def test_a_task_that_another_one_drowns_is_named(tmp_path: Path) -> None:

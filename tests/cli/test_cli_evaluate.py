@@ -64,22 +64,6 @@ def test_a_saved_model_and_a_configuration_are_computed_where_the_user_says(
     assert palm.load_model(saved, device="cpu").device.type == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "m"], "missing: --input"),
-        (["{config}", "--task", "match"], "task 'match' needs a dev_file; it has none"),
-        (["{config}", "--task", "mlm"], "no task is called 'mlm'; known: cls, match"),
-    ],
-)
-def test_what_is_missing_is_reported(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    words = [str(folder / "config.yaml") if word == "{config}" else word for word in arguments]
-    assert main(["evaluate", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 def trainer_of(folder: Path, name: str, backbone: palm.backbone.BERT) -> tuple[palm.Trainer, Any]:
     reader = palm.reader.ClassifyReader(folder / "vocab.txt", 24, seed=1)
     reader.load_data(folder / "cls.tsv", 8, num_epochs=2)

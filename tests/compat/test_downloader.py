@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import runpy
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +17,8 @@ from helpers import hub
 from helpers.file_server import FileServer, file_server
 from palm import compat
 from palm.backbone import BERT, ERNIE, Backbone
-from palm.cli import main as command
 from palm.compat.downloader import MODELS, download, ls
-from palm.core.errors import PalmError, StorageError
+from palm.core.errors import PalmError
 
 NAMES_OF_2_0 = [
     *("RoBERTa-zh-base", "RoBERTa-zh-large", "ERNIE-v2-en-base", "ERNIE-v2-en-large", "XLNet-cased-base"),
@@ -120,43 +117,7 @@ def test_any_model_of_the_hub_can_be_named(server: FileServer, tmp_path: Path, n
     assert equal(palm.load_backbone(tmp_path / "pretrain" / name), tiny())
 
 
-@pytest.mark.usefixtures("server")
-def test_all_is_every_model_that_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["BERT-zh-base", "XLNet-cased-base", "ERNIE-v1-zh-base"]
-    monkeypatch.setattr(compat.downloader, "MODELS", {name: MODELS[name] for name in names})
-    assert download("pretrain", "all", tmp_path) == tmp_path / "pretrain"
-    assert visible(tmp_path / "pretrain") == ["BERT-zh-base", "ERNIE-v1-zh-base"]
-
-
-@pytest.mark.usefixtures("server")
-def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(StorageError) as caught:
-        download("pretrain", "BERT-zh-base", tmp_path / "file")
-    assert str(tmp_path / "file" / "pretrain") in str(caught.value)
-
-
 # download_models.py and palm download
-
-
-def test_the_script_makes_the_folder_pretrain_where_it_is_called(server: FileServer, tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, str(SCRIPT), "-d", "BERT-zh-base"],
-        cwd=tmp_path,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(SCRIPT.parent),
-            "OMP_NUM_THREADS": "1",
-            "HF_ENDPOINT": server.url,
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (run.returncode, run.stdout) == (0, "")
-    assert run.stderr.splitlines()[-1] == "done!"
-    assert equal(palm.load_backbone(tmp_path / "pretrain" / "BERT-zh-base"), tiny())
 
 
 def test_the_script_lists_the_models_and_explains_an_error(
@@ -168,9 +129,3 @@ def test_the_script_lists_the_models_and_explains_an_error(
     monkeypatch.setattr(sys, "argv", ["download_models.py", "-d", "bert-en-uncased-larg"])
     assert runpy.run_path(str(SCRIPT))["main"]() == 2
     assert "'bert-en-uncased-larg'" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("server")
-def test_the_command_downloads_by_name_to_a_path(tmp_path: Path) -> None:
-    assert command(["download", "BERT-zh-base", "--output", str(tmp_path)]) == 0
-    assert "bert_config.json" in visible(tmp_path / "pretrain" / "BERT-zh-base")

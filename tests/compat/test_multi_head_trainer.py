@@ -107,35 +107,6 @@ def test_one_trainer_predicts_from_the_checkpoint_of_several(folder: Path) -> No
     assert_same(alone.predict(), together["intent"])
 
 
-def test_load_ckpt_continues_exactly(folder: Path) -> None:
-    def losses(trainer: palm.MultiHeadTrainer, count: int) -> list[tuple[int, float]]:
-        steps = [trainer.train_one_step(trainer.get_one_batch()) for _ in range(count)]
-        return [(task, value.item()) for outputs, task in steps for value in outputs.values()]
-
-    uninterrupted = losses(article.program(folder, use_ema=True, ema_decay=0.9), 16)
-    assert {task for task, _ in uninterrupted} == {0, 1}
-    first = article.program(folder, use_ema=True, ema_decay=0.9)
-    before = losses(first, 9)
-    first.save(folder / "ckpt")
-    second = article.program(folder, use_ema=True, ema_decay=0.9)
-    second.load_ckpt(folder / "ckpt")
-    assert (second.cur_train_step, sum(t.cur_train_step for t in second.trainers.values())) == (9, 9)
-    assert before + losses(second, 7) == uninterrupted
-
-
-def test_only_the_drawn_head_moves(folder: Path) -> None:
-    trainer = article.program(folder)
-    for _ in range(12):
-        before = {
-            name: t.forward.head.out.weight.clone() for name, t in trainer.trainers.items() if t.forward
-        }
-        (loss,), task = trainer.train_one_step(trainer.get_one_batch())
-        assert loss == f"{['slot', 'intent'][task]}.loss"
-        after = {name: t.forward.head.out.weight for name, t in trainer.trainers.items() if t.forward}
-        rests = ["intent", "slot"][task]
-        assert torch.equal(before[rests], after[rests])
-
-
 def test_a_text_that_two_heads_read_is_encoded_once(folder: Path) -> None:
     trainer = article.program(folder)
     batches = with_prediction(trainer, folder, rows=40)
@@ -204,15 +175,6 @@ def test_an_auxiliary_task_ends_nothing(tmp_path: Path) -> None:
         trainer.fit_readers_with_mixratio(readers, "a", 4)
 
 
-def test_fit_readers_gives_every_task_its_own_epochs(tmp_path: Path) -> None:
-    trainer, readers = plain_tasks(tmp_path, SETUP)
-    readers["b"].load_data(tmp_path / "b.tsv", 8, num_epochs=4)
-    trainer.fit_readers(readers)
-    assert [one.task.expected_steps for one in trainer.trainers.values()] == [3, 12]
-    with pytest.raises(palm.ConfigError, match=r"'b'.*num_epochs 4\b.*None"):
-        trainer.fit_readers_with_mixratio(readers, "a", 4)
-
-
 def test_a_head_that_is_reused_is_one_head(tmp_path: Path) -> None:
     trainer, readers = plain_tasks(tmp_path, SETUP)
     a, b = trainer.trainers.values()
@@ -239,17 +201,11 @@ def test_what_does_not_fit_together_is_reported(tmp_path: Path) -> None:
         trainer.fit_readers_with_mixratio(list(readers.values())[:1], "a", 2)
     with pytest.raises(palm.ConfigError, match=r"MultiHeadTrainer .*'a \+ a'"):
         palm.MultiHeadTrainer([a, a])
-    with pytest.raises(palm.PalmError, match=r"'c': build_forward\b.* build_forward\(backbone"):
-        palm.MultiHeadTrainer([palm.Trainer("c")]).build_forward()
-    with pytest.raises(palm.PalmError, match=r"'a \+ b': train\b.* build_backward"):
-        trainer.train()
     trainer.build_backward(palm.optimizer.Adam(None, 1e-3))
     with pytest.raises(
         palm.PalmError, match=r"call fit_readers_with_mixratio\(readers, sampling_reference, num"
     ):
         trainer.train()
-    with pytest.raises(palm.PalmError, match=r"predict_one_batch\b.* build_predict_forward"):
-        trainer.predict_one_batch("a", {})
     with pytest.raises(palm.PalmError, match=r"'__task_id'.* get_one_batch\(\)"):
         trainer.train_one_step({})
     b.reuse_head_with = "a"
@@ -259,9 +215,3 @@ def test_what_does_not_fit_together_is_reported(tmp_path: Path) -> None:
     b.build_forward(palm.backbone.BERT.from_config(tiny.BACKBONE), a.forward.head)
     with pytest.raises(palm.WiringError, match=r"'a' and 'b'.* backbone"):
         trainer.build_forward()
-
-
-@pytest.mark.parametrize("names", [("slot", "slot"), ("slot", "Slot"), ()])
-def test_trainers_have_names_that_no_file_system_takes_for_the_same(names: tuple[str, ...]) -> None:
-    with pytest.raises(palm.ConfigError):
-        palm.MultiHeadTrainer([palm.Trainer(name) for name in names])

@@ -146,9 +146,8 @@ def test_a_trainer_and_a_controller_of_the_same_settings_make_the_same_losses(
     assert losses(trainer, 20) == [step.loss.item() for step in training.steps()]
 
 
-@pytest.mark.parametrize("use_ema", [False, True])
-def test_load_ckpt_continues_exactly(folder: Path, use_ema: bool) -> None:
-    averages = {"use_ema": True, "ema_decay": 0.9} if use_ema else {}
+def test_load_ckpt_continues_exactly(folder: Path) -> None:
+    averages = {"use_ema": True, "ema_decay": 0.9}
     whole = trainer_of(folder, **averages)
     uninterrupted = losses(whole, 20)
 
@@ -163,86 +162,6 @@ def test_load_ckpt_continues_exactly(folder: Path, use_ema: bool) -> None:
     assert all(torch.equal(value, weights(second)[name]) for name, value in weights(whole).items())
 
 
-def test_load_ckpt_may_come_before_fit_reader(folder: Path) -> None:
-    uninterrupted = losses(trainer_of(folder), 20)
-    first = trainer_of(folder)
-    losses(first, 7)
-    first.save(folder / "ckpt")
-
-    backbone, head = parts()
-    second = palm.Trainer("cls", precision="fp32")
-    loss_var = second.build_forward(backbone, head)
-    sched = palm.lr_sched.TriangularSchedualer(2, 20)
-    second.build_backward(palm.optimizer.Adam(loss_var, 1e-3, sched), weight_decay=0.01)
-    second.load_ckpt(folder / "ckpt")
-    second.fit_reader(_same(reader_of(folder), second))
-    assert losses(second, 13) == uninterrupted[7:]
-
-
-def test_a_checkpoint_of_other_data_is_refused(folder: Path) -> None:
-    first = trainer_of(folder)
-    losses(first, 3)
-    first.save(folder / "ckpt")
-    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
-    (folder / "cls.tsv").write_text("\n".join(lines[:-4]) + "\n", encoding="utf-8")
-    with pytest.raises(palm.StorageError, match=r"cls.train_file.rows: 40 .* 36 "):
-        trainer_of(folder).load_ckpt(folder / "ckpt")
-
-
-def test_prediction_takes_the_trained_weights_and_keeps_them(folder: Path) -> None:
-    trainer = with_prediction(trainer_of(folder), folder)
-    losses(trainer, 5)
-    assert trainer.forward is not None
-    assert trainer.predict_forward is not None
-    before = trainer.predict()
-    assert trainer.forward.head.out.weight is trainer.predict_forward.head.out.weight
-    losses(trainer, 5)
-    assert trainer.predict() != before
-
-
-def test_averages_are_what_predicts_and_is_saved(folder: Path) -> None:
-    trainer = with_prediction(trainer_of(folder, use_ema=True, ema_decay=0.5), folder)
-    history = []
-    for _ in range(4):
-        losses(trainer, 1)
-        history.append(weights(trainer)["head.out.bias"])
-    by_hand = sum(0.5 ** (3 - k) * value for k, value in enumerate(history)) / sum(0.5**k for k in range(4))
-    raw = weights(trainer)["head.out.bias"]
-    trainer.save(folder / "model", save_type="predict")
-    saved = palm.load_model(folder / "model", precision="fp32")
-    torch.testing.assert_close(saved.head.state_dict()["out.bias"], by_hand, atol=1e-7, rtol=0)
-    assert torch.equal(weights(trainer)["head.out.bias"], raw)
-    texts = [
-        line.split("\t")[1] for line in (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    ]
-    assert [r["probs"] for r in trainer.predict()] == [r["probs"] for r in saved.predict(texts)]
-
-
-def test_a_checkpoint_predicts_without_training(folder: Path) -> None:
-    first = with_prediction(trainer_of(folder, use_ema=True, ema_decay=0.5), folder)
-    losses(first, 6)
-    first.save(folder / "ckpt")
-    second = with_prediction(palm.Trainer("cls", precision="fp32"), folder)
-    second.load_ckpt(folder / "ckpt")
-    assert second.predict() == first.predict()
-
-
-def test_a_prediction_with_weights_of_nobody_says_so(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with_prediction(palm.Trainer("t"), folder).predict()
-    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [line[:3] for line in warned] == ["t: "]
-
-
-def test_one_batch_predicts_as_the_file(folder: Path) -> None:
-    trainer = with_prediction(trainer_of(folder), folder)
-    results = trainer.predict()
-    batches = [trainer.get_one_batch("predict") for _ in range(10)]
-    outputs = [trainer.predict_one_batch(batch) for batch in batches]
-    assert set(outputs[0]) == {"logits", "probs"}
-    probs = torch.cat([output["probs"] for output in outputs])
-    torch.testing.assert_close(probs, torch.tensor([r["probs"] for r in results]), atol=1e-6, rtol=0)
-
-
 def test_a_model_of_one_door_predicts_through_the_other(folder: Path) -> None:
     trainer = with_prediction(trainer_of(folder), folder)
     trainer.train()
@@ -254,14 +173,6 @@ def test_a_model_of_one_door_predicts_through_the_other(folder: Path) -> None:
     other = with_prediction(palm.Trainer("cls", precision="fp32"), folder)
     other.load_predict_model(folder / "out" / "cls" / "infer_model")
     assert other.predict() == list(controller.pred("cls"))
-
-
-def test_a_checkpoint_of_a_controller_predicts_in_a_trainer(folder: Path) -> None:
-    controller = Controller(tiny.config(folder, "cls", save_every_n_steps=20), argv=[])
-    controller.train()
-    trainer = with_prediction(palm.Trainer("cls", precision="fp32"), folder)
-    trainer.load_ckpt(folder / "out" / "step_20")
-    assert trainer.predict() == list(controller.pred("cls"))
 
 
 def test_a_task_built_in_python_is_trained_by_a_controller(folder: Path) -> None:
@@ -309,18 +220,10 @@ def test_what_was_not_called_is_named(folder: Path) -> None:
     reader = palm.reader.ClassifyReader(folder / "vocab.txt", 24)
     with pytest.raises(palm.PalmError, match=r"'t': build_backward\b.* build_forward"):
         new.build_backward(adam)
-    with pytest.raises(palm.PalmError, match=r"'t': fit_reader\b.* build_forward"):
-        new.fit_reader(reader)
     with pytest.raises(palm.PalmError, match=r"'t': load_ckpt\b.* build_forward"):
         new.load_ckpt(folder)
-    with pytest.raises(palm.PalmError, match=r"'t': load_pretrain\b.* build_forward"):
-        new.load_pretrain(folder)
     with pytest.raises(palm.PalmError, match=r"'t': predict\b.* build_predict_forward"):
         new.predict()
-    with pytest.raises(palm.PalmError, match=r"predict_one_batch\b.* build_predict_forward"):
-        new.predict_one_batch({})
-    with pytest.raises(palm.PalmError, match=r"fit_reader\b.* build_predict_forward"):
-        new.fit_reader(reader, phase="predict")
     new.build_forward(backbone, head)
     with pytest.raises(
         palm.PalmError, match=r"ClassifyReader: call load_data\(input_file, batch_size\) first"
@@ -344,19 +247,11 @@ def test_wrong_values_are_reported(folder: Path) -> None:
     trainer = trainer_of(folder)
     with pytest.raises(palm.ConfigError, match=r"use_ema\b.* ema_decay\b.*None"):
         trainer.build_backward(palm.optimizer.Adam(None, 1e-3), use_ema=True)
-    with pytest.raises(palm.ConfigError, match=r"save_type\b.*'ckpt', 'predict'.*'params'"):
-        trainer.set_saver(folder, 5, save_type="params")
     for kind in ("params", "ckpt,predict"):  # both would be written to the same folder
         with pytest.raises(palm.ConfigError, match=rf"save_type: '{kind}'.* ckpt, predict"):
             trainer.save(folder / "both", kind)
     with pytest.raises(palm.ConfigError, match=r"phase\b.*'train'.*'predict'.*'test'"):
         palm.reader.ClassifyReader(folder / "vocab.txt", 24, phase="test")
-    with pytest.raises(palm.ConfigError, match=r"lang\b.* en, english, cn, chinese\b.*'fr'"):
-        palm.reader.ClassifyReader(folder / "vocab.txt", 24, lang="fr")
-    with pytest.raises(palm.DataError, match=r"nowhere\.tsv"):
-        reader_of(folder).load_data(folder / "nowhere.tsv", 4)
-    with pytest.raises(palm.ConfigError, match=r"load_data: batch_size: 0 "):
-        reader_of(folder).load_data(folder / "cls.tsv", 0)
     wrong = palm.Trainer("cls", precision="fp32")
     wrong.build_forward(parts()[0], palm.head.Classify(4, 16))
     with pytest.raises(palm.WiringError, match=r"task 'cls': the head needs 'sentence_embedding'.*32"):
@@ -371,15 +266,6 @@ def test_wrong_values_are_reported(folder: Path) -> None:
 
 
 # Readers
-
-
-def test_a_reader_counts_and_copies(folder: Path) -> None:
-    reader = reader_of(folder, num_epochs=3)
-    assert (reader.num_examples, reader.num_epochs, reader.phase, reader.seed) == (40, 3, "train", 1)
-    copy = reader.clone(phase="predict")
-    assert (copy.phase, reader.phase, copy.settings) == ("predict", "train", reader.settings)
-    copy.load_data(folder / "cls.tsv", batch_size=7)
-    assert (copy.num_examples, copy.num_epochs) == (40, None)
 
 
 def test_positions_and_spellings_of_2_x_are_accepted(folder: Path) -> None:

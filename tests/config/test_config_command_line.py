@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from helpers.messages import facts
-from palm.config.files import Flag, HelpRequested, guessed, program_arguments, read_arguments
+from palm.config.files import Flag, guessed, read_arguments
 
 
 def read(*words: str) -> tuple[dict[str, Any], list[str]]:
@@ -29,10 +27,6 @@ def test_hyphens_are_underscores_in_names_but_not_in_tasks_or_values() -> None:
     assert settings == {"learning_rate": 1, "my-task.max_seq_len": 64, "save_path": "my-out"}
 
 
-def test_negative_numbers_are_values() -> None:
-    assert read("--save_every_n_steps", "-1") == ({"save_every_n_steps": -1}, [])
-
-
 def test_an_option_without_a_value_is_a_flag() -> None:
     found = read_arguments(["--use_ema", "--batch_size", "8", "--use_gpu"], [])
     assert isinstance(found["use_ema"].value, Flag)
@@ -40,28 +34,9 @@ def test_an_option_without_a_value_is_a_flag() -> None:
     assert found["batch_size"].value == "8"
 
 
-def test_the_last_of_several_counts() -> None:
-    assert read("--batch_size", "8", "--batch_size", "16") == ({"batch_size": 16}, [])
-
-
-def test_every_setting_knows_its_option_and_the_working_directory() -> None:
-    setting = read_arguments(["--batch-size=8"], [])["batch_size"]
-    assert (setting.origin, setting.base) == ("--batch_size", Path.cwd())
-
-
 def test_words_of_no_option_are_reported() -> None:
     problems = read("train", "--a", "1", "2", "-x", "--")[1]
     assert [facts(line).split()[1] for line in problems] == ["'train'", "'2'", "'-x'", "'--'"]
-
-
-@pytest.mark.parametrize("words", [["--help"], ["-h"], ["--a", "--help"], ["what", "-h"]])
-def test_help_is_signalled(words: list[str]) -> None:
-    with pytest.raises(HelpRequested):
-        read(*words)
-
-
-def test_a_test_has_no_arguments_of_its_own() -> None:
-    assert program_arguments() == []
 
 
 SCRIPT = """
@@ -81,7 +56,3 @@ def test_a_script_has_its_arguments_even_when_a_test_starts_it_but_not_in_a_note
     script = tmp_path / "demo.py"
     script.write_text(SCRIPT, encoding="utf-8")
     assert ran(str(script), "--batch_size", "8") == "['--batch_size', '8']\n[]\n"
-
-
-def test_a_session_without_a_script_has_no_arguments() -> None:
-    assert ran("-c", SCRIPT, "--batch_size", "8") == "[]\n[]\n"

@@ -125,23 +125,6 @@ def test_a_value_that_is_overruled_is_one_line_of_the_log(caplog: pytest.LogCapt
     config.finish()
 
 
-def test_what_is_set_nowhere_is_left_to_the_default() -> None:
-    assert config_of("max_seq_len: 8", a="").arguments(Reader, "a")[0] == {"max_seq_len": 8}
-
-
-def test_the_whole_run_does_not_read_task_files() -> None:
-    config = config_of(a="learning_rate: 3")
-    assert given(config, run) == {"task_instance": ["a"]}
-
-
-def test_the_backbone_reads_the_global_file_over_its_json() -> None:
-    written("model/bert.json", '{"hidden_size": 32, "dropout_prob": 0.1, "model_type": "bert"}')
-    config = config_of("backbone_config_path: model/bert.json", "dropout_prob: 0.2", a="")
-    assert given(config, Encoder, "backbone") == {"hidden_size": 32, "dropout_prob": 0.2}
-    assert given(config, Head, "a") == {"hidden_size": 32}
-    config.finish()
-
-
 def test_a_value_can_be_looked_up_by_name() -> None:
     config = config_of("reader: cls", "learning_rate: 3e-5", "007: x", a="n: yes")
     setting = config.value("learning_rate")
@@ -152,21 +135,6 @@ def test_a_value_can_be_looked_up_by_name() -> None:
     values = [config.value(name, "a") for name in ("reader", "n", "007")]
     assert [value.value for value in values if value] == ["cls", True, "x"]
     config.finish()
-
-
-def test_what_the_caller_provides_is_not_asked_for() -> None:
-    config = config_of("hidden_size: wrong", a="")
-    assert given(config, Head, "a", provided=["hidden_size"]) == {}
-    assert report(config) == ["config.yaml:2 'hidden_size'"]
-
-
-def test_where_nothing_is_required_neither_settings_nor_files_have_to_exist(tmp_path: Path) -> None:
-    config = config_of("vocab_path: gone.txt", a="")
-    assert given(config, Reader, "a", required=False) == {"vocab_path": tmp_path / "gone.txt"}
-    config.finish()
-    config = config_of("max_seq_len: long", a="")
-    given(config, Reader, "a", required=False)
-    assert report(config) == ["config.yaml:2 max_seq_len 'long'"]
 
 
 # Paths.
@@ -186,13 +154,6 @@ def test_paths_in_files_count_from_the_global_file_and_on_the_command_line_from_
     }
 
 
-def test_paths_in_a_dict_count_from_here(tmp_path: Path) -> None:
-    written("v.txt", "")
-    config = read_config({"tasks": {"a": {"vocab_path": "v.txt"}}, "max_seq_len": 8}, argv=[])
-    assert config.base == tmp_path
-    assert given(config, Reader, "a") == {"max_seq_len": 8, "vocab_path": tmp_path / "v.txt"}
-
-
 def test_task_files_lie_beside_the_global_file_or_else_in_the_working_directory() -> None:
     written("demo/config.yaml", "task_instance: a")
     written("demo/tasks/a.yaml", "max_seq_len: 1")
@@ -208,22 +169,6 @@ def test_task_files_lie_beside_the_global_file_or_else_in_the_working_directory(
     assert length() == 4
 
 
-def test_a_file_below_the_working_directory_is_named_from_there_and_others_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written("demo/config.yaml", "task_instance: a\nx: 1").absolute()
-    written("demo/a.yaml", "y: 1")
-    assert report(read_config(path, argv=[])) == [
-        "demo/config.yaml:2 'x'",
-        "demo/a.yaml:1 'y'",
-    ]
-    monkeypatch.chdir(tmp_path / "demo")
-    assert report(read_config("config.yaml", argv=[]))[0] == "config.yaml:2 'x'"
-    written("elsewhere/x", "")
-    monkeypatch.chdir("elsewhere")
-    assert report(read_config("../config.yaml", argv=[]))[0] == f"{path.as_posix()}:2 'x'"
-
-
 # Tasks and sections.
 
 
@@ -235,14 +180,6 @@ def test_tasks_may_stand_in_the_global_file_or_dict() -> None:
         assert given(read, Reader, "a") == {"max_seq_len": 8, "label": "one"}
         assert given(read, Reader, "b") == {"max_seq_len": 8}
         read.finish()
-
-
-def test_a_task_that_is_not_listed_is_not_touched() -> None:
-    written("b.yaml", "label: two")
-    config = read_config({"task_instance": ["b"], "tasks": {"a": {"nonsense": 1}}}, argv=[])
-    assert config.tasks == ["b"]
-    assert given(config, Reader, "b", required=False) == {"label": "two"}
-    config.finish()
 
 
 def test_problems_in_a_dict_are_reported_with_its_keys() -> None:
@@ -305,38 +242,6 @@ def test_it_has_to_be_clear_which_tasks_there_are(text: str, problems: list[str]
     assert refused(written("config.yaml", text), argv=[]) == problems
 
 
-def test_the_command_line_names_the_tasks_too() -> None:
-    written("a.yaml", "")
-    written("b.yaml", "")
-    written("config.yaml", "task_instance: a, b")
-    assert read_config("config.yaml", argv=["--task_instance", "b"]).tasks == ["b"]
-    assert refused("config.yaml", argv=["--task_instance", "c"]) == ["--task_instance 'c'"]
-
-
-def test_a_missing_global_file_is_reported() -> None:
-    assert refused("gone.yaml", argv=[]) == ["gone.yaml"]
-
-
-def test_a_missing_backbone_file_is_reported_to_the_tasks_that_use_it(tmp_path: Path) -> None:
-    def read() -> Config:
-        return read_config({"tasks": {"a": {}}, "backbone_config_path": "gone.json"}, argv=[])
-
-    config = read()
-    assert given(config, Encoder, "backbone", required=False) == {}
-    config.finish()
-    config = read()
-    given(config, Encoder, "backbone")
-    given(config, Head, "a")
-    gone = tmp_path / "gone.json"
-    assert report(config) == [facts(f"config: backbone_config_path: {gone} 'gone.json'")]
-
-
-def test_no_backbone_file_is_fine_when_the_global_file_says_everything() -> None:
-    config = read_config({"tasks": {"a": {}}, "hidden_size": 8, "backbone_config_path": None}, argv=[])
-    assert given(config, Encoder, "backbone") == {"hidden_size": 8}
-    config.finish()
-
-
 # What is wrong with the settings: one report.
 
 
@@ -374,39 +279,3 @@ def test_everything_wrong_is_one_report() -> None:
         "--a.n_clases 'n_clases' 'n_classes'",
         "--a.learning_rate 'learning_rate'",
     ]
-
-
-def test_a_problem_that_concerns_several_is_reported_once() -> None:
-    config = config_of("max_seq_len: long", a="", b="")
-    for task in config.tasks:
-        given(config, Reader, task)
-        given(config, Reader, task)
-    assert report(config) == ["config.yaml:2 max_seq_len 'long'"]
-
-
-def test_a_missing_setting_is_reported_where_it_belongs() -> None:
-    written("bert.json", "{}")
-    config = config_of("backbone_config_path: bert.json", a="", b="")
-    given(config, Reader, "b")
-    given(config, Reader, "b")
-    given(config, Encoder, "backbone")
-    assert report(config) == [
-        "tasks/b.yaml max_seq_len",
-        "bert.json hidden_size",
-    ]
-
-
-def test_while_a_component_is_unknown_only_misspelt_settings_are_reported() -> None:
-    config = config_of("max_seq_len: 8", "doc_stride: 4", a="n_best: 3\nlabl: x", b="n_worst: 3")
-    given(config, Reader, "b")
-    config.excuse("a")
-    assert report(config) == [
-        "tasks/a.yaml:2 'labl' 'label'",
-        "tasks/b.yaml:1 'n_worst'",
-    ]
-
-
-def test_an_overruled_value_counts_as_used_and_need_not_fit() -> None:
-    config = config_of("max_seq_len: 8", argv=("--max_seq_len", "4"), a="max_seq_len: whatever")
-    assert given(config, Reader, "a") == {"max_seq_len": 4}
-    config.finish()

@@ -87,14 +87,6 @@ def test_a_part_of_the_tasks_is_a_run_without_settings_of_several(folder: Path) 
     assert run_of(alone.to_dict()).tasks == alone.tasks
 
 
-def test_other_names_of_palm_are_those_of_the_run(folder: Path) -> None:
-    config = tiny.config(folder, "cls", seed=5)
-    config["epoch"] = config.pop("num_epochs", 1)
-    run = run_of(config)
-    assert (run.settings.random_seed, run.settings.num_epochs) == (5, config["epoch"])
-    assert run.tasks[0].settings.seed is None
-
-
 def test_it_is_printed_in_palms_layout(folder: Path) -> None:
     run = run_of(written(folder), "--cls.batch_size", "2")
     sections = printed(run.as_written()).split("\n\n")
@@ -111,24 +103,6 @@ def test_it_is_printed_in_palms_layout(folder: Path) -> None:
         in sections[0].splitlines()
     )
     assert "batch_size               \t2" in sections[1].splitlines()
-
-
-def test_tasks_within_the_global_file_keep_their_settings_in_print(folder: Path) -> None:
-    config = tiny.config(folder, "cls", "match")
-    config.pop("batch_size", None)
-    config["tasks"]["cls"]["batch_size"], config["tasks"]["match"]["batch_size"] = 2, 3
-    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    document = run_of(folder / "config.yaml").as_written()
-    assert [own["batch_size"] for own in document["tasks"].values()] == [2, 3]
-    assert document["tasks"]["cls"]["train_file"] != document["tasks"]["match"]["train_file"]
-    assert not {"batch_size", "train_file"} & set(document["global"])
-
-
-def test_a_choice_of_tasks_on_the_command_line_is_printed_in_the_same_layout(folder: Path) -> None:
-    written(folder)
-    document = run_of(folder / "config.yaml", "--task_instance", "cls, match").as_written()
-    assert "max_seq_len" in document["global"]
-    assert not any("max_seq_len" in own for own in document["tasks"].values())
 
 
 @needs_shared

@@ -12,8 +12,8 @@ import pytest
 import palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.errors import DataError, StorageError
-from palm.core.io import read_json, verify
+from palm.core.errors import StorageError
+from palm.core.io import read_json
 from palm.train import task_model
 
 
@@ -51,26 +51,6 @@ def test_a_best_model_knows_its_step_and_a_last_one_is_as_before(run: tuple[Path
     assert set(palm.load_model(out / "cls" / "infer_model").trained) == {"dev_file"}
 
 
-def test_models_of_equal_weights_are_one_file_on_the_disk(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls", "match", num_epochs=1)  # one evaluation, after the last step of all
-    for task in config["tasks"].values():
-        task["dev_file"] = task["train_file"]
-    Controller(config, argv=[]).train()
-    out = tmp_path / "out"
-    whole, *best = (
-        out / place / "model.safetensors" for place in ("model", "cls/best_model", "match/best_model")
-    )
-    assert all(each.samefile(whole) for each in best)
-    last = [out / name / "infer_model" / "model.safetensors" for name in ("cls", "match")]
-    assert [each.samefile(whole) for each in last] == [
-        each.read_bytes() == whole.read_bytes() for each in last
-    ]
-    assert any(each.samefile(whole) for each in last)  # of the task of the last step
-    for file in (whole, *best, *last):
-        verify(file.parent)
-
-
 def test_predictions_and_scores_are_of_the_best_model_which_is_named(
     run: tuple[Path, list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -94,15 +74,6 @@ def test_predictions_and_scores_are_of_the_best_model_which_is_named(
         * 2
     )
     assert [line.rpartition("/")[2] for line in loaded[2:]] == ["infer_model", "infer_model"]
-
-
-def test_a_run_closes_with_step_score_and_path_of_each_model(run: tuple[Path, list[str]]) -> None:
-    folder, lines = run
-    start = next(number for number, line in enumerate(lines) if line.startswith("task "))
-    cls, match, _, summary = (line.split() for line in lines[start + 1 : start + 5])
-    assert (cls[-4], match[-1]) == ("accuracy", "match/infer_model")
-    assert int(cls[-2]) == palm.load_model(folder / "out" / cls[-1]).trained["step"]
-    assert summary[-1] == "model"
 
 
 def test_a_task_and_a_run_of_one_task_stand_for_their_best_model(
@@ -153,13 +124,6 @@ def test_the_model_of_another_task_is_reported(
     assert warning.startswith("other: ")
     assert str(folder / "out" / "cls" / "infer_model") in warning
     assert "'cls'" in warning
-
-
-@pytest.mark.parametrize("texts", ["one string", None, 7, {"text_a": "red"}, b"bytes"])
-def test_predict_takes_a_list(run: tuple[Path, list[str]], texts: Any) -> None:
-    model = palm.load_model(run[0] / "out" / "cls")
-    with pytest.raises(DataError, match=r"predict.*\blist\b"):
-        model.predict(texts)
 
 
 def test_an_evaluation_writes_an_encoder_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

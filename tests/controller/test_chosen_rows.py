@@ -14,8 +14,6 @@ import palm
 from helpers import article, tiny
 from palm.check import check
 from palm.check.text import text_of_check
-from palm.cli.starter.project import write_project
-from palm.cli.starter.table_tasks import tasks_in
 from palm.config import yaml_text
 from palm.controller.controller import Controller
 from palm.controller.rows import RowKeys, sample, split
@@ -23,8 +21,6 @@ from palm.predict.inference import InferenceModel
 from palm.reader import ClassifyReader, MRCReader
 from palm.reader.tables.reading import raw_rows, usable
 from palm.train.loop import Training
-
-LABELS = list(article.LABELS)
 
 
 @pytest.fixture
@@ -91,16 +87,6 @@ def test_one_table_is_two_files(folder: Path) -> None:
     assert [step.loss for step in one.steps()] == [step.loss for step in two.steps()]
 
 
-def test_a_project_is_made_of_a_table(folder: Path) -> None:
-    found = tasks_in(folder / "all.jsonl")
-    assert found.kinds == {"slots": "seq_label", "intent": "cls", "lang": "cls"}
-    write_project(folder / "project", found.kinds, table=found)
-    slots, intent, lang = Controller(folder / "project" / "config.yaml", argv=[]).training().tasks
-    assert len(slots.stream.rows) == len(intent.stream.rows) == len(lang.stream.rows)
-    assert lang.reader.labels.names == {0: "de", 1: "en", 2: "fr"}
-    assert intent.task.dev_file is not None
-
-
 def test_each_task_trains_on_the_rows_that_have_its_label(folder: Path) -> None:
     rows = load(folder)
     for number, row in enumerate(rows):
@@ -165,17 +151,6 @@ def test_a_check_shows_which_rows_are_chosen_and_where_they_are_found_again(fold
     assert names == {"intent.train.rows.json", "intent.dev.rows.json"}
 
 
-@pytest.mark.parametrize(("part", "setting"), [("dev", "dev_file"), ("test", "pred_file")])
-def test_a_split_beside_a_file_of_the_same_part_is_reported(
-    folder: Path, part: str, setting: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    made = config(folder, "intent", split={part: 0.2})
-    made["tasks"]["intent"][setting] = str(folder / "all.jsonl")
-    task = Controller(made, argv=[]).training().tasks[0]
-    assert getattr(task.task, setting) == folder / "all.jsonl"
-    assert f"intent: split has {part}, and {setting} is set" in caplog.text
-
-
 def test_a_squad_file_is_split_by_contexts(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
     nested = json.loads((tmp_path / "mrc.json").read_text("utf-8"))
@@ -234,8 +209,9 @@ def test_a_choice_that_cannot_be_made_is_reported(
     assert all(value in str(caught.value) for value in values)
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("given", ["jsonl", "csv", "parquet", "tsv"])
+@pytest.mark.parametrize(
+    ("given", "kind"), [("jsonl", "csv"), ("csv", "parquet"), ("parquet", "jsonl"), ("tsv", "jsonl")]
+)
 def test_predictions_are_the_rows_with_further_columns(
     trained: InferenceModel, tmp_path: Path, given: str, kind: str
 ) -> None:
@@ -261,22 +237,6 @@ def test_predictions_are_the_rows_with_further_columns(
     assert {path.name for path in tmp_path.glob("[!.]*")} == {file.name, f"out.{kind}"}
 
 
-def test_a_column_of_the_input_keeps_its_name(trained: InferenceModel, tmp_path: Path) -> None:
-    (tmp_path / "in.jsonl").write_text(json.dumps({"said": "who owns it", "label": "mine"}))
-    [made] = trained.predict_file(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
-    assert (made["label"], made["predicted_label"] in (0, 1)) == ("mine", True)
-    with pytest.raises(palm.StorageError, match=r"in\.jsonl"):
-        trained.predict_file(tmp_path / "in.jsonl", tmp_path / "in.jsonl")
-
-
-def test_columns_whose_names_make_one_task_name_are_two_tasks(tmp_path: Path) -> None:
-    rows = [{"text": f"who owns door {k}", "kind 1": k % 2, "kind 2": k % 3} for k in range(12)]
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    found = tasks_in(tmp_path / "in.jsonl")
-    assert list(found.kinds) == ["kind", "kind_2"]
-    assert ['"kind 1"' in found.files["kind"], '"kind 2"' in found.files["kind_2"]] == [True, True]
-
-
 def keys_of(texts: list[str], labels: list[str | None], seed: int = 1) -> RowKeys:
     keys = RowKeys(seed)
     for text, label in zip(texts, labels, strict=True):
@@ -284,8 +244,7 @@ def keys_of(texts: list[str], labels: list[str | None], seed: int = 1) -> RowKey
     return keys
 
 
-@pytest.mark.parametrize("given", ["jsonl", "csv", "parquet"])
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize(("given", "kind"), [("jsonl", "csv"), ("csv", "parquet"), ("parquet", "jsonl")])
 def test_an_evaluation_writes_the_rows_that_it_scored(
     trained: InferenceModel, tmp_path: Path, given: str, kind: str
 ) -> None:
@@ -338,16 +297,6 @@ def test_types_of_parquet_survive(trained: InferenceModel, tmp_path: Path) -> No
     assert after.column_names[len(columns) :] == ["predicted_label", "probability"]
 
 
-def test_a_column_of_some_rows_alone_keeps_its_name(trained: InferenceModel, tmp_path: Path) -> None:
-    rows = [{"said": "who owns it"}, {"said": "who owns it", "label": 7, "predicted_label": 1}]
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    made = trained.predict_file(tmp_path / "in.jsonl", tmp_path / "out.jsonl")
-    assert [sorted(row) for row in made] == [
-        ["predicted_predicted_label", "probability", "said"],
-        ["label", "predicted_label", "predicted_predicted_label", "probability", "said"],
-    ]
-
-
 def test_every_label_has_its_share_and_a_seed_decides() -> None:
     labels = ["a"] * 700 + ["b"] * 290 + ["c"] * 10
     names = [str(number) for number in range(1000)]
@@ -370,23 +319,7 @@ def test_one_row_of_each_label_stays_in_train() -> None:
     assert sorted(row for rows in parts.values() for row in rows.tolist()) == list(range(len(labels)))
 
 
-def test_numbers_that_occur_once_do_not_keep_their_rows_in_train() -> None:
-    keys = keys_of([str(number) for number in range(80)], [f"{50 + number / 4}" for number in range(80)])
-    keys.has_classes = False
-    parts = split([keys], {"dev": 0.1, "test": 0.1})
-    assert {name: len(rows) for name, rows in parts.items()} == {"train": 64, "dev": 8, "test": 8}
-
-
-def test_rows_that_any_task_takes_for_equal_are_in_one_part() -> None:
-    one = keys_of(["a", "a", "b", "c", "d", "e"], [None] * 6)
-    two = keys_of(["1", "2", "2", "3", "4", "5"], [None] * 6)
-    parts = split([one, two], {"dev": 0.5})
-    assert any({0, 1, 2} <= {*rows.tolist()} for rows in parts.values())
-
-
-@pytest.mark.parametrize(
-    ("where", "rows"), [("[no, sv]", 3), ("no", 2), ("'no'", 2), ("01", 1), ("true", 1), ("['01', sv]", 2)]
-)
+@pytest.mark.parametrize(("where", "rows"), [("[no, sv]", 3), ("01", 1), ("true", 1)])
 def test_values_of_where_are_text_as_they_are_written(tmp_path: Path, where: str, rows: int) -> None:
     folder = tiny.write_files(tmp_path)
     cells = ["no", "no", "sv", "01", "1", "true"]
@@ -399,8 +332,3 @@ def test_values_of_where_are_text_as_they_are_written(tmp_path: Path, where: str
     (folder / "config.yaml").write_text(yaml_text(whole), encoding="utf-8")
     (chosen,) = Controller(folder / "config.yaml", argv=[]).training().tasks
     assert len(chosen.stream.rows) == rows
-
-
-def test_a_value_of_where_that_no_row_has_is_an_error(folder: Path) -> None:
-    with pytest.raises(palm.DataError, match=r"all\.jsonl: .*lang.*'eng'"):
-        Controller(config(folder, "intent", where={"lang": ["eng", "de"]}), argv=[])

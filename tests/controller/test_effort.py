@@ -29,10 +29,6 @@ def given(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
     return {**config, **settings}
 
 
-def chosen(folder: Path, *tasks: str, **settings: Any) -> dict[str, Any]:
-    return Controller(given(folder, *tasks, **settings), argv=[]).run.to_dict()
-
-
 @pytest.mark.parametrize(
     ("rows", "batch", "epochs"),
     [(8, 8, 100), (100, 16, 43), (400, 16, 12), (4478, 16, 3), (7000, 32, 3), (None, 32, 3)],
@@ -58,19 +54,6 @@ def test_few_rows_have_as_many_updates_and_many_rows_as_many_passes(
 )
 def test_wide_encoders_have_lower_rates(width: int | None, is_pretrained: bool, rate: float) -> None:
     assert choose_settings("best", RunFacts(100, width, is_pretrained))["learning_rate"][0] == rate
-
-
-def test_few_updates_of_a_narrow_encoder_have_a_higher_rate() -> None:
-    rates = [choose_settings("quick", RunFacts(rows, 384))["learning_rate"][0] for rows in (100, 4000)]
-    assert rates == [pytest.approx(3e-4), 2e-4]
-    assert choose_settings("quick", RunFacts(100, 768))["learning_rate"][0] == 5e-5
-
-
-def test_efforts_differ_in_length() -> None:
-    lengths = [
-        choose_settings(effort, RunFacts(1000))["num_epochs"][0] for effort in ("quick", "normal", "best")
-    ]
-    assert lengths == [2, 5, 10]
 
 
 def test_a_run_gets_what_is_chosen_with_the_reason_in_its_record(tmp_path: Path) -> None:
@@ -110,16 +93,6 @@ def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
     assert (run.num_epochs, run.eval_every_epoch, run.eval_every_n_steps) == (100, False, 20)
 
 
-def test_another_effort_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="effort"):
-        chosen(tmp_path, "cls", effort="maximal", learning_rate=0.1, num_epochs=1, batch_size=4)
-
-
-def test_a_folder_with_a_space_in_its_name_is_no_reason(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path / "it's mine")
-    assert Controller(tiny.config(folder, "cls"), argv=[]).run.reasons() == []
-
-
 def test_a_run_without_a_rate_is_one_of_normal_effort_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,15 +105,6 @@ def test_a_run_without_a_rate_is_one_of_normal_effort_and_says_so(
     config["learning_rate"] = 0.1
     with pytest.raises(ConfigError, match="num_epochs is missing"):
         Controller(config, argv=[])
-
-
-def test_updates_and_evaluations_are_those_of_all_devices_and_tasks(tmp_path: Path) -> None:
-    config = given(tmp_path, "cls", "match", mix_ratio=[1, 2], device="cpu", num_devices=2)
-    config["tasks"]["cls"] |= {"dev_file": config["tasks"]["cls"]["train_file"], "batch_size": 2}
-    found = Controller(config, argv=[]).run.settings
-    # 40 rows, 2 on each of 2 devices: 10 updates an epoch, and 3 global steps for each.
-    assert found.num_epochs == 30
-    assert found.eval_every_n_steps == 30 * 10 * 3 / 10
 
 
 def test_a_schedule_without_a_warm_up_gets_none(tmp_path: Path) -> None:

@@ -84,19 +84,3 @@ def test_a_full_disk_says_what_is_whole_and_how_to_resume(
     assert sorted(path.name for path in (folder / "out").glob("*step*")) == ["step_4"]
     controller(folder, "cls", save_every_n_steps=4, num_epochs=1, resume="auto").train()
     verify(folder / "out" / "cls" / "infer_model")
-
-
-def test_a_disk_that_is_full_at_the_first_line_of_the_history_is_reported_in_the_same_words(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    well = Path.open
-
-    def full(path: Path, mode: str = "r", *args: Any, **settings: Any) -> Any:
-        if path.name == "history.jsonl" and mode == "ab":
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return well(path, mode, *args, **settings)
-
-    run = controller(folder, "cls", num_epochs=1)
-    monkeypatch.setattr(Path, "open", full)
-    with pytest.raises(StorageError, match=r"history\.jsonl: .*full"):
-        run.train()

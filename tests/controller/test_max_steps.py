@@ -10,7 +10,7 @@ import pytest
 import palm
 from helpers import tiny
 from palm.controller.controller import Controller
-from palm.core.errors import ConfigError, StorageError
+from palm.core.errors import StorageError
 from palm.mixing import MixRatio, TaskProgress
 from palm.train.callbacks import Logged, Saved
 from palm.train.task import StepPlan
@@ -35,11 +35,6 @@ def test_the_plan_fills_max_steps_and_keeps_the_proportions_of_tasks(
     assert abs(steps["b"] - steps["a"] / 2) <= 1
     drawn = [name for names in plan.draws(seed=1) for name in names]
     assert {name: drawn.count(name) for name in steps} == steps
-
-
-def test_a_shorter_run_is_not_changed_by_max_steps() -> None:
-    plan = StepPlan(tasks=[A, B], mixing=MixRatio(), max_steps=31).over_epochs(2)
-    assert (plan.total_steps, plan.expected_steps) == (30, {"a": 20, "b": 10})
 
 
 @pytest.mark.parametrize("draws", ["planned", "independent"])
@@ -85,22 +80,3 @@ def test_a_run_continues_to_its_max_steps_and_not_to_others(tmp_path: Path) -> N
         ).train()
     assert "num_train_steps: 9 " in str(caught.value)
     assert " 11 " in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [0, -1])
-def test_less_than_a_step_is_refused(value: int, tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    with pytest.raises(ConfigError) as caught:
-        Controller(tiny.config(tmp_path, "cls", max_steps=value), argv=[])
-    assert "max_steps" in str(caught.value)
-    assert repr(value) in str(caught.value)
-
-
-def test_either_epochs_or_steps_are_needed(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    config = tiny.config(tmp_path, "cls")
-    del config["num_epochs"]
-    with pytest.raises(ConfigError) as caught:
-        Controller(config, argv=[])
-    assert "num_epochs" in str(caught.value)
-    assert "max_steps" in str(caught.value)

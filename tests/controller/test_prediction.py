@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import shutil
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import palm
 from helpers import tiny
@@ -32,18 +29,6 @@ def predicting(folder: Path, **settings: Any) -> Controller:
     return Controller(tiny.config(folder, **settings), for_train=False, argv=[])
 
 
-def test_cls_and_match_write_a_json_object_a_line(trained: Path) -> None:
-    returned = predicting(trained).pred("cls")
-    lines = (trained / "out" / "cls" / "predictions.json").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
-    assert list(returned) == records
-    assert [record["index"] for record in records] == list(range(40))
-    assert all(set(record) == {"index", "label", "logits", "probs"} for record in records)
-    assert all(sum(record["probs"]) == pytest.approx(1, abs=1e-5) for record in records)
-    assert all(record["probs"][record["label"]] == max(record["probs"]) for record in records)
-    assert len(predicting(trained).pred("match")) == 40
-
-
 def test_a_trained_model_answers_what_it_was_taught(trained: Path) -> None:
     answers = predicting(trained).pred("mrc")
     assert palm.metrics.squad_scores(answers, trained / "mrc.json")["exact_match"] > 80
@@ -55,18 +40,6 @@ def test_a_trained_model_answers_what_it_was_taught(trained: Path) -> None:
         for record, label in zip(predicting(trained).pred("match"), labels, strict=True)
     ]
     assert sum(right) > 36
-
-
-def test_mrc_writes_palms_dictionaries(trained: Path) -> None:
-    answers = predicting(trained).pred("mrc")
-    folder = trained / "out" / "mrc"
-    assert json.loads((folder / "predictions.json").read_text(encoding="utf-8")) == dict(answers)
-    best = json.loads((folder / "nbest_predictions.json").read_text(encoding="utf-8"))
-    assert list(best) == [f"q{k}" for k in range(40)]
-    for key, candidates in best.items():
-        assert candidates[0]["text"] == answers[key]
-        assert len(candidates) <= 5
-        assert sum(candidate["probability"] for candidate in candidates) == pytest.approx(1)
 
 
 def test_the_directory_alone_is_enough(trained: Path, tmp_path: Path) -> None:
@@ -87,44 +60,10 @@ def test_the_directory_alone_is_enough(trained: Path, tmp_path: Path) -> None:
         (trained / "gone.txt").rename(trained / "vocab.txt")
 
 
-def test_texts_of_any_number_and_length_get_the_answers_they_get_alone(trained: Path) -> None:
-    model = palm.load_model(model_of(trained, "match"))
-    pairs = [
-        ("who owns the door", "anna has a red door ."),
-        ("who owns the sun", "bert has a boat ."),
-        ("who", "a"),
-    ]
-    together = model.predict(pairs)
-    for k, pair in enumerate(pairs):
-        alone = model.predict([pair])[0]["probs"]
-        assert alone == pytest.approx(together[k]["probs"], abs=1e-6)
-    assert model.predict([]) == []
-
-
 def test_a_saved_model_can_be_moved_by_a_copy_of_the_documents_path(trained: Path) -> None:
     # The 0.2.1 document writes `infermodel`, its program `infer_model`.
     documented = trained / "out" / "mrc" / "infermodel"
     assert len(predicting(trained).pred("mrc", inference_model_dir=documented)) == 40
-
-
-def test_settings_of_the_prediction_can_change_after_training(trained: Path) -> None:
-    config = tiny.config(trained)
-    config["tasks"]["mrc"] |= {"n_best_size": 2, "max_answer_len": 1}
-    Controller(config, for_train=False, argv=[]).pred("mrc")
-    best = json.loads((trained / "out" / "mrc" / "nbest_predictions.json").read_text(encoding="utf-8"))
-    assert max(len(candidates) for candidates in best.values()) <= 2
-    assert all(
-        len(candidate["text"].split()) == 1 for candidates in best.values() for candidate in candidates
-    )
-
-
-def test_masked_words_are_predicted(trained: Path) -> None:
-    records = predicting(trained).pred("mlm")
-    words = [word for record in records for word in record["words"]]
-    assert len(records) == 40
-    assert len(words) >= 40
-    assert set(words[0]) == {"position", "word", "predicted", "prob"}
-    assert sum(word["word"] == word["predicted"] for word in words) / len(words) > 0.3
 
 
 def test_predicting_takes_memory_for_a_chunk_not_for_the_file(trained: Path, tmp_path: Path) -> None:
@@ -153,14 +92,6 @@ def test_a_damaged_model_is_named(trained: Path, tmp_path: Path) -> None:
         palm.load_model(tmp_path)
 
 
-def test_the_model_keeps_the_configuration_that_made_it(trained: Path) -> None:
-    saved = json.loads((model_of(trained, "cls") / "config.json").read_text(encoding="utf-8"))
-    assert saved["run"]["global"]["learning_rate"] == 3e-3
-    assert saved["backbone"]["name"] == "bert"
-    assert saved["backbone"]["settings"]["hidden_size"] == 32
-    assert saved["reader"]["settings"]["vocab_path"] == {"file": "vocab.txt"}
-
-
 def test_the_resolved_configuration_repeats_the_run(tmp_path: Path) -> None:
     folder = tiny.write_files(tmp_path)
     first = Controller(tiny.config(folder, "cls", num_epochs=1), argv=["--learning_rate", "2e-3"])
@@ -172,15 +103,3 @@ def test_the_resolved_configuration_repeats_the_run(tmp_path: Path) -> None:
     resolved["global"]["save_path"] = str(folder / "again")
     Controller(resolved, argv=[]).train()
     assert (folder / "again" / "cls" / "infer_model" / "model.safetensors").read_bytes() == weights
-
-
-def test_progress_and_place_are_reported(trained: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "palm"):
-        predicting(trained).pred("cls")
-    assert f"cls: predictions saved at {trained / 'out' / 'cls'}" in caplog.text
-
-
-def test_load_model_leaves_training_mode(trained: Path) -> None:
-    model = palm.load_model(model_of(trained, "cls"))
-    with torch.no_grad():
-        assert model.predict(["anna has a red door ."]) == model.predict(["anna has a red door ."])

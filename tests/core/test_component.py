@@ -5,29 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from palm.config.conversion import convert_value, settings_of
 from palm.config.files import Plain, Setting
 from palm.core.component import Component, Registry
-from palm.core.errors import ConfigError
 from palm.core.saved import describe
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 
 class Lamp(Component):
     def __init__(self, watts: int, manual: Path | None = None, *, is_red: bool = False, **own: Any) -> None:
         self.watts, self.manual, self.is_red, self.own = watts, manual, is_red, own
-
-
-class Dimmer(Lamp):
-    def __init__(self, level: float) -> None:
-        super().__init__(40, is_red=True)
-        self.level = level
 
 
 class OldLamp(Lamp):
@@ -42,20 +32,9 @@ class OldDesk(OldLamp):
     pass
 
 
-class Unreadable(Component):
-    def __init__(self, share: Fraction, path: Any = "here") -> None:
-        self.share, self.path = share, path
-
-
 def test_settings_are_complete() -> None:
     assert Lamp(3).settings == {"watts": 3, "manual": None, "is_red": False}
     assert Lamp(3, socket="b").settings == {"watts": 3, "manual": None, "is_red": False, "socket": "b"}
-
-
-def test_a_subclass_is_remembered_by_its_own_arguments() -> None:
-    dimmer = Dimmer(0.5)
-    assert dimmer.settings == {"level": 0.5}
-    assert (dimmer.watts, dimmer.is_red) == (40, True)
 
 
 def test_a_class_that_stands_for_another_is_remembered_as_that_one() -> None:
@@ -85,11 +64,6 @@ def test_a_text_is_recorded_as_a_path_where_a_path_is_declared() -> None:
     assert Lamp(3, "how/to.txt").settings["manual"] == Path("how/to.txt")  # type: ignore[arg-type]
 
 
-def test_a_word_is_no_truth_value() -> None:
-    with pytest.raises(ConfigError, match=r"is_red .*'no'"):
-        Lamp(3, is_red="no")  # type: ignore[arg-type]
-
-
 class Own(Component):
     def __init__(self, vocab_path: str, name_file: str | None = None, title: str = "") -> None:
         self.given = (vocab_path, name_file, title)
@@ -110,7 +84,3 @@ def test_paths_of_a_component_count_from_the_configuration(tmp_path: Path) -> No
     annotation = settings_of(Own)["vocab_path"].annotation
     for text, value in (("words.txt", tmp_path / "words.txt"), ("bert-base", "bert-base")):
         assert convert_value(Setting(Plain(text), "config.yaml:1", tmp_path), annotation) == value
-
-
-def test_annotations_for_type_checkers_only_do_no_harm() -> None:
-    assert Unreadable("1/2").settings == {"share": "1/2", "path": "here"}  # type: ignore[arg-type]

@@ -62,13 +62,6 @@ def test_its_settings_build_it_again_after_json(cls: type[Any]) -> None:
     again.load_state_dict(component.state_dict())
 
 
-@every_component
-def test_a_seed_decides_how_it_starts(cls: type[Any]) -> None:
-    one, same, other = (small(cls, seed).state_dict() for seed in (0, 0, 1))
-    assert all(torch.equal(one[name], same[name]) for name in one)
-    assert not one or any(not torch.equal(one[name], other[name]) for name in one)
-
-
 @every_backbone
 def test_a_backbone_has_the_inputs_and_outputs_of_the_document(cls: type[Backbone]) -> None:
     backbone = small(cls)

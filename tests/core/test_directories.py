@@ -23,12 +23,10 @@ from palm.core.io import (
     keep_foreign,
     new_directory,
     remove_stale,
-    set_aside,
     verify,
     wrap_write_errors,
     write_text,
 )
-from palm.reader.predictions import write_records
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="fork")
 
@@ -166,13 +164,6 @@ def test_two_threads_do_not_write_to_the_same_path(tmp_path: Path) -> None:
     assert names(tmp_path / "model") == ["manifest.json", "weights"]
 
 
-def test_what_is_set_aside_takes_the_next_free_name(tmp_path: Path) -> None:
-    for _ in range(3):
-        (tmp_path / "out").mkdir()
-        set_aside(tmp_path / "out")
-    assert names(tmp_path) == ["out.previous", "out.previous.2", "out.previous.3"]
-
-
 @pytest.mark.parametrize(
     ("number", "words"),
     [
@@ -190,22 +181,6 @@ def test_a_full_disk_is_recognised_behind_safetensors() -> None:
     error = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
     with pytest.raises(StorageError, match=r"write w: .*disk is full"), wrap_write_errors(Path("w")):
         raise error
-
-
-def test_a_disk_that_turns_read_only_leaves_the_file_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    write_text(tmp_path / "note", "1")
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(StorageError, match=r"note: .*read-only"):
-        write_text(tmp_path / "note", "2")
-    with pytest.raises(StorageError, match=r"predictions\.json: .*read-only"):
-        write_records(({"index": number} for number in range(3)), tmp_path)
-    assert (tmp_path / "note").read_text(encoding="utf-8") == "1"
-    assert names(tmp_path) == ["note"]
 
 
 @POSIX

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from palm.core.errors import StorageError
 from palm.core.io import locked
 
 DIES = """
@@ -79,9 +78,3 @@ def test_without_locks_nobody_waits(number: int, tmp_path: Path, monkeypatch: py
         other.start()
         other.join()
     assert entered == [True]
-
-
-def test_a_file_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(StorageError) as caught, locked(tmp_path / "missing" / "lock", "counting"):
-        pass
-    assert str(tmp_path / "missing" / "lock") in str(caught.value)

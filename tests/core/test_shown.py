@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from palm.cli.command import json_text
 from palm.core.errors import ConfigError, Problem
 from palm.core.logging import collected_warnings, logger, printable, shown_url
 
@@ -14,11 +13,6 @@ from palm.core.logging import collected_warnings, logger, printable, shown_url
 def test_what_controls_a_terminal_is_escaped_and_every_kind_of_space_stays() -> None:
     spaces = "准确率\u3000高\u00a0a\tb\n"
     assert printable(f"{spaces}\x1b[31m\u202e\r") == spaces + "\\x1b[31m\\u202e\\r"
-
-
-def test_json_stays_json() -> None:
-    assert json_text({"任务": 1}, indent=None) == '{"任务": 1}'
-    assert json_text({"\x9b任务": 1}, indent=None) == '{"\\u009b\\u4efb\\u52a1": 1}'
 
 
 @pytest.mark.parametrize(

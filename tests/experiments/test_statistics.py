@@ -32,10 +32,6 @@ def test_the_t_distribution_is_that_of_scipy() -> None:
             assert t_quantile(share, freedom) == pytest.approx(stats.t.ppf(share, freedom), rel=1e-6)
 
 
-def test_quantiles_of_a_table_of_students_t() -> None:
-    assert [round(t_quantile(0.975, n), 3) for n in (1, 4, 9, 30)] == [12.706, 2.776, 2.262, 2.042]
-
-
 def test_more_seeds_are_the_fewest_whose_t_test_would_decide() -> None:
     stats = pytest.importorskip("scipy.stats", reason="the extra judges is not installed")
 
@@ -78,11 +74,6 @@ def test_the_error_of_rows_is_that_of_a_mean_over_rows() -> None:
     found = paired_difference(np.full(5, rows.mean()), resampled)
     assert found.standard_error == pytest.approx(rows.std(ddof=1) / 20, rel=0.03)
     assert found.seed_error == 0
-
-
-def test_equal_ways_that_give_equal_scores_do_not_differ() -> None:
-    found = paired_difference(np.zeros(5), np.zeros((10, 5)))
-    assert (found.p_value, found.low, found.high) == (pytest.approx(1.0), 0.0, 0.0)
 
 
 def test_at_most_one_of_twenty_comparisons_of_equal_ways_is_called_a_difference() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from torch import Tensor
 import palm
 from helpers.golden_forward import FOLDER
 from helpers.shared import minilm
-from helpers.subword_files import write_byte_level
 from palm.backbone import BERT, ELECTRA, ERNIE, Backbone, DistilBERT, RoBERTa
 from palm.cli import main
-from palm.core.errors import StorageError
 from palm.pretrained import from_ours, load_backbone, read_weights, to_ours
 from palm.pretrained.families import config_of, family_of
 
@@ -116,43 +113,8 @@ def test_a_real_bert_is_the_same_after_conversion(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], after[name]) for name in after)
 
 
-def test_the_report_shows_what_was_left_out(tmp_path: Path) -> None:
-    extra = {"cls.predictions.bias": torch.zeros(30), "adapter": torch.zeros(2)}
-    report = palm.convert(hugging_face(tmp_path / "source", BACKBONES["bert"](), **extra), tmp_path / "hf")
-    assert report.left_out == ("cls.predictions.bias",)
-    assert report.unused == ("adapter",)
-    assert len(report.loaded) == 39
-
-
-def test_half_precision_stays_half_precision(tmp_path: Path) -> None:
-    source = hugging_face(tmp_path / "source", BACKBONES["bert"]().half())
-    palm.convert(source, tmp_path / "hf")
-    dtypes = {value.dtype for value in load_file(tmp_path / "hf" / "model.safetensors").values()}
-    assert dtypes == {torch.float16}
-
-
-def test_the_vocabulary_of_roberta_becomes_one_file(tmp_path: Path) -> None:
-    source = hugging_face(tmp_path / "source", RoBERTa(**{**SIZES, "vocab_size": 400}))
-    (source / "vocab.txt").unlink()
-    write_byte_level(tmp_path / "vocabulary")
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(tmp_path / "vocabulary" / name, source)
-    palm.convert(source, tmp_path / "hf")
-    directory = palm.pretrained.read_directory(tmp_path / "hf")
-    assert directory.vocab_path == tmp_path / "hf" / "tokenizer.json"
-
-
-def test_what_cannot_be_converted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(StorageError, match="no weights at"):
-        palm.convert(tmp_path, tmp_path / "out")
-    assert main(["convert", str(tmp_path), "--output", str(tmp_path / "out")]) == 2
-    assert "error: no weights at" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("words", [["convert"], ["export", "--to", "hf"]])
 def test_a_folder_of_somebody_else_is_refused_with_the_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "proj").mkdir()
     (tmp_path / "other").mkdir()
@@ -165,16 +127,6 @@ def test_a_folder_of_somebody_else_is_refused_with_the_remedy(
         ("/", "'/' is an existing folder"),
         (tmp_path / "file", "is a file; give the path of a new folder"),
     ):
-        assert main([words[0], "unread", "--output", str(folder), *words[1:], "--overwrite"]) == 2
+        assert main(["convert", "unread", "--output", str(folder), "--overwrite"]) == 2
         assert told in capsys.readouterr().err
     assert (tmp_path / "other" / "thesis.tex").read_text(encoding="utf-8") == "mine"
-
-
-def test_what_palm_converted_before_is_replaced_when_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = str(FOLDER / "pretrain_ernie")
-    assert main(["convert", source, "--output", str(tmp_path / "out")]) == 0
-    assert main(["convert", source, "--output", str(tmp_path / "out")]) == 2
-    assert str(tmp_path / "out") in capsys.readouterr().err
-    assert main(["convert", source, "--output", str(tmp_path / "out"), "--overwrite"]) == 0

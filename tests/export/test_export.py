@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from helpers.bag import Bag
 from helpers.subword_files import write_byte_level, write_byte_level_json, write_unigram_json
 from palm.backbone import BERT, ELECTRA, ERNIE, DistilBERT, RoBERTa
 from palm.cli import main
 from palm.controller.controller import Controller
-from palm.core.errors import PalmError, StorageError
+from palm.core.errors import PalmError
 from palm.core.layers import generator
-from palm.core.saved import Tensors
 from palm.export import to_hugging_face, to_onnx
 from palm.export.onnx_model import check_graph, graph_of
 from palm.export.sources import check_alike, models_of_source
@@ -467,34 +464,6 @@ def test_a_session_gives_the_labels_of_pred(run: Path, pairs_graph: OnnxModel) -
     assert close(logits, [record["logits"] for record in expected])
 
 
-def test_a_graph_takes_any_batch_and_length(run: Path, pairs_graph: OnnxModel) -> None:
-    pairs = [(a, b) for _, a, b in columns(run, "fits")[:3]]
-    together = pairs_graph("logits", pairs_graph.inputs(pairs))
-    alone = [pairs_graph("logits", pairs_graph.inputs([pair]))[0] for pair in pairs]
-    assert close(alone, together)
-    assert pairs_graph("logits", pairs_graph.inputs([("a", "b")])).shape == (1, 2)
-
-
-def test_a_graph_can_be_quantized_unchanged(run: Path, pairs_graph: OnnxModel, onnxruntime: Any) -> None:
-    quantization = pytest.importorskip("onnxruntime.quantization")
-    source, target = run / "onnx" / "fits" / "model.onnx", run / "quantized.onnx"
-    quantization.quantize_dynamic(source, target)
-    assert target.stat().st_size < 0.4 * source.stat().st_size
-    quantized = copy.copy(pairs_graph)
-    quantized.session = onnxruntime.InferenceSession(target)
-    inputs = pairs_graph.inputs([(a, b) for _, a, b in columns(run, "fits")])
-    exact, rounded = pairs_graph("logits", inputs), quantized("logits", inputs)
-    assert (exact.argmax(-1) == rounded.argmax(-1)).mean() > 0.9
-
-
-def test_the_export_shows_what_was_compared(pairs_graph: OnnxModel) -> None:
-    description = pairs_graph.description
-    assert description["inputs"] == ["input_ids", "attention_mask", "token_type_ids"]
-    assert description["outputs"] == ["logits", "probs"]
-    assert 0 <= description["differences"]["fits"] < 1e-5
-    assert description["tasks"]["fits"]["labels"] == ["0", "1"]
-
-
 def test_one_graph_has_all_heads_of_a_checkpoint(run: Path, joint_graph: OnnxModel) -> None:
     models = {model.task: model for model in models_of_source(run / "out" / "step_50", all_heads=True)}
     assert list(models) == list(TASKS)
@@ -515,13 +484,6 @@ def test_one_graph_has_all_heads_of_a_checkpoint(run: Path, joint_graph: OnnxMod
         feed |= {"mask_pos": batch["mask_pos"].numpy()} if task == "words" else {}
         for output in outputs:
             assert close(joint_graph(f"{task}.{output}", feed), ours(models[task], batch)[output])
-
-
-def test_a_run_is_exported_from_its_checkpoint(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="--all_heads"):
-        models_of_source(run / "out" / "step_50")
-    with pytest.raises(StorageError, match=r"manifest\.json"):
-        models_of_source(tmp_path)
 
 
 def test_tasks_that_read_texts_otherwise_do_not_share_a_graph() -> None:
@@ -582,41 +544,3 @@ def test_a_graph_that_computes_something_else_is_refused(run: Path, pairs_graph:
     with pytest.raises(PalmError) as caught:
         check_graph(pairs_graph.session, graph, model, 1e-4)
     assert all(part in str(caught.value) for part in ("'fits'", "2.5e-01", "32 ", "1.0e-04"))
-
-
-class FixedHead(Classify):
-    """A head that computes with the number of rows as a constant."""
-
-    def forward(self, features: Tensors) -> Tensors:
-        outputs = super().forward(features)
-        return {name: value.view(len(value), -1) for name, value in outputs.items()}
-
-
-class DataDependentHead(Classify):
-    """A head whose shapes depend on values."""
-
-    def forward(self, features: Tensors) -> Tensors:
-        outputs = super().forward(features)
-        return {name: value if bool(value.sum() > 0) else -value for name, value in outputs.items()}
-
-
-@pytest.mark.usefixtures("onnxruntime")
-@pytest.mark.parametrize(
-    ("head", "message"),
-    [
-        (FixedHead, r"Bag, FixedHead .*input_ids \[2, "),
-        (DataDependentHead, "Bag, DataDependentHead "),
-    ],
-)
-def test_a_head_that_no_graph_can_have_is_refused(head: Any, message: str, tmp_path: Path) -> None:
-    reader = ClassifyReader(DATA / "vocab.txt", 32)
-    InferenceModel("task", reader, Bag(reader.vocab_size), head(3, 16)).save(tmp_path / "model")
-    with pytest.raises(PalmError, match=message):
-        to_onnx(tmp_path / "model", tmp_path / "onnx")
-    assert not (tmp_path / "onnx").exists()
-
-
-def test_a_missing_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palm.predict.onnx.NEEDED", ("no_such_library",))
-    with pytest.raises(PalmError, match=r"no_such_library.*'palm-torch\[onnx\]'"):
-        to_onnx(saved(run, "fits"), run / "none")

@@ -15,7 +15,6 @@ from helpers.golden_forward import FOLDER
 from helpers.shared import minilm
 from palm.cli import main
 from palm.controller.controller import Controller
-from palm.core.errors import StorageError
 from palm.export import to_hugging_face
 from palm.train.callbacks import Ended, Logged, Recorded, write_events
 
@@ -77,13 +76,6 @@ def test_a_checkpoint(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert facts["tasks"]["mrc"]["target"] is True
 
 
-def test_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    facts = told(run, capsys)
-    assert facts["format"] == "palm run"
-    assert facts["models"] == {"last": ["cls/infer_model", "mrc/infer_model"], "joint": ["model"]}
-    assert facts["checkpoints"] == ["step_10", "step_20"]
-
-
 def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "a run"
     shutil.copytree(run, folder)
@@ -100,12 +92,6 @@ def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.
         "after step 12": ["cls/infer_model.step12"],
     }
     assert (facts["state"], facts["step"]) == ("interrupted", 19)
-
-
-def test_a_run_that_was_killed_has_not_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "history.jsonl").write_text('{"event": "draws", "step": 7, "steps": {}}\n{"event": "st')
-    facts = told(tmp_path, capsys)
-    assert (facts["state"], facts["step"], facts["checkpoints"]) == ("not ended", 7, [])
 
 
 def test_an_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,21 +133,3 @@ def test_a_header_is_enough(run: Path, tmp_path: Path) -> None:
         file.truncate(len(weights))  # zeros that no disk has to hold
     whole, hollow = (palm.inspect_directory(folder) for folder in (run / "cls" / "infer_model", tmp_path))
     assert hollow["parameters"] == whole["parameters"]
-
-
-def test_the_text_is_for_reading(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert main(["inspect", str(run / "cls" / "infer_model")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["format: palm-model, version 1", "task: cls"]
-    assert "  lower case: false" in lines
-
-
-def test_a_directory_that_is_none_of_these_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "notes.txt").touch()
-    assert main(["inspect", str(tmp_path)]) == 2
-    assert "notes.txt" in capsys.readouterr().err
-    with pytest.raises(StorageError, match="nowhere"):
-        palm.inspect_directory(tmp_path / "nowhere")

@@ -35,12 +35,10 @@ if IS_PRETEND:
     OPERATORS = pretend_cuda.OPERATORS
 
 import torch
-from safetensors.torch import load_file
 
 import palm.compat as palm
 from helpers import tiny
 from helpers.device_modes import FILES, FIRST, MODES, OTHERS, RUNS, SEQ_LABEL
-from palm.cli import main
 from palm.controller.controller import Controller
 from palm.predict.inference import InferenceModel
 
@@ -221,38 +219,12 @@ def run(folder: Path, device: str, settings: dict[str, Any]) -> dict[str, Any]:
         records = {task: list(controller.pred(task)) for task in given["tasks"]}
         again = {**given, "save_path": str(folder / f"resumed-{device}"), "resume": str(out / "step_4")}
         Controller(again, argv=[]).train()
-    found = {
+    return {
         "losses": losses_of(out),
         "resumed": losses_of(folder / f"resumed-{device}"),
         "lines": [lines_of(folder / name) for name in (out.name, f"resumed-{device}")],
         "scores": {task: dict(best.scores) for task, best in result.best.items()},
         "records": records,
-    }
-    return (
-        found if settings else {**found, **staged_and_exported(folder, device, out / "cls" / "infer_model")}
-    )
-
-
-def staged_and_exported(folder: Path, device: str, saved: Path) -> dict[str, Any]:
-    """The losses of a run with stages, and what a saved model predicts and is exported as."""
-    stages = [
-        {"tasks": ["mlm"], "num_epochs": 0.1},
-        {"name": "all", "tasks_per_step": 2, "num_epochs": 0.1},
-    ]
-    out = folder / f"staged-{device}"
-    given = {**whole_config(folder, device, {}), "save_path": str(out), "stages": stages}
-    with on(device):
-        Controller(given, argv=[]).train()
-        model = palm.load_model(saved, precision="fp32").to(torch.device(device))
-        [one] = model.predict(["anna has a red door ."])
-        exported = folder / f"exported-{device}"
-        assert main(["export", str(saved), "--output", str(exported), "--to", "hf"]) == 0
-        [weights] = exported.glob("*.safetensors")
-    return {
-        "staged": [loss for stage in sorted(out.rglob("history.jsonl")) for loss in losses_of(stage.parent)],
-        "one": one["probs"],
-        # The gradient of a key's bias is zero but for rounding, which Adam makes as large as any.
-        "exported": {n: float(v.norm()) for n, v in load_file(weights).items() if "key.bias" not in n},
     }
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import palm.compat as palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text
 from helpers.shared import RECORDED_0, RECORDED_2, needs_shared
 from palm.backbone import ERNIE
-from palm.controller.controller import Controller
 from palm.paradigm import Match
 from palm.pretrained import to_ours
 from palm.reader import MatchReader
@@ -89,15 +86,6 @@ def test_scores_loss_and_gradients_equal_those_of_paddlepalm_2() -> None:
     torch.testing.assert_close(gradient.t(), recorded("grads")[name], atol=2e-6, rtol=1e-4)
 
 
-def test_the_loss_is_the_missing_part_of_the_margin() -> None:
-    head = Match(hidden_size=4, learning_strategy="pairwise", margin=0.5)
-    scores = torch.tensor([[0.9], [0.4], [0.1], [0.6]])
-    wrong = torch.tensor([False, False, True, True])
-    # 0.5 - 0.9 + 0.1 < 0 counts nothing; 0.5 - 0.4 + 0.6 = 0.7.
-    assert head.loss({"probs": scores}, {"is_negative": wrong}).item() == pytest.approx(0.35)
-    assert head.decode({"probs": scores})[0] == {"probs": pytest.approx(0.9)}
-
-
 @needs_shared
 def test_batches_equal_those_of_paddlepalm_2() -> None:
     recording = json.loads((LATER / "readers" / "readers.json").read_text(encoding="utf-8"))
@@ -121,50 +109,3 @@ def test_the_rows_of_wrong_pairs_follow_those_of_right_ones(folder: Path) -> Non
         "[CLS] who [SEP] anna [SEP] [PAD] [PAD] [PAD]",
         "[CLS] who [SEP] bert has a boat [SEP]",
     ]
-
-
-def config(folder: Path) -> dict[str, Any]:
-    settings = tiny.config(folder, "match", learning_strategy="pairwise", num_epochs=12, learning_rate=3e-3)
-    settings["tasks"]["match"] |= {
-        "train_file": str(folder / "pairs.tsv"),
-        "pred_file": str(folder / "ask.tsv"),
-    }
-    return settings
-
-
-def test_a_controller_learns_to_rank_and_predicts_without_labels(folder: Path) -> None:
-    rows = [line.split("\t") for line in (folder / "pairs.tsv").read_text(encoding="utf-8").splitlines()[1:]]
-    asked = [f"{row[0]}\t{row[column]}" for column in (1, 2) for row in rows]
-    write_text(folder, "ask.tsv", "\n".join(["text_a\ttext_b", *asked]) + "\n")
-    controller = Controller(config(folder), argv=[])
-    controller.train()
-    records = controller.pred("match")
-    assert set(records[0]) == {"index", "probs"}
-    right, wrong = np.array([record["probs"] for record in records]).reshape(2, -1)
-    assert (right > wrong).mean() > 0.9
-
-
-def test_a_pointwise_reader_feeds_a_pairwise_head_to_predict(folder: Path) -> None:
-    backbone = palm.backbone.BERT.from_config(tiny.BACKBONE, phase="predict")
-    reader = palm.reader.MatchReader(folder / "vocab.txt", 24, phase="predict")
-    reader.load_data(folder / "match.tsv", 8)
-    reader.register_with(backbone)
-    trainer = palm.Trainer("match")
-    trainer.build_predict_forward(backbone, palm.head.Match(2, 32, 0.0, 0.02, "pairwise", 0.5, "predict"))
-    trainer.fit_reader(reader, phase="predict")
-    assert [set(result) for result in trainer.predict()] == [{"index", "probs"}] * 40
-
-
-def test_what_is_missing_or_unknown_is_reported(folder: Path) -> None:
-    with pytest.raises(palm.ConfigError, match=r"learning_strategy: 'listwise' .*pointwise, pairw"):
-        MatchReader(folder / "vocab.txt", 24, learning_strategy="listwise")
-    with pytest.raises(palm.ConfigError, match=r"margin: 0 "):
-        Match(hidden_size=4, learning_strategy="pairwise", margin=0)
-    reader = MatchReader(folder / "vocab.txt", 24, learning_strategy="pairwise")
-    with pytest.raises(palm.DataError, match=r"match.tsv:1: .*'text_b_neg'"):
-        list(reader.read(folder / "match.tsv", with_targets=True))
-    settings = tiny.config(folder, "match")
-    settings["tasks"]["match"]["learning_strategy"] = "pairwise"
-    controller = Controller(settings, argv=[])
-    with pytest.raises(palm.DataError, match=r"match.tsv:1: .*'text_b_neg'"):
-        controller.train()

@@ -19,11 +19,9 @@ from helpers.golden_forward import sampled, theirs
 from helpers.reader_files import write_text
 from helpers.shared import GOLDEN, RECORDED_2, minilm, needs_shared
 from palm.backbone import ERNIE, Backbone
-from palm.core.errors import DataError
 from palm.paradigm import SequenceLabel
 from palm.pretrained import to_ours
 from palm.reader import SequenceLabelReader
-from palm.reader.words import NO_LABEL
 
 HEAD = {"ner.ner.fc_0.w_0": "out.weight", "ner.cls_out_b": "out.bias", "ner.crfw": "crf.weight"}
 
@@ -137,15 +135,3 @@ def test_tokens_and_labels_of_first_pieces_equal_the_originals(lower: bool, tmp_
             labels = {1: labels[1], 2: labels[3]}
         assert ids == sentence["token_ids"]
         assert labels == {start: sentence["label_ids"][start] for start in labels}
-
-
-@needs_shared
-def test_the_originals_unknown_label_is_refused_with_its_place() -> None:
-    folder = RECORDED_2 / "seqlabel_reader"
-    reader = SequenceLabelReader(minilm() / "vocab.txt", 32, folder / "label_map.json")
-    with pytest.raises(DataError, match=r"data.tsv:12: .*'B-MISC'"):
-        list(reader.read(folder / "data.tsv", with_targets=True))
-
-
-def test_no_label_is_the_id_that_torch_ignores() -> None:
-    assert torch.nn.CrossEntropyLoss().ignore_index == NO_LABEL

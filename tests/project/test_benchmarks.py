@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from itertools import pairwise
 from pathlib import Path
-
-import pytest
 
 from helpers.loaded import run_script
 
@@ -61,39 +58,3 @@ def test_the_cpu_benchmark_runs_on_a_tiny_encoder(tmp_path: Path) -> None:
     assert rows[:3] == ["|", "| palm", "| palm fp32"]
     assert len(rows) == (9 if HAS_PEER else 3)
     assert any("steps among three tasks took" in line for line in lines)
-
-
-@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="compares with transformers")
-def test_the_comparison_over_seeds_runs_on_a_tiny_encoder(tmp_path: Path) -> None:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    words = ["good", "bad", "film", "book"]
-    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertForSequenceClassification(BertConfig(vocab_size=9, **sizes)).save_pretrained(tmp_path)
-    (tmp_path / "data" / "sst2").mkdir(parents=True)
-    rows = "label\ttext_a\n" + "1\tgood film\n0\tbad book\n" * 4
-    for name in ("train", "dev", "test"):
-        (tmp_path / "data" / "sst2" / f"{name}.tsv").write_text(rows)
-    told = ("--model", str(tmp_path), "--data", str(tmp_path / "data"), "--tasks", "sst2")
-    lines = lines_of(
-        tmp_path, "dropout_accuracy.py", *told, "--seeds", "1", "2", "--epochs", "1", "--batch_size", "4"
-    )
-    assert [json.loads(line)["program"] for line in lines[:4]] == ["palm", "hugging_face"] * 2
-    assert lines[-1].startswith("| sst2 | ")
-    assert lines[-1].endswith(" of 2 |")
-
-
-def test_the_benchmark_of_growth_runs_on_a_few_tasks_and_rows(tmp_path: Path) -> None:
-    lines = [line for line in lines_of(tmp_path, "growth.py", "--quick") if line.startswith("| ")]
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    runs = [("1", "2,000", "first"), ("1", "2,000", "second"), ("3", "2,000", "second")]
-    assert [tuple(row[:3]) for row in table[1:]] == [*runs, ("1", "4,000", "first"), ("1", "4,000", "second")]
-    # A task more is a head more: 2 classes of 32 features and their biases.
-    parameters = [int(row[9].replace(",", "")) for row in table[1:]]
-    assert parameters[2] - parameters[1] == 2 * (2 * 32 + 2)
-
-
-def test_the_benchmark_of_large_predictions_runs_on_small_ones(tmp_path: Path) -> None:
-    rows = [line.split(" | ")[0] for line in lines_of(tmp_path, "growth_predict.py", "--rows", "300", "600")]
-    assert rows == ["| rows", "|---|---|---|---|---|", "| 300", "| 600"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from helpers.demo_runs import ROOT, run
@@ -45,16 +43,3 @@ def test_demo10_finds_spans_and_their_relations(tmp_path: Path) -> None:
     output = run("demo10", tmp_path, "--max_steps", "2", "--warmup_proportion", "0")
     assert "ents: span_f1 " in output
     assert "rels: relation_strict_f1 " in output
-
-
-def test_the_data_of_demo10_is_what_its_script_writes(tmp_path: Path) -> None:
-    script = ROOT / "scripts" / "make_relation_data.py"
-    subprocess.run([sys.executable, str(script), "--output", str(tmp_path)], check=True)
-    written = {path.name: path.read_bytes() for path in (tmp_path / "relations").iterdir()}
-    assert written == {path.name: path.read_bytes() for path in (ROOT / "data" / "relations").iterdir()}
-
-
-def test_help_lists_the_settings(tmp_path: Path) -> None:
-    output = run("demo1", tmp_path, "--help")
-    assert "--learning_rate  (number, required)" in output
-    assert "--warmup_proportion  (number, default 0.0)" in output

@@ -126,13 +126,6 @@ READER = {
     "clone": "phase='train'",
 }
 
-PROPERTIES = [
-    (palm.Trainer, ["name", "num_examples", "mix_ratio", "num_epochs"]),
-    (palm.Trainer, ["cur_train_step", "cur_train_epoch", "steps_pur_epoch"]),
-    (palm.MultiHeadTrainer, ["name", "cur_train_step", "overall_train_steps"]),
-    (compat.reader.LoadingReader, ["num_examples", "num_epochs"]),
-]
-
 
 def parameters(function: Any) -> str:
     """A method's parameters without annotations, as they are written."""
@@ -189,11 +182,6 @@ def test_a_configuration_may_name_these(kind: str) -> None:
 )
 def test_methods_have_the_parameters_of_2_x(cls: type, methods: dict[str, str]) -> None:
     assert {name: parameters(getattr(cls, name)) for name in methods} == methods
-
-
-@pytest.mark.parametrize(("cls", "names"), PROPERTIES)
-def test_progress_can_be_read(cls: type, names: list[str]) -> None:
-    assert all(isinstance(inspect.getattr_static(cls, name), property) for name in names)
 
 
 def test_constructors_of_trainers_are_those_of_2_x_and_a_little_more() -> None:

@@ -48,7 +48,3 @@ def test_version_changelog_and_tag_agree(
 def test_the_changelog_is_of_this_version(script: dict[str, Any]) -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert script["version_problems"](palm.__version__, changelog, None) == []
-
-
-def test_a_file_that_a_distribution_lacks_is_named(script: dict[str, Any]) -> None:
-    assert script["left_out"](["b", "a", "palm/x.py"], ["palm/x.py", "PKG-INFO"]) == ["a", "b"]

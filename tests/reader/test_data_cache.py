@@ -6,24 +6,19 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from helpers import tiny
 from helpers.loaded import run_script
-from helpers.reader_files import asked, write_squad
-from palm.controller.controller import Controller
 from palm.core.cache import KEPT_DAYS, Cache
-from palm.core.errors import DataError, PalmError
 from palm.reader import (
     ClassifyReader,
-    Column,
     MaskLMReader,
     MatchReader,
     MRCReader,
@@ -35,7 +30,6 @@ from palm.reader import (
 )
 from palm.reader import cache as cache_module
 from palm.reader.cache import key_of, training_rows
-from palm.reader.table import TextExample
 from palm.train.stream import TaskStream
 
 TAGGED = "text_a\tlabel\nanna has a boat\tB O O O\nthe red door\tO O O\n"
@@ -105,26 +99,10 @@ def test_batches_from_the_cache_are_those_from_memory(name: str, folder: Path, c
             assert all(torch.equal(batch[key], expected[key]) for key in batch)
 
 
-def test_rows_of_the_cache_stay_on_the_disk(folder: Path, cache: Cache) -> None:
-    rows = training_rows(classify(folder), folder / "cls.tsv", cache)
-    arrays = [array for column in rows.columns.values() for array in (column.values, column.offsets)]
-    assert [isinstance(array.base, np.memmap) for array in arrays if array is not None] == [True] * 5
-
-
 def lengthen(file: Path, times: int) -> None:
     """Write the rows below the header that many times."""
     header, *lines = file.read_text(encoding="utf-8").splitlines()
     file.write_text("\n".join([header, *lines * times]) + "\n", encoding="utf-8")
-
-
-def test_a_file_of_several_chunks_is_joined_without_a_seam(folder: Path, cache: Cache) -> None:
-    lengthen(folder / "cls.tsv", 110)
-    reader = classify(folder)
-    rows = training_rows(reader, folder / "cls.tsv", cache)
-    whole = reader.encode(list(reader.read(folder / "cls.tsv", with_targets=True)), with_targets=True)
-    assert len(rows) == len(whole) == 4400
-    for name in ("token_ids", "first_segment", "label_ids"):
-        assert all(rows[name][row].tolist() == whole[name][row].tolist() for row in range(4400)), name
 
 
 def key(folder: Path, **settings: Any) -> str | None:
@@ -221,7 +199,7 @@ def test_a_reader_of_a_users_own_is_cached_only_if_it_says_so_and_its_code_count
 
 
 SCRIPT = """
-import logging, os, signal, sys, time
+import logging, sys, time
 from pathlib import Path
 from palm.reader import ClassifyReader
 from palm.reader import cache
@@ -232,8 +210,6 @@ cache.REPORT_SECONDS = 0.0
 folder, number = Path(sys.argv[1]), sys.argv[2]
 logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
 reader = ClassifyReader(folder / "vocab.txt", 24, n_classes=4)
-if number == "dies":
-    reader.encode = lambda *_, **__: os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 (folder / f"ready{number}").touch()
 while not (folder / "go").exists():
     time.sleep(0.002)
@@ -265,18 +241,6 @@ def test_of_several_processes_that_start_at_once_one_encodes(folder: Path, cache
     assert outputs[0][-1].startswith("20000 ")
     assert sum("cls.tsv: 4096 rows encoded" in line for lines in outputs for line in lines) == 1
     assert len(entries(cache)) == 1
-
-
-def test_a_process_that_is_killed_while_it_encodes_leaves_nothing_half_done(
-    folder: Path, cache: Cache
-) -> None:
-    (folder / "go").touch()
-    status, _ = encoded(folder, "dies")
-    assert status not in (0, 1)
-
-    rows = training_rows(classify(folder), folder / "cls.tsv", cache)
-    assert len(rows) == 40
-    assert [place.name for place in entries(cache) if place.suffix != ".part"] == [key(folder)]
 
 
 def truncate(entry: Path) -> None:
@@ -351,79 +315,3 @@ def test_entries_that_nobody_used_for_a_month_go_when_a_new_one_comes(folder: Pa
     training_rows(classify(folder, max_seq_len=22), folder / "cls.tsv", cache)
     kept = {key(folder, max_seq_len=length) for length in (21, 22)}
     assert {place.name for place in entries(cache)} == {"notes", *kept}
-
-
-def test_what_was_warned_of_while_encoding_is_reported_at_every_start(
-    folder: Path, cache: Cache, caplog: pytest.LogCaptureFixture
-) -> None:
-    long = asked("lost", "who", ("bert has a red boat", 5)), asked("held", "who", ("anna", 0))
-    path = write_squad(folder, ("anna bert has a red boat", list(long)))
-    reader = MRCReader(folder / "vocab.txt", 8, 4, 1)
-    for start in (1, 2):
-        caplog.clear()
-        assert len(training_rows(reader, path, cache)) == 1, start
-        [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-        assert message.startswith("1 of 2 questions")
-
-
-class Meddler(ClassifyReader):
-    """Writes to the file that it reads."""
-
-    cacheable: ClassVar[bool] = True
-    path: Path
-
-    def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("0\tred\n")
-        return super().encode(examples, with_targets)
-
-
-def test_a_file_that_changes_while_it_is_read_is_an_error(folder: Path, cache: Cache) -> None:
-    reader = Meddler(folder / "vocab.txt", 24, n_classes=4)
-    reader.path = folder / "cls.tsv"
-    with pytest.raises(DataError, match=r"cls.tsv: .*changed"):
-        training_rows(reader, reader.path, cache)
-    assert entries(cache) == []
-
-
-class Moody(ClassifyReader):
-    """Encodes every chunk as another type."""
-
-    cacheable: ClassVar[bool] = True
-    types: ClassVar[list[str]] = ["int32", "int64"]
-
-    def encode(self, examples: Sequence[TextExample], with_targets: bool) -> Rows:
-        rows = super().encode(examples, with_targets)
-        label_ids = rows["label_ids"].values.astype(self.types.pop())
-        return Rows({**rows.columns, "label_ids": Column(label_ids)})
-
-
-def test_chunks_of_different_types_are_an_error_that_names_the_column(folder: Path, cache: Cache) -> None:
-    lengthen(folder / "cls.tsv", 110)
-    with pytest.raises(PalmError, match=r"'label_ids': .*<i8.*'label_ids': .*<i4"):
-        training_rows(Moody(folder / "vocab.txt", 24, n_classes=4), folder / "cls.tsv", cache)
-
-
-def test_a_configuration_chooses_the_folder_or_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PALM_DATA_CACHE", str(folder / "of_user"))
-    runs: dict[str, dict[str, Any]] = {
-        "of_user": {},
-        "chosen": {"data_cache": str(folder / "chosen")},
-        "none": {"use_data_cache": False},
-    }
-    losses = {}
-    for name, settings in runs.items():
-        training = Controller(tiny.config(folder, "cls", num_epochs=0.5, **settings), argv=[]).training()
-        losses[name] = [step.loss.item() for step in training.steps()]
-    assert losses["of_user"] == losses["chosen"] == losses["none"]
-    assert len(entries(Cache(folder / "of_user"))) == len(entries(Cache(folder / "chosen"))) == 1
-
-
-def test_the_users_folder_is_among_the_users_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PALM_DATA_CACHE", "")
-    assert Cache.of_user() is None
-    monkeypatch.delenv("PALM_DATA_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
-    assert Cache.of_user() == Cache(Path("caches") / "palm")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert Cache.of_user() == Cache(Path.home() / ".cache" / "palm")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import palm
 from helpers import recorded_readers as golden
-from helpers import tiny
 from helpers.reader_files import (
     CONTEXT,
     asked,
@@ -23,10 +20,8 @@ from helpers.reader_files import (
     write_vocabulary,
 )
 from helpers.shared import needs_shared
-from palm.controller.controller import Controller
 from palm.paradigm import MRC
 from palm.reader import MRCReader
-from palm.reader.mrc import ContextWindow, best_answers, null_odds
 
 
 def test_windows_without_the_answer_point_to_cls_if_they_are_kept(tmp_path: Path) -> None:
@@ -49,24 +44,6 @@ def test_windows_without_the_answer_point_to_cls_if_they_are_kept(tmp_path: Path
     assert all(
         start == 0 for start, example in zip(starts, rows["example"].values, strict=True) if example == 1
     )
-
-
-def test_a_question_without_an_answer_is_an_error_unless_they_are_kept(tmp_path: Path) -> None:
-    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "who?")]))
-    with pytest.raises(palm.DataError, match=r"question 'q1': no answers"):
-        list(MRCReader(write_vocabulary(tmp_path), 20, 8, 4).read(path, with_targets=True))
-
-
-def test_no_answer_is_an_answer_with_a_score() -> None:
-    window = ContextWindow(3, np.array([0, 4]), np.array([3, 8]), np.array([True, True]))
-    spans = [[(3, 3, 2.0, 1.0), (4, 4, 0.0, 1.0)]]
-    nbest = best_answers("the boat", [window], spans, 2, null=(1.0, 1.0))
-    assert [answer["text"] for answer in nbest] == ["the", ""]
-    weights = np.exp([3.0, 2.0])
-    assert [answer["probability"] for answer in nbest] == pytest.approx(list(weights / weights.sum()))
-    assert null_odds(nbest, (1.0, 1.0)) == -1.0
-    last = best_answers("the boat", [window], spans, 2, null=(-9.0, 0.0))
-    assert [answer["text"] for answer in last] == ["the", "boat", ""]
 
 
 def test_the_start_of_an_answer_is_that_of_the_occurrence_that_was_found(tmp_path: Path) -> None:
@@ -127,20 +104,3 @@ def records_of_the_recorded_case(folder: Path) -> list[dict[str, Any]]:
             for unique_id, value in zip(ids.reshape(-1), values, strict=True):
                 decoded[int(unique_id) - 1000000000] = value
     return list(reader.records(examples, rows, decoded, 0))
-
-
-def test_a_controller_writes_null_odds(tmp_path: Path) -> None:
-    tiny.write_files(tmp_path)
-    data = json.loads((tmp_path / "mrc.json").read_text(encoding="utf-8"))
-    for article in data["data"]:
-        for paragraph in article["paragraphs"][::2]:
-            paragraph["qas"][0] |= {"question": "who", "answers": []}
-    (tmp_path / "mrc.json").write_text(json.dumps(data), encoding="utf-8")
-    settings = {"with_negative": True, "remove_noanswer": False, "num_epochs": 12, "learning_rate": 3e-3}
-    controller = Controller(tiny.config(tmp_path, "mrc", **settings), argv=[])
-    controller.train()
-    answers = controller.pred("mrc")
-    odds = json.loads((tmp_path / "out" / "mrc" / "null_odds.json").read_text(encoding="utf-8"))
-    assert {name for name, text in answers.items() if text == ""} == {name for name in odds if odds[name] > 0}
-    unanswerable = {f"q{k}" for k in range(0, 40, 2)}
-    assert sum((answers[name] == "") == (name in unanswerable) for name in answers) > 36

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers.reader_files import write_text, write_vocabulary
-from palm.core.errors import DataError
+from helpers.reader_files import write_vocabulary
 from palm.core.layers import generator
 from palm.reader import MaskLMReader, Rows
-from palm.reader.cache import training_rows
 from palm.reader.mask_lm import masked_rows, word_mask
 
 
@@ -122,18 +119,6 @@ def test_a_decisions_generator_is_philox_with_the_hash_of_its_name_as_key() -> N
     assert generator(1, "mask", "mlm", 0, 5).random(9).tolist() == keyed.random(9).tolist()
 
 
-def test_masks_depend_on_the_draw_alone(reader: MaskLMReader, rows: Rows) -> None:
-    def masks(epoch: int, indices: list[int]) -> list[list[int]]:
-        batch = reader.collate(rows, indices, lambda k: generator(1, "mask", "mlm", epoch, indices[k]))
-        return [
-            (batch["mask_pos"][batch["mask_pos"] // 128 == row] % 128).tolist() for row in range(len(indices))
-        ]
-
-    assert masks(0, [3, 5]) == masks(0, [3, 5])
-    assert masks(0, [5, 3]) == masks(0, [3, 5])[::-1]
-    assert masks(0, [3, 5]) != masks(1, [3, 5])
-
-
 def test_a_record_says_what_stood_where_and_what_was_guessed(reader: MaskLMReader) -> None:
     examples = list(reader.parse(["the old boat"]))
     rows = reader.encode(examples, with_targets=False)
@@ -150,9 +135,3 @@ def test_a_record_says_what_stood_where_and_what_was_guessed(reader: MaskLMReade
             ],
         }
     ]
-
-
-def test_a_text_without_words_is_reported_with_its_line(reader: MaskLMReader, tmp_path: Path) -> None:
-    path = write_text(tmp_path, "mlm.tsv", "text_a\nthe boat\n\u200b\n")
-    with pytest.raises(DataError, match=r"mlm.tsv:3: .*'\\u200b'"):
-        training_rows(reader, path, None)

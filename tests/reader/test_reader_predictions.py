@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from helpers.reader_files import write_vocabulary
-from palm.core.errors import DataError, StorageError
+from palm.core.errors import DataError
 from palm.reader import ClassifyReader, MRCReader, Record
 from palm.reader.predictions import write_answers, write_records, write_table
 
@@ -29,14 +27,6 @@ def failing() -> Iterator[Record]:
     raise DataError("pred.tsv:2: a blank line")
 
 
-def test_records_are_one_json_object_a_line(tmp_path: Path) -> None:
-    write_records(RECORDS, tmp_path / "new" / "folder")
-
-    lines = (tmp_path / "new/folder/predictions.json").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line) for line in lines] == RECORDS
-    assert lines[0] == '{"index": 0, "label": 0, "probs": [0.5, 0.25, 0.25], "label_name": "正面"}'
-
-
 def test_saved_records_are_a_list_on_disk(tmp_path: Path) -> None:
     saved = write_records(iter(RECORDS), tmp_path)
 
@@ -49,22 +39,6 @@ def test_saved_records_are_a_list_on_disk(tmp_path: Path) -> None:
     assert list(saved) == RECORDS
     with pytest.raises(IndexError):
         saved[5]
-
-
-def test_odds_of_no_answer_are_written_as_they_come(tmp_path: Path) -> None:
-    records = [{**answer("ä1", "boat"), "null_odds": -1.5}, {**answer("q2", ""), "null_odds": 1e-07}]
-    write_answers(iter(records), tmp_path)
-    text = (tmp_path / "null_odds.json").read_text(encoding="utf-8")
-    assert text == json.dumps({"ä1": -1.5, "q2": 1e-07}, ensure_ascii=False, indent=4)
-
-
-@given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3), max_size=5))
-def test_any_text_is_read_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, records: list[Record]
-) -> None:
-    saved = write_records(records, tmp_path_factory.mktemp("records"))
-
-    assert [saved[k] for k in range(len(saved))] == list(saved) == records
 
 
 def test_answers_are_two_mappings_by_question(tmp_path: Path) -> None:
@@ -89,21 +63,6 @@ def test_a_failure_leaves_the_files_of_before(tmp_path: Path) -> None:
     files = {"nbest_predictions.json", "predictions.json"}
     assert {path.name for path in tmp_path.iterdir()} == files
     assert json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8")) == {"old": "door"}
-
-
-@pytest.mark.parametrize("write", [write_records, write_answers])
-def test_a_directory_that_cannot_be_is_reported(tmp_path: Path, write: object) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(StorageError) as caught:
-        write([answer("q", "boat")], tmp_path / "file")  # type: ignore[operator]
-    assert str(tmp_path) in str(caught.value)
-
-
-def test_every_reader_writes_in_its_own_form(tmp_path: Path) -> None:
-    vocab = write_vocabulary(tmp_path)
-
-    assert ClassifyReader(vocab, 8).write(RECORDS, tmp_path / "cls") == RECORDS
-    assert MRCReader(vocab, 20, 8, 4).write([answer("q", "boat")], tmp_path / "mrc") == {"q": "boat"}
 
 
 def test_many_records_need_little_memory(tmp_path: Path) -> None:

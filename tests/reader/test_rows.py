@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,18 +21,3 @@ def test_joined_rows_are_the_rows_of_the_parts(first: list[list[int]], second: l
     assert [joined["token_ids"][row].tolist() for row in range(len(joined))] == first + second
     assert joined.lengths.tolist() == [len(row) for row in first + second]
     assert joined["length"].values.tolist() == joined.lengths.tolist()
-
-
-def test_a_ragged_column_is_kept_in_four_bytes_a_number() -> None:
-    column = Column.ragged([[1, 2], np.array([3]), []])
-
-    assert column.values.dtype == np.int32
-    assert len(column) == 3
-    assert column[1].tolist() == [3]
-
-
-def test_a_scalar_column_has_one_number_a_row() -> None:
-    column = Column.scalar([7, 8])
-
-    assert int(column[1]) == 8
-    assert "token_ids" in rows_of([[1]])

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 import palm
-from helpers import runs, tiny
+from helpers import runs
 from helpers.saved import forge
-from palm.metrics import METRICS
-from palm.metrics.base import constant_scores
-from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_models, models_in
+from palm.predict.loading import models_in
 from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.words import TaggedExample
-from palm.report.analysis import Analysis, Part, analyse, analyses_of, parts_of
+from palm.report.analysis import Analysis, analyses_of, parts_of
 from palm.report.page import _task
-from palm.report.run import Model, read_run
+from palm.report.run import read_run
 from palm.train.counting import (
     AnswerCounts,
-    LabelCounts,
-    LabelScore,
-    Mark,
     NumberCounts,
     PairCounts,
     SpanCounts,
     TagCounts,
     WordCounts,
-    counts_of,
 )
 from palm.train.verdict import verdict_of
-
-WIDTH = tiny.BACKBONE["hidden_size"]
 
 
 def of(task: str, run: Path) -> Analysis:
@@ -65,25 +53,7 @@ def test_the_hardest_row_is_the_one_whose_label_got_the_least_probability(run: P
     assert found.scores == model.evaluate(dev)
 
 
-def test_a_matrix_counts_every_example_once(run: Path) -> None:
-    found = of("cls", run)
-    labels, matrix = found.counts.matrix()
-    support = sum(each.support for each in found.counts.label_scores().values())
-    assert sum(map(sum, matrix)) == found.data["examples"] == support
-    right = sum(matrix[k][k] for k in range(len(labels)))
-    assert dict(found.scores)["accuracy"] == pytest.approx(right / found.data["examples"])
-
-
-def test_a_hostile_row_is_kept_as_it_is(run: Path) -> None:
-    assert [("text_a", [Part(runs.HOSTILE)])] in [row.texts for row in of("cls", run).hardest]
-
-
 MODELS = ["cls/best_model", "cls/infer_model", "model"]
-
-
-def test_nothing_is_predicted_unless_asked(run: Path) -> None:
-    found = analyses_of(read_run(run), predict=False)
-    assert all(isinstance(each, str) for each in found.values())
 
 
 @pytest.mark.parametrize(
@@ -118,13 +88,6 @@ def test_a_task_that_only_helps_is_predicted_by_the_last_checkpoint(tmp_path: Pa
     assert "--dev_file match=" in told
 
 
-def test_dev_data_that_is_gone_is_named(run: Path) -> None:
-    file = run / "resolved_config.yaml"
-    dev = str(read_run(run).setting("cls", "dev_file"))
-    file.write_text(file.read_text(encoding="utf-8").replace(dev, "/gone/dev.tsv"), encoding="utf-8")
-    assert "/gone/dev.tsv" in str(analyses_of(read_run(run))["cls"])
-
-
 def test_dev_data_that_the_run_was_not_scored_on_is_reported(run: Path) -> None:
     shown = read_run(run)
     dev_file = Path(str(shown.setting("cls", "dev_file")))
@@ -156,50 +119,6 @@ def test_a_model_that_cannot_be_loaded_leaves_the_rest_of_the_page(run: Path) ->
     assert str(found["cls"]).startswith("Nothing was predicted: ")
     assert "elsewhere.Reader" in str(found["cls"])
     assert isinstance(found["mrc"], Analysis)
-
-
-def model_of(folder: Path, reader: palm.reader.Reader, head: palm.paradigm.Head) -> InferenceModel:
-    torch.manual_seed(0)
-    settings = json.loads((folder / "backbone.json").read_text(encoding="utf-8"))
-    backbone = palm.backbone.BERT(**settings)
-    return InferenceModel("t", reader, backbone.eval(), head.eval(), batch_size=7, precision="fp32")
-
-
-def test_the_error_of_hidden_words_is_minus_their_mean_log_probability(tmp_path: Path) -> None:
-    folder = tiny.write_files(tmp_path)
-    model = model_of(
-        folder,
-        palm.reader.MaskLMReader(folder / "vocab.txt", 24),
-        palm.paradigm.MaskLM(hidden_size=WIDTH, vocab_size=40),
-    )
-    model.save(folder / "model")
-    found = analyse(Model("t", "last", folder / "model"), folder / "mlm.tsv")
-    mean = math.log(dict(found.scores)["perplexity"])
-    assert found.hardest[0].judged.error > mean
-    assert found.counts.confused()
-
-
-def test_labels_are_called_by_their_names() -> None:
-    counts = LabelCounts({0: "no", 1: "yes"})
-    judged = [
-        counts.judge(None, {"label": given, "probs": [0.25, 0.75]}, {"label": true})
-        for given, true in [(1, 1), (1, 0), (1, 0), (0, 1), (1, 1)]
-    ]
-    assert judged[1][:5] == ("no", "yes", False, pytest.approx(math.log(4)), ("no", "yes"))
-    assert judged[1].probable == [("yes", 0.75), ("no", 0.25)]
-    assert counts.matrix() == (["no", "yes"], [[0, 2], [1, 2]])
-    assert counts.confused() == [("no", "yes", 2), ("yes", "no", 1)]
-    assert list(counts.label_scores().items()) == [
-        ("yes", LabelScore(0.5, pytest.approx(2 / 3), pytest.approx(4 / 7), 3, 4)),
-        ("no", LabelScore(0.0, 0.0, 0.0, 2, 1)),
-    ]
-
-
-def test_a_matrix_of_too_many_labels_is_left_to_the_confused_pairs() -> None:
-    counts = LabelCounts({})
-    for label in range(25):
-        counts.judge(None, {"label": label}, {"label": label})
-    assert counts.matrix() == ([], [])
 
 
 def test_tags_are_judged_by_whole_entities() -> None:
@@ -261,12 +180,6 @@ def test_entities_are_marked_in_their_text_as_right_missed_extra_or_wrong() -> N
     assert [part.label for part in parts if part.kind] == ["city", "day", "city, not day", "time"]
 
 
-def test_what_is_found_of_an_entity_is_right_only_with_its_label() -> None:
-    marks = [Mark(0, 11, "missed", "class"), Mark(0, 5, "extra", "class"), Mark(6, 11, "extra", "city")]
-    parts = [(part.text, part.kind, part.label) for part in parts_of("first class", marks)]
-    assert parts == [("first", "right", "class"), (" ", "missed", ""), ("class", "wrong label", "city")]
-
-
 def test_an_answer_is_marked_in_its_context_and_what_is_found_of_it_is_right() -> None:
     context = "x" * 600 + " the old red door of anna " + "y" * 600
     start = context.index("red door")
@@ -312,44 +225,3 @@ def test_numbers_words_and_pairs_are_judged() -> None:
     assert (judged.gold, judged.predicted, judged.is_right) == ("river", "lake", False)
     pairs.judge(None, {"probs": 0.5}, {"is_right": True})
     assert not pairs.judge(None, {"probs": 0.5}, {"is_right": False}).is_right
-
-
-def test_a_reader_with_other_truths_is_named(tmp_path: Path) -> None:
-    reader = palm.reader.ClassifyReader(tiny.write_files(tmp_path) / "vocab.txt", 24)
-    reader.gold_names = ("mood",)
-    with pytest.raises(palm.PalmError, match=r"ClassifyReader.* mood\b"):
-        counts_of(reader)
-
-
-def test_a_baseline_has_the_metric_of_the_score_beside_it() -> None:
-    golds = [{"label": k} for k in (0, 1, 1, 1, 2)]
-    found = constant_scores([METRICS["qwk"], METRICS["accuracy"], METRICS["macro_f1"]], golds)
-    assert found == pytest.approx({"qwk": 0.0, "accuracy": 0.6, "macro_f1": 0.75 / 3})
-    (error,) = constant_scores([METRICS["mse"]], [{"value": 1.0}, {"value": 3.0}]).values()
-    assert error == 1.0
-    assert constant_scores([METRICS["span_f1"]], [{"spans": []}]) == {}
-
-
-def test_an_interval_stands_only_beside_the_score_of_its_own_model(run: Path) -> None:
-    shown = read_run(run)
-    best = shown.history.best("cls")
-    assert best is not None
-    own = best.rows["cls"].intervals["accuracy"]
-    for kind in ("last", "best"):
-        found = replace(of("cls", run), kind=kind)
-        found.rows.intervals.update({"accuracy": [0.1, 0.9], "macro_f1": [0.2, 0.8]})  # type: ignore[attr-defined]
-        intervals = _task(shown, verdict_of("cls", best), found)["intervals"]
-        assert intervals["accuracy"] == own  # recorded with the score
-        assert intervals.get("macro_f1") == (None if kind == "last" else [0.2, 0.8])
-
-
-def test_a_report_predicts_in_the_precision_of_the_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def load(folder: Path, *, precision: str, **_: object) -> dict[str, InferenceModel]:
-        asked.append(precision)
-        return load_models(folder, precision=precision)
-
-    monkeypatch.setattr("palm.report.analysis.load_models", load)
-    of("cls", run)
-    assert set(asked) == {read_run(run).history.start.precision}

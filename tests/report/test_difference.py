@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,20 +44,6 @@ def test_settings_data_steps_and_scores_that_differ_are_reported(folder: Path) -
     assert of_kind(found, "steps")["cls", "planned steps"] == (20, 12)
     assert {where for where, _ in of_kind(found, "scores")} <= {"cls", "match"}
     assert of_kind(found, "versions") == {}
-
-
-def test_versions_are_compared(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder / "run", tmp_path / "copy")
-    history = tmp_path / "copy" / "history.jsonl"
-    first, *rest = history.read_text(encoding="utf-8").splitlines()
-    start = {**json.loads(first), "palm": "0.0.9", "precision": "bf16"}
-    history.write_text("\n".join([json.dumps(start), *rest]) + "\n", encoding="utf-8")
-    found = differences(str(folder / "run"), str(tmp_path / "copy"))
-    assert {each.kind for each in found} == {"versions"}
-    assert of_kind(found, "versions") == {
-        ("", "palm"): ("0.1.0", "0.0.9"),
-        ("", "precision"): ("fp32", "bf16"),
-    }
 
 
 def test_the_command_shows_origins_and_ends_with_1(

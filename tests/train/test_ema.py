@@ -9,7 +9,6 @@ from torch.testing import assert_close
 
 from helpers.shared import SHARED
 from helpers.training_golden import assert_whole, differences, tiny_model, training
-from palm.core.errors import ConfigError, StorageError
 from palm.train.train_step import ExponentialMovingAverage
 
 
@@ -43,22 +42,6 @@ def test_the_average_is_unbiased_from_the_first_step() -> None:
     assert seen == [8.0, 4.0, pytest.approx(4 / 1.75)]
 
 
-def test_the_average_of_what_never_moved_is_itself_bit_for_bit() -> None:
-    layer = weights(0.1, 1 / 3, -7e-9)
-    averages = ExponentialMovingAverage(layer.named_parameters(), decay=0.999)
-    for _ in range(100):
-        averages.update()
-    assert torch.equal(averages.average["weight"], layer.weight)
-
-
-def test_decay_zero_follows_the_parameters() -> None:
-    layer = weights(1.0)
-    averages = ExponentialMovingAverage(layer.named_parameters(), decay=0.0)
-    layer.weight.data.fill_(3.0)
-    averages.update()
-    assert averages.average["weight"].item() == 3.0
-
-
 def stop_within(averages: ExponentialMovingAverage, layer: nn.Linear) -> None:
     with averages.applied():
         assert_close(layer.weight.detach(), torch.tensor([[0.1, 0.2]]))
@@ -75,34 +58,6 @@ def test_the_models_own_values_return_even_after_an_error() -> None:
         stop_within(averages, layer)
     assert torch.equal(layer.weight, own)
     assert layer.weight.requires_grad
-
-
-def test_averages_continue_from_their_state() -> None:
-    layer = weights(1.0, 2.0)
-    first = ExponentialMovingAverage(layer.named_parameters(), decay=0.9)
-    second = ExponentialMovingAverage(layer.named_parameters(), decay=0.9)
-    for step in range(6):
-        layer.weight.data.mul_(1.1)
-        first.update()
-        if step == 2:
-            second.load_state_dict({name: tensor.clone() for name, tensor in first.state_dict().items()})
-        elif step > 2:
-            second.update()
-    assert second.num_updates == 6
-    assert torch.equal(first.average["weight"], second.average["weight"])
-
-
-def test_averages_of_another_model_are_refused() -> None:
-    averages = ExponentialMovingAverage(weights(1.0, 2.0).named_parameters(), decay=0.9)
-    other = ExponentialMovingAverage(nn.Linear(3, 1).named_parameters(), decay=0.9)
-    with pytest.raises(StorageError, match=r"weight, bias$"):
-        averages.load_state_dict(other.state_dict())
-
-
-@pytest.mark.parametrize("decay", [1.0, -0.1])
-def test_decay_is_below_one(decay: float) -> None:
-    with pytest.raises(ConfigError, match=f"ema_decay .*{decay}"):
-        ExponentialMovingAverage([], decay)
 
 
 def test_where_the_device_refuses_a_step_the_averages_stay() -> None:

@@ -7,7 +7,6 @@ import logging
 import math
 import re
 import shutil
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from palm.core.layers import generator
 from palm.core.saved import load_tensors
 from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
-from palm.train.callbacks import HISTORY_FILE, Evaluated, Event, read_events
+from palm.train.callbacks import HISTORY_FILE, Evaluated, read_events
 from palm.train.loop import Step, Training
 from palm.train.model import outputs_of
 
@@ -124,19 +123,15 @@ def observed(config: dict[str, Any], **kwargs: Any) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("use_ema", [False, True])
-def test_losses_and_checkpoints_are_the_same_with_and_without_evaluation(
-    tmp_path: Path, use_ema: bool
-) -> None:
+def test_losses_and_checkpoints_are_the_same_with_and_without_evaluation(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"save_every_n_steps": 30, "num_epochs": 1, "mix_ratio": [1.0, 0.8, 0.8, 0.8]}
-    if use_ema:
-        settings |= {"use_ema": True, "ema_decay": 0.9}
+    settings |= {"use_ema": True, "ema_decay": 0.9}
     folders = [tiny.write_files(tmp_path / name) for name in ("with", "without")]
     with_it = observed(with_dev(folders[0], **settings, eval_every_n_steps=11))
     without = observed(tiny.config(folders[1], **settings))
     assert len(with_it) >= 30
     assert with_it == without
-    for file in ("model", "optimizer", *(["ema"] if use_ema else [])):
+    for file in ("model", "optimizer", "ema"):
         ours, theirs = (
             load_tensors(folder / "out" / "step_30" / f"{file}.safetensors") for folder in folders
         )
@@ -264,17 +259,6 @@ def test_only_the_last_checkpoints_and_models_on_the_way_are_kept(folder: Path) 
     assert ways == {"infer_model.step12", "infer_model.step18"}
 
 
-def test_a_run_ends_with_a_table_of_all_tasks(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "palm"):
-        palm.Controller(with_dev(folder, "cls", "mrc", num_epochs=1), argv=[]).train()
-    lines = [record.getMessage() for record in caplog.records]
-    start = next(k for k, line in enumerate(lines) if line.startswith("task"))
-    rows = [line.split() for line in lines[start + 1 : start + 3]]
-    assert {(row[0], row[4]) for row in rows} == {("cls", "accuracy"), ("mrc", "f1")}
-    assert re.fullmatch(r"20 steps in .*; all targets in one model: model", lines[start + 3])
-    assert lines[start + 4] == f"next: palm report {folder / 'out'}"
-
-
 def test_what_is_wrong_with_an_evaluation_is_reported_before_the_run(folder: Path) -> None:
     config = with_dev(folder, "cls", "match", best_by=["mlm"])
     config["tasks"]["cls"]["dev_file"] = str(folder / "nowhere.tsv")
@@ -289,42 +273,6 @@ def test_what_is_wrong_with_an_evaluation_is_reported_before_the_run(folder: Pat
     assert re.search(r"'mrc': metrics: .*'f2'", str(caught.value))
     with pytest.raises(ConfigError, match=r"early_stopping_patience.* dev_file"):
         palm.Controller(tiny.config(folder, "cls", early_stopping_patience=2), argv=[])
-
-
-def test_dev_data_that_cannot_be_used_is_found_before_the_first_step(folder: Path) -> None:
-    dev = folder / "dev.tsv"
-    dev.write_text("label\ttext_a\n1\ta red door\nred\ta red door\n", encoding="utf-8")
-    config = with_dev(folder, "cls")
-    config["tasks"]["cls"]["dev_file"] = str(dev)
-    with pytest.raises(palm.DataError, match=r"dev\.tsv:3: .*'red'"):
-        palm.Controller(config, argv=[]).train()
-    assert not (folder / "out" / "cls").exists()
-
-
-def test_a_loop_of_ones_own_evaluates_with_a_callback(folder: Path) -> None:
-    training = palm.Controller(with_dev(folder, "cls"), argv=[]).training()
-    evaluator = palm.Evaluator(training, every=5)
-    found = [found for step in training.steps() if (found := evaluator(step))]
-    assert [evaluation.step for evaluation in found] == [5, 10, 15, 20]
-    assert evaluator.best["cls"].score == max(one.scores["cls"]["accuracy"] for one in found)
-
-
-def test_pairwise_tasks_are_evaluated_by_the_order_of_each_pair(folder: Path) -> None:
-    lines = (folder / "match.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    texts = [line.split("\t")[1:] for line in lines]
-    rows = ["\t".join([*one, other[1]]) for one, other in pairwise(texts)]
-    (folder / "pairs.tsv").write_text(
-        "\n".join(["text_a\ttext_b\ttext_b_neg", *rows]) + "\n", encoding="utf-8"
-    )
-    config = tiny.config(folder, "match", learning_strategy="pairwise", num_epochs=1)
-    path = str(folder / "pairs.tsv")
-    config["tasks"]["match"] |= {"train_file": path, "dev_file": path}
-    palm.Controller(config, argv=[]).train()
-    model = palm.load_model(folder / "out" / "match" / "infer_model", precision="fp32")
-    right = [record["probs"] for record in model.predict([(a, b) for a, b in texts[:-1]])]
-    wrong = [record["probs"] for record in model.predict([(a, c) for (a, _), (_, c) in pairwise(texts)])]
-    expected = sum(r > w for r, w in zip(right, wrong, strict=True)) / len(right)
-    assert history(folder)[-1]["scores"] == {"match": {"pair_accuracy": pytest.approx(expected, abs=0.03)}}
 
 
 def test_questions_without_an_answer_score_as_their_prediction_files_do(folder: Path) -> None:
@@ -344,48 +292,6 @@ def test_questions_without_an_answer_score_as_their_prediction_files_do(folder: 
     assert {name: scores[name] for name in parts} == {name: by_file[name] for name in parts}
     # Among answers that are not empty there is no less to choose from than among those that were given.
     assert scores["best_f1"] >= by_file["best_f1"] >= scores["f1"] - 1e-9
-
-
-def test_dev_data_is_read_and_tokenized_once_in_a_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    encode, read = palm.reader.ClassifyReader.encode, palm.reader.ClassifyReader.read_gold
-    calls: list[object] = []
-    dev = folder / "dev.tsv"
-    lines = (folder / "cls.tsv").read_text(encoding="utf-8").splitlines()
-    dev.write_text("\n".join(lines[:8]) + "\n", encoding="utf-8")
-
-    def encoded(self: Any, examples: Any, with_targets: bool) -> Any:
-        calls.extend([with_targets] if len(examples) == 7 else [])
-        return encode(self, examples, with_targets)
-
-    def read_gold(self: Any, path: Path) -> Any:
-        calls.append(path)
-        return read(self, path)
-
-    monkeypatch.setattr(palm.reader.ClassifyReader, "encode", encoded)
-    monkeypatch.setattr(palm.reader.ClassifyReader, "read_gold", read_gold)
-    config = tiny.config(folder, "cls", num_epochs=1, eval_every_n_steps=2, save_every_n_steps=3)
-    config["tasks"]["cls"]["dev_file"] = str(dev)
-    palm.Controller(config, argv=[]).train()
-    assert len(history(folder)) == 5
-    assert calls == [dev, False, True]
-
-
-def test_a_bad_row_that_is_added_to_dev_data_does_not_end_the_run(folder: Path) -> None:
-    dev = folder / "dev.tsv"
-    shutil.copy(folder / "cls.tsv", dev)
-
-    def add(event: Event) -> None:
-        if isinstance(event, Step) and event.number == 3:
-            dev.write_text(f"{dev.read_text(encoding='utf-8')}red\ta red door\n", encoding="utf-8")
-
-    config = tiny.config(folder, "cls", num_epochs=1, eval_every_n_steps=5, save_every_n_steps=4)
-    config["tasks"]["cls"]["dev_file"] = str(dev)
-    palm.Controller(config, argv=[]).train([add])
-    assert len(history(folder)) == 2
-    saved = json.loads((folder / "out" / "cls" / "best_model" / "config.json").read_text(encoding="utf-8"))
-    recorded = saved["training"]["data"]["dev_file"]
-    assert recorded["rows"] == 40
-    assert recorded["sha256"] == saved["training"]["data"]["train_file"]["sha256"]
 
 
 def test_an_evaluation_without_a_number_is_never_the_best(

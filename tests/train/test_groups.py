@@ -55,19 +55,6 @@ def test_every_form_of_choices_gives_the_same_sequences(vocab: Path, tmp_path: P
     assert (batch["group_rows"].tolist(), batch["label_ids"].tolist()) == ([[0, 1]], [1])
 
 
-def test_a_question_stands_before_each_choice_and_letters_name_them(vocab: Path, tmp_path: Path) -> None:
-    rows = '{"text_a": "a boat", "text_b": "who", "choices": ["anna", "bert"], "label": "B"}\n'
-    reader = MultipleChoiceReader(vocab, 16, label_map={"A": 0, "B": 1})
-    (example,) = reader.read(write_text(tmp_path, "q.jsonl", rows), with_targets=True)
-    assert (example.label, [*reader.sequences_of(example, True)]) == (
-        1,
-        [("a boat", "who anna"), ("a boat", "who bert")],
-    )
-    encoded_rows = reader.encode([example], with_targets=False)
-    (record,) = reader.records([example], encoded_rows, [{"label": 1}], first=0)
-    assert record == {"index": 0, "label": 1, "label_name": "B"}
-
-
 BAD = [
     (MultipleChoiceReader, {"choices": ["a"], "label": 0}, "choices .* 1$"),
     (MultipleChoiceReader, {"choices": ["a", "b"], "label": 2}, "label 2 .* 1"),
@@ -168,15 +155,6 @@ def test_the_loss_of_a_ranking_is_that_of_the_papers(strategy: str, seed: int) -
     assert [record["ranking"][0] for record in head.decode(head(features))] == [
         int(found.argmax()) for found, _ in groups
     ]
-
-
-def test_an_example_without_a_relevant_candidate_does_not_count() -> None:
-    head = Ranking(8).eval()
-    scores = torch.tensor([[2.0, 1.0], [0.0, 5.0]])
-    targets = {"relevance": torch.tensor([[1.0, 0.0], [0.0, 0.0]]), "group_rows": torch.zeros(2, 2)}
-    assert head.loss({"scores": scores}, targets).item() == pytest.approx(np.log1p(np.exp(-1)))
-    assert head.num_terms(targets) == 1
-    assert head.loss({"scores": scores[1:]}, {"relevance": targets["relevance"][1:]}).item() == 0
 
 
 @pytest.mark.parametrize("texts", [2, 3, 4])  # of an example: a text, its other, and negatives

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
-from palm.core.errors import ConfigError, DataError
+from palm.core.errors import DataError
 from palm.core.saved import NO_LABEL
 from palm.paradigm import MultiLabel
 from palm.paradigm.multi_label import best_thresholds
@@ -69,28 +69,6 @@ def test_unknown_labels_do_not_count(vocab: Path, tmp_path: Path) -> None:
         list(map(reader.gold, reader.read_gold(path)))
 
 
-@pytest.mark.parametrize(("cell", "named"), [("pink", "'pink'"), ('["red"', '\\["red"'), ("[1.5]", "'1.5'")])
-def test_a_bad_cell_is_an_error_with_its_place(vocab: Path, tmp_path: Path, cell: str, named: str) -> None:
-    path = write_text(tmp_path, "bad.tsv", f"label\ttext_a\nred\ta\n{cell}\tb\n")
-    with pytest.raises(DataError, match=rf"bad\.tsv:3: .*{named}"):
-        list(MultiLabelReader(vocab, 16, label_map=NAMES).read(path, with_targets=True))
-
-
-def test_a_column_that_is_not_an_answer_is_an_error(vocab: Path, tmp_path: Path) -> None:
-    path = write_text(tmp_path, "bad.tsv", "red\tblue\ttext_a\n1\tno\ta\n")
-    with pytest.raises(DataError, match=r"bad\.tsv:2: blue .*'no'"):
-        list(MultiLabelReader(vocab, 16, label_columns=["red", "blue"]).read(path, with_targets=True))
-
-
-def test_settings_that_contradict_each_other_are_refused(vocab: Path) -> None:
-    with pytest.raises(ConfigError, match="label_map: "):
-        MultiLabelReader(vocab, 16, label_map=NAMES, label_columns=["red"])
-    with pytest.raises(ConfigError, match="n_classes: "):
-        MultiLabelReader(vocab, 16)
-    with pytest.raises(ConfigError, match="loss: 'l2'"):
-        MultiLabel(3, 4, loss="l2")
-
-
 @pytest.mark.parametrize("weights", [None, [0.5, 1.0, 2.0, 0.0, 7.0]])
 @pytest.mark.parametrize("kind", ["bce", "asymmetric"])
 def test_the_loss_and_its_gradient_are_those_of_the_paper(kind: str, weights: Any) -> None:
@@ -114,14 +92,6 @@ def test_the_loss_and_its_gradient_are_those_of_the_paper(kind: str, weights: An
         theirs = -each.sum(1).mean()
         torch.testing.assert_close(ours.double(), theirs, atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(found, torch.autograd.grad(theirs, logits)[0], atol=1e-6, rtol=0)
-
-
-def test_balanced_weights_are_the_odds_against_a_label() -> None:
-    head = MultiLabel(2, 4, class_weights="balanced")
-    head.count_labels(np.asarray([[1, 0], [0, 0], [0, 0], [0, NO_LABEL]], dtype=np.float32))
-    assert head.class_loss.weights is not None
-    assert head.class_loss.weights.tolist() == [2.0, 4.0]  # one text more on both sides: (3 + 1) / (1 + 1)
-    assert head.out.bias.tolist() == [0.0, 0.0]
 
 
 def test_thresholds_have_the_highest_f1_of_all_there_are() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from itertools import islice
@@ -54,19 +53,6 @@ def assert_equal(one: Training, other: Training) -> None:
     assert ours.keys() == theirs.keys()
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     assert one.state_dict() == other.state_dict()
-
-
-@pytest.mark.parametrize("settings", [*RULES, {"tasks_per_step": 2}, {"mixing": "round_robin"}])
-def test_the_steps_are_those_of_reading_at_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
-) -> None:
-    at_once = run(folder, KINDS[1], **settings)
-    expected = [(step.task.name, step.loss.item(), step.grad_norm.item()) for step in at_once.steps()]
-    as_on_a_gpu(monkeypatch)
-    late = run(folder, KINDS[1], **settings)
-
-    assert [(step.task.name, step.loss.item(), step.grad_norm.item()) for step in late.steps()] == expected
-    assert_equal(late, at_once)
 
 
 def test_a_run_continues_from_its_checkpoint_exactly(
@@ -131,20 +117,6 @@ def test_a_bad_step_is_reported_before_a_save_or_evaluation(
 
     with pytest.raises(TrainingError, match=r"global step 1\): the loss is nan"):
         getattr(training, look)()
-
-
-def test_a_bad_step_is_reported_when_a_step_is_logged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    as_on_a_gpu(monkeypatch)
-    save_path = folder / "out"
-    diverging = {"learning_rate": 1e30, "warmup_proportion": 0.0}
-    config = tiny.config(
-        folder, "cls", num_epochs=1, save_path=str(save_path), print_every_n_steps=3, **diverging
-    )
-
-    with pytest.raises(TrainingError, match=r"global step 2\): the loss is nan"):
-        Controller(config, argv=[]).train()
-    lines = map(json.loads, (save_path / "history.jsonl").read_text(encoding="utf-8").splitlines())
-    assert [line["event"] for line in lines] == ["start", "end"]
 
 
 def test_the_device_skips_all_steps_after_a_bad_value_until_it_is_read() -> None:

@@ -16,11 +16,10 @@ import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from helpers.saved import run_card_example
-from palm.core.errors import ConfigError, DataError
+from palm.core.errors import DataError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Relation
 from palm.reader import RelationReader
-from palm.train.counting import RelationCounts
 
 SPANS = {"owner": 0, "thing": 1, "colour": 2}
 LABELS = {"owns": 0, "has": 1}
@@ -82,20 +81,6 @@ def test_a_relation_that_cannot_be_is_an_error_with_its_place(
     with pytest.raises(DataError) as caught:
         list(RelationReader(vocab, 16, LABELS, span_label_map=SPANS).read(path, with_targets=True))
     assert [word for word in ("bad.jsonl:2: ", *named) if word not in str(caught.value)] == []
-
-
-def test_settings_and_rows_that_lack_something_are_refused(vocab: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="span_label_map"):
-        RelationReader(vocab, 16, LABELS)
-    with pytest.raises(ConfigError, match="spans: 'some'"):
-        Relation(2, 4, spans="some")
-    with pytest.raises(ConfigError, match="n_span_classes"):
-        Relation(2, 4)
-    path = write_text(tmp_path, "rows.jsonl", ROW + '{"text_a": ["a"], "spans": null}\n')
-    given = RelationReader(vocab, 16, LABELS, span_label_map=SPANS, spans="given")
-    assert "rows.jsonl:2: no spans" in list(given.read(path, with_targets=False))[1].problem
-    with pytest.raises(DataError, match="text 0: "):
-        list(given.parse(["a"]))
 
 
 def test_relations_of_two_rows_are_left_out_and_the_others_keep_their_spans(
@@ -203,21 +188,6 @@ def test_relations_score_as_sets_in_scikit_learn() -> None:
             expected = sklearn.precision_recall_fscore_support(*marks, average="binary", zero_division=0)
             numbers = [found[f"{name}_{number}"] for number in ("precision", "recall", "f1")]
             assert numbers == pytest.approx(list(expected[:3]), abs=1e-12)
-
-
-def test_the_report_shows_why_a_relation_is_not_found() -> None:
-    spans = [{"start": k, "end": k + 1, "label": "x", "text": f"w{k}"} for k in range(5)]
-
-    def record(count: int, *pairs: tuple[int, int, str]) -> dict[str, Any]:
-        named = [dict(zip(("head", "tail", "label"), pair, strict=True)) for pair in pairs]
-        return {"spans": spans[:count], "relations": named}
-
-    counts = RelationCounts()
-    truth = record(5, (0, 1, "r"), (1, 2, "r"), (2, 3, "r"), (3, 0, "r"), (0, 4, "r"))
-    judged = counts.judge(None, record(4, (0, 1, "r"), (2, 1, "r"), (2, 3, "s"), (1, 3, "r")), truth)
-    assert judged.predicted == "w0 → r → w1, w2 → r → w1, w2 → s → w3, w1 → r → w3"
-    assert dict(counts.kinds) == {"right": 1, "wrong label": 1, "missed": 3, "invented": 2}
-    assert [pair[:2] for pair in counts.confused()] == [("r", "s")]
 
 
 @pytest.fixture(scope="module")

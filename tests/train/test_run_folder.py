@@ -14,7 +14,6 @@ from palm.core.io import new_directory, read_json, write_json
 from palm.train.checkpoint import VERSION
 from palm.train.folder import RunFolder, RunStart, is_only_a_run, only_run_in
 from palm.train.model_paths import name_problem
-from palm.train.saving import keep_last
 
 
 def identity(**settings: Any) -> dict[str, Any]:
@@ -88,16 +87,6 @@ def test_a_second_run_is_refused_until_the_first_dies(tmp_path: Path) -> None:
         first.kill()  # it can tidy nothing up
     with only_run_in(tmp_path):
         pass
-
-
-def test_a_first_run_leaves_its_record(tmp_path: Path) -> None:
-    start = begun(RunFolder(tmp_path), launch="l")
-    record = read_json(tmp_path / "run.json")
-    found = [record[name] for name in ("id", "launch", "identity", "total_steps", "finished")]
-    assert found == [start.run_id, "l", identity(), 20, None]
-    # Nothing has come of it yet, so it is no obstacle for another one.
-    assert begun(RunFolder(tmp_path)).run_id != start.run_id
-    assert not tmp_path.with_name(f"{tmp_path.name}.previous").exists()
 
 
 def test_a_run_that_did_not_begin_leaves_nothing(tmp_path: Path) -> None:
@@ -239,29 +228,6 @@ def test_what_dead_processes_left_is_removed_at_the_start(tmp_path: Path) -> Non
     assert names(tmp_path / "cls") == ["infer_model"]
 
 
-def test_only_the_runs_own_checkpoints_are_counted_and_removed(tmp_path: Path) -> None:
-    for step, run in ((1, "a"), (2, "b"), (3, "a"), (4, "a"), (5, "a")):
-        checkpoint(tmp_path, step, run)
-    (tmp_path / "step_3" / "notes.txt").touch()
-    keep_last(tmp_path, "step_", 4, 1, lambda path: read_json(path / "state.json")["run_id"] == "a")
-    assert names(tmp_path) == ["step_2", "step_3", "step_4", "step_5"]
-
-
-def test_the_advice_says_what_is_complete(tmp_path: Path) -> None:
-    run = RunFolder(tmp_path)
-    start = begun(run)
-    assert str(tmp_path) in run.resume_advice()
-    assert "resume" not in run.resume_advice()
-    checkpoint(tmp_path, 4, start.run_id)
-    model(tmp_path / "cls" / "infer_model")
-    assert "step_4, cls/infer_model" in run.resume_advice()
-    assert "resume: auto" in run.resume_advice()
-
-
 @pytest.mark.parametrize("name", ["step_4", "model", "Model", "run.json", "history.jsonl", ".hidden", "a/b"])
 def test_a_task_cannot_be_called_like_a_folder_of_the_run(name: str) -> None:
     assert f"task {name!r}: " in (name_problem(name) or "")
-
-
-def test_other_names_are_free() -> None:
-    assert [name_problem(name) for name in ("a.b", "step_", "step_4a", "models", "best")] == [None] * 5

@@ -37,21 +37,6 @@ def test_tasks_are_drawn_with_the_frequencies_of_the_original(name: str) -> None
         assert abs(counts[index] - draws * weight) < four_sigma
 
 
-def test_a_task_of_ratio_zero_is_never_drawn() -> None:
-    assert {draw_task(3, step, [0.0, 1.0, 0.0, 2.0]) for step in range(500)} == {1, 3}
-
-
-def test_the_draw_is_a_function_of_seed_and_step() -> None:
-    first = [draw_task(1, step, [1, 1, 1]) for step in range(50)]
-    assert first == [draw_task(1, step, [1, 1, 1]) for step in range(50)]
-    assert first != [draw_task(2, step, [1, 1, 1]) for step in range(50)]
-
-
-def test_steps_per_epoch_counts_full_batches() -> None:
-    assert stream(rows=100, batch_size=8).steps_per_epoch == 12
-    assert stream(rows=8, batch_size=8).steps_per_epoch == 1
-
-
 def test_the_rest_of_an_epoch_is_filled_from_the_next() -> None:
     batches = [stream(rows=5, batch_size=2, shuffle=False).batch(k)["token_ids"].tolist() for k in range(5)]
     assert batches == [[0, 1], [2, 3], [4, 0], [1, 2], [3, 4]]
@@ -64,13 +49,6 @@ def test_every_row_is_seen_once_an_epoch(rows: int, batch_size: int, seed: int) 
     picks = [pick for step in range(3 * rows) for pick in seen.picks(step)]
     for epoch in range(3):
         assert sorted(row for e, row in picks if e == epoch) == list(range(rows))
-
-
-def test_epochs_and_tasks_have_orders_of_their_own() -> None:
-    order = [[row for _, row in stream(30, 30).picks(epoch)] for epoch in (0, 1)]
-    other = [row for _, row in stream(30, 30, task="b").picks(0)]
-    assert order[0] != order[1]
-    assert order[0] != other
 
 
 def test_what_is_drawn_for_a_row_changes_with_the_epoch_and_repeats_with_the_step() -> None:

@@ -12,13 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.mixing import MixRatio, TaskProgress
-from palm.mixing.strategies import draw_tasks, inclusion_probabilities, planned_updates
+from palm.mixing.strategies import draw_tasks, inclusion_probabilities
 from palm.train.callbacks import Logged
-from palm.train.checkpoint import compared, load_checkpoint, save_checkpoint
+from palm.train.checkpoint import load_checkpoint, save_checkpoint
 from palm.train.loop import Training
 from palm.train.train_step import sum_of_losses
 
@@ -85,26 +84,11 @@ def test_all_tasks_of_a_step_are_encoded_in_one_pass(folder: Path) -> None:
     assert [task.step for task in training.tasks] == [1, 1, 1, 1]
 
 
-def test_one_task_a_step_is_the_default(folder: Path) -> None:
-    plain, told = run(folder), run(folder, tasks_per_step=1)
-    assert compared(plain) == compared(told)
-    called: list[Any] = []
-    plain.model.register_forward_hook(lambda _, given, loss: called.append((given[0], loss.shape)))
-    for number, (step, other) in enumerate(zip(plain.steps(), islice(told.steps(), 12), strict=False)):
-        progress = [task.progress(task.step - (task is step.task)) for task in plain.tasks]
-        assert plain.parts.mixing.draw(1, number, progress) == plain.tasks.index(step.task)
-        assert called[number] == ([step.task.name], torch.Size([1]))
-        assert (len(step.parts), step.loss.item()) == (1, other.loss.item())
-
-
 @pytest.mark.parametrize(
     "settings",
     [
-        {"tasks_per_step": 2},
-        {"tasks_per_step": 2, "mixing": "round_robin"},
         {"tasks_per_step": 2, "batch_size": None, "max_tokens_per_batch": 64, "precision": "bf16"},
         {"tasks_per_step": "all", "balance": "helpers.balances.EqualNorms"},
-        {"tasks_per_step": 2, "balance": "famo"},
         {"tasks_per_step": 2, "balance": "pcgrad", "gradient_accumulation_steps": 2},
     ],
 )
@@ -188,16 +172,6 @@ def test_every_task_has_exactly_its_plan_when_the_last_planned_step_is_made(
         assert steps == MixRatio().planned_updates(expected, is_target, count)
 
 
-def test_a_helper_is_spread_over_the_whole_run() -> None:
-    tasks, seen = progress((100, True), (25, False)), []
-    for step in range(100):
-        drawn = MixRatio().draw_several(1, step, tasks, 2)
-        seen.append(1 in drawn)
-        tasks = [replace(task, step=task.step + (k in drawn)) for k, task in enumerate(tasks)]
-    assert 8 <= sum(seen[:50]) <= 17
-    assert sum(seen) == 25
-
-
 def test_a_strategy_draws_one_task_as_ever_and_independent_ones_by_their_weights() -> None:
     tasks = progress((40, True), (40, True), (20, True), (0, False), ratios=(1.0, 1.0, 0.5, 0.0))
     assert [MixRatio().draw_several(1, k, tasks, 1) for k in range(30)] == [
@@ -210,25 +184,4 @@ def test_a_strategy_draws_one_task_as_ever_and_independent_ones_by_their_weights
     assert independent.planned_updates([40, 40, 20, 0], [True] * 4, 2) == 50
 
 
-def test_the_horizon_counts_global_steps() -> None:
-    assert planned_updates([100, 50], 1) == 150
-    assert planned_updates([100, 50], 2) == 100
-    assert planned_updates([100, 100, 100], 2) == 150
-    assert planned_updates([200, 50, 51], 2) == 200
-
-
 # Mistakes
-
-
-def test_what_cannot_be_put_together_is_reported(folder: Path) -> None:
-    with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* 2.* 3"):
-        run(folder, "cls", "match", tasks_per_step=3)
-    with pytest.raises(palm.ConfigError, match=r"tasks_per_step.* all.* 0"):
-        run(folder, "cls", "match", tasks_per_step=0)
-    with pytest.raises(palm.ConfigError, match=r"balance: dwa.*tasks_per_step"):
-        run(folder, "cls", "match", balance="dwa")
-    for removed in ({"balance": "famo", "dwa_steps": 3}, {"balance": "gradnorm"}, {"balance": "nash_mtl"}):
-        with pytest.raises(palm.ConfigError) as caught:
-            run(folder, "cls", "match", tasks_per_step=2, **removed)
-        assert list(removed)[-1] in str(caught.value)
-        assert str(list(removed.values())[-1]) in str(caught.value) or "dwa_steps" in removed

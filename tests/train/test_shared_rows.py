@@ -12,7 +12,6 @@ import torch
 import palm.compat as palm
 from helpers import article, tiny
 from palm.controller.controller import Controller
-from palm.train.checkpoint import load_checkpoint, save_checkpoint
 from palm.train.loop import Training
 from palm.train.train_step import sum_of_losses
 
@@ -122,25 +121,6 @@ def test_a_loss_is_the_mean_over_the_labels_that_are_there(folder: Path, use_crf
     )
 
 
-def test_a_resumed_run_of_shared_rows_repeats_an_uninterrupted_one(folder: Path) -> None:
-    def losses(training: Training, count: int) -> list[list[float]]:
-        return [[part.loss.item() for part in training.next_step().parts] for _ in range(count)]
-
-    expected, first, second = losses(run(folder), 12), run(folder), run(folder)
-    before = losses(first, 5)
-    save_checkpoint(first, folder / "step_5")
-    load_checkpoint(second, folder / "step_5")
-    assert before + losses(second, 7) == expected
-
-
-def test_a_step_trains_all_tasks_of_its_rows(folder: Path) -> None:
-    made = config(folder, pred_file=str(folder / "slot.tsv"))
-    made["tasks"]["intent"]["dev_file"] = made["tasks"]["intent"]["train_file"]
-    result = Controller(made, argv=[]).train()
-    assert result.steps == {"slot": 20, "intent": 20}
-    assert max(line.step for line in result.history) == 20
-
-
 def test_what_cannot_share_rows_is_reported(folder: Path) -> None:
     def wrong(**settings: Any) -> None:
         Controller(config(folder, **settings), argv=[]).training()
@@ -157,15 +137,3 @@ def test_what_cannot_share_rows_is_reported(folder: Path) -> None:
     (folder / "intent.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     with pytest.raises(palm.DataError, match=r"row 5 .*3 \D*\d"):
         wrong()
-
-
-def test_a_row_without_a_label_is_not_a_row_to_evaluate_on(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    without_labels(folder / "intent.tsv", [6], 0)
-    made = config(folder)
-    made["tasks"]["intent"]["dev_file"] = made["tasks"]["intent"]["train_file"]
-    controller = Controller(made, argv=[])
-    controller.train()
-    assert [len(task.stream.rows) for task in controller.training().tasks] == [40, 40]
-    assert any("intent.tsv: 1 rows" in line for line in caplog.messages)

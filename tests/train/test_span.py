@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 import palm
 from helpers import tiny
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
-from palm.core.errors import ConfigError, DataError, WiringError
+from palm.core.errors import DataError
 from palm.metrics import METRICS, scores_of
 from palm.paradigm import Span
 from palm.paradigm.span import best_spans
 from palm.reader import SpanReader
 from palm.reader.cache import training_rows
 from palm.train.counting import SpanCounts
-from palm.train.stream import TaskStream
 
 NAMES = {"thing": 0, "colour": 1}
 
@@ -79,13 +78,6 @@ def test_chinese_characters_are_words(vocab: Path, tmp_path: Path) -> None:
     assert [span[:2] for span in example.spans] == [(0, 2), (7, 9)]
 
 
-def test_spans_of_a_csv_file_are_json(vocab: Path, tmp_path: Path) -> None:
-    rows = 'text_a,spans\nred boat,"[{""start"": 4, ""end"": 8, ""label"": ""thing""}]"\nboat,\n'
-    path = write_text(tmp_path, "a.csv", rows)
-    (example,) = SpanReader(vocab, 16, NAMES).read(path, with_targets=True)
-    assert (example.words, example.spans) == (["red", "boat"], [(1, 2, NAMES["thing"])])
-
-
 @pytest.mark.parametrize(
     ("text", "spans", "named"),
     [
@@ -114,20 +106,6 @@ def test_a_span_that_cannot_be_is_an_error_with_its_place(
     assert [word for word in ("bad.jsonl:2: ", *named) if word not in str(caught.value)] == []
     kept = list(SpanReader(vocab, 16, NAMES, on_bad_row="skip").read(path, with_targets=True))
     assert [example.words for example in kept] == [["a"]]
-
-
-def test_settings_that_cannot_be_are_refused(vocab: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="span_unit: 'token'"):
-        SpanReader(vocab, 16, NAMES, span_unit="token")
-    with pytest.raises(ConfigError, match="biaffine_size"):
-        Span(3, 4, biaffine_size=0)
-    path = write_text(tmp_path, "rows.jsonl", row_of(["a"], []))
-    with pytest.raises(DataError, match=r"rows\.jsonl:1: .*char"):
-        list(SpanReader(vocab, 16, NAMES, span_unit="char").read(path, with_targets=True))
-    head = Span(1, 4)
-    outputs = head({"encoder_outputs": torch.zeros(1, 4, 4), "word_starts": torch.tensor([[1, 2]])})
-    with pytest.raises(WiringError, match="n_classes is 1"):
-        head.loss(outputs, {"span_labels": torch.full((1, 2, 2), 2)})
 
 
 def test_rows_without_spans_train_no_spans(vocab: Path, tmp_path: Path) -> None:
@@ -322,10 +300,3 @@ def test_yaml_trains_it_and_the_best_model_has_the_scores_of_the_run(trained: Pa
     assert found == [[("red", "colour"), ("red door", "thing")]] * 2
     table = model.predict_file(trained / "2.jsonl", trained / "out.jsonl")
     assert {"text_a", "spans", "predicted_spans"} == table[0].keys()
-
-
-def test_batches_are_drawn_from_files_without_any_span(vocab: Path, tmp_path: Path) -> None:
-    path = write_text(tmp_path, "none.jsonl", row_of(["a", "boat"], []) * 4)
-    reader = SpanReader(vocab, 16, NAMES)
-    batch = TaskStream("spans", reader, training_rows(reader, path, None), batch_size=2, seed=1).batch(0)
-    assert batch["span_labels"].tolist() == [[[0, 0], [-100, 0]]] * 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from helpers import tiny
-from helpers.reader_files import rng_of_row, write_text
 from helpers.streams import Numbers, stream
 from palm.controller.controller import Controller
-from palm.core.errors import ConfigError, StorageError, TrainingError
-from palm.reader import Column, MatchReader, Rows
+from palm.core.errors import StorageError, TrainingError
+from palm.reader import Column, Rows
 from palm.train.stream import TaskStream
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=30)
@@ -73,15 +72,6 @@ def test_every_row_is_seen_once_an_epoch_and_batches_are_full(
         assert used <= most < used + lengths[following[0][1]]
 
 
-@given(LENGTHS, st.integers(0, 20))
-def test_a_batch_is_the_same_whether_it_is_reached_or_asked_for(lengths: list[int], room: int) -> None:
-    most = min(max(lengths) + room, sum(lengths))
-    in_turn = by_tokens(lengths, most)
-    reached = [in_turn.picks(number) for number in range(20)]
-    assert by_tokens(lengths, most).picks(19) == reached[19]
-    assert in_turn.picks(3) == reached[3]
-
-
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_rows_of_one_token_make_the_batches_of_batch_size(rows: int, size: int) -> None:
     size = min(size, rows)
@@ -106,16 +96,6 @@ def folder(tmp_path: Path) -> Path:
     return tiny.write_files(tmp_path)
 
 
-def test_a_pair_of_pairs_counts_with_both(folder: Path) -> None:
-    text = "text_a\ttext_b\ttext_b_neg\nred\tred boat\tgreen old boat\n"
-    path = write_text(folder, "ranked.tsv", text)
-    reader = MatchReader(folder / "vocab.txt", 16, learning_strategy="pairwise")
-    rows = reader.encode(list(reader.read(path, with_targets=True)), with_targets=True)
-    # [CLS] red [SEP] red boat [SEP] and [CLS] red [SEP] green old boat [SEP]
-    assert reader.row_tokens(rows).tolist() == [6 + 7]
-    assert int(reader.collate(rows, [0], rng_of_row)["input_mask"].sum()) == 13
-
-
 def controller(folder: Path, most: int = 50, *argv: str, **settings: Any) -> Controller:
     config = tiny.config(folder, "cls", "mlm", "mrc", max_tokens_per_batch=most, **settings)
     del config["batch_size"]
@@ -134,22 +114,3 @@ def test_a_run_by_tokens_resumes_to_the_bit_and_only_with_the_same_number(folder
 
     with pytest.raises(StorageError, match=r"cls\.max_tokens_per_batch: 50\D*51"):
         controller(folder, 51, "--resume", checkpoint).train()
-
-
-def test_batch_size_serves_prediction_where_there_is_a_number_of_tokens(folder: Path) -> None:
-    first = controller(folder).training()
-    config = tiny.config(folder, "cls", "mlm", "mrc", max_tokens_per_batch=50, batch_size=3)
-    second = Controller(config, argv=[]).training()
-    assert [step.loss.item() for step in islice(first.steps(), 5)] == [
-        step.loss.item() for step in islice(second.steps(), 5)
-    ]
-    assert [task.task.rows_per_prediction for task in (first.tasks[0], second.tasks[0])] == [32, 3]
-
-
-def test_neither_rows_nor_tokens_is_a_line_of_the_report(folder: Path) -> None:
-    config = tiny.config(folder, "cls", max_tokens_per_batch=None)
-    del config["batch_size"]
-    with pytest.raises(ConfigError, match=r"task 'cls': .*batch_size .*max_tokens_per_batch"):
-        Controller(config, argv=[])
-    with pytest.raises(ConfigError, match="max_tokens_per_batch: 0"):
-        Controller({**config, "max_tokens_per_batch": 0}, argv=[])

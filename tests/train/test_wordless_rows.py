@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -43,16 +42,6 @@ def test_a_dev_row_without_a_word_is_passed_over(folder: Path) -> None:
         assert line.dev_loss == pytest.approx(other.dev_loss)
 
 
-def test_a_file_without_any_word_has_no_score(folder: Path) -> None:
-    trained(folder, "dev.tsv")
-    model = palm.load_model(folder / "out" / "mlm")
-    scores = model.evaluate(folder / "none.tsv")
-    assert all(math.isnan(value) for value in scores.values())
-    found = trained(folder, "none.tsv")
-    scores = [event.scores["mlm"] for event in found.history if isinstance(event, Evaluated)]
-    assert [list(map(math.isnan, each.values())) for each in scores] == 2 * [[True, True]]
-
-
 def test_every_row_has_a_prediction_though_nothing_was_hidden(folder: Path) -> None:
     trained(folder, "dev.tsv")
     model = palm.load_model(folder / "out" / "mlm")
@@ -60,9 +49,3 @@ def test_every_row_has_a_prediction_though_nothing_was_hidden(folder: Path) -> N
     assert [bool(record["words"]) for record in records] == [True] * 8 + [False] * 2
     assert records[:8] == list(model.predict_file(folder / "dev.tsv", folder / "plain"))
     assert model.predict([WORDLESS]) == [{"index": 0, "words": []}]
-
-
-def test_a_row_to_train_on_is_refused_as_before(folder: Path) -> None:
-    (folder / "mlm.tsv").write_text(f"text_a\nthe red door\n{WORDLESS}\n", encoding="utf-8")
-    with pytest.raises(palm.DataError, match=r"mlm\.tsv:3: .*'\\u200b'"):
-        Controller(tiny.config(folder, "mlm", batch_size=1), argv=[]).train()
