@@ -82,22 +82,6 @@ def test_a_row_gives_the_same_alone_and_padded_among_others(cls: type[Backbone])
         )
 
 
-def test_gradients_of_a_padded_batch_are_the_sum_of_its_rows_alone() -> None:
-    backbone, inputs = tiny(), batch(seq=9)
-    backbone(inputs)["encoder_outputs"].square().sum().backward()
-    together = {
-        name: parameter.grad.clone()
-        for name, parameter in backbone.named_parameters()
-        if parameter.grad is not None
-    }
-    backbone.zero_grad()
-    for row, length in enumerate(LENGTHS):
-        alone = {name: value[row : row + 1, :length] for name, value in inputs.items()}
-        backbone(alone)["encoder_outputs"].square().sum().backward()
-    for name, gradient in together.items():
-        torch.testing.assert_close(backbone.get_parameter(name).grad, gradient, atol=2e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("wanted", [["encoder_outputs"], ["sentence_embedding"]])
 @pytest.mark.parametrize("training", [True, False])
 def test_spare_tokens_change_neither_outputs_nor_gradients(wanted: list[str], training: bool) -> None:
@@ -118,28 +102,6 @@ def test_spare_tokens_change_neither_outputs_nor_gradients(wanted: list[str], tr
     assert bool(gradients[0]) == training
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, atol=2e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("lengths", [LENGTHS, (5, 5)])
-def test_sentence_embeddings_alone_equal_those_of_the_full_computation(lengths: tuple[int, ...]) -> None:
-    backbone, inputs = tiny(), batch(lengths)
-    everything = backbone(inputs)["sentence_embedding"]
-    alone = backbone(inputs, ["sentence_embedding", "embedding_table"])
-    assert set(alone) == {"sentence_embedding", "embedding_table"}
-    torch.testing.assert_close(alone["sentence_embedding"], everything, atol=1e-6, rtol=0)
-
-
-def test_gradients_through_sentence_embeddings_alone_equal_those_of_the_full_computation() -> None:
-    backbone, inputs = tiny(), batch()
-    gradients = []
-    for wanted in (None, ["sentence_pair_embedding"]):
-        backbone.zero_grad()
-        backbone(inputs, wanted)["sentence_pair_embedding"].square().sum().backward()
-        gradients.append(
-            [parameter.grad.clone() for parameter in backbone.parameters() if parameter.grad is not None]
-        )
-    for full, alone in zip(*gradients, strict=True):
-        torch.testing.assert_close(alone, full, atol=5e-6, rtol=1e-5)
 
 
 def test_only_what_is_wanted_is_computed() -> None:

@@ -131,21 +131,6 @@ def test_a_seeded_fault_is_found_and_nothing_else(seed: Callable[..., None], tmp
     assert {problem.code for problem in found.problems} - {code} <= follows
 
 
-def test_a_dev_file_of_one_label_a_class_without_rows_and_pieces_are_reported(tmp_path: Path) -> None:
-    one = [("0", text) for _, text in rows(160, 200)]
-    assert codes(data(tmp_path, rows(0, 160), one)) == [("warning", "one_label")]
-    found = data(tmp_path, rows(0, 160), rows(160, 200), n_classes=6)
-    assert codes(found) == [("warning", "missing_label")]
-    assert "'4', '5'" in found.problems[0].message
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    vocab = tmp_path / "letters.txt"
-    vocab.write_text(
-        "\n".join([*tiny.SPECIAL, *letters, *(f"##{letter}" for letter in letters), ""]), "utf-8"
-    )
-    found = data(tmp_path, rows(0, 160), rows(160, 200), vocab_path=vocab, max_seq_len=64)
-    assert codes(found) == [("warning", "pieces")] * 2
-
-
 def test_rows_that_cannot_be_used_are_all_reported_and_the_others_are_read(tmp_path: Path) -> None:
     train = [*rows(0, 10), ("9", "carl has a lamp"), ("x", "emil has a lamp"), *rows(10, 18)]
     found = data(tmp_path, train, rows(20, 30))

@@ -18,7 +18,7 @@ import yaml
 import palm
 from helpers import tiny
 from palm.cli import COMMANDS, main
-from palm.cli.command import path, write_line
+from palm.cli.command import path
 from palm.cli.runs import GROUPS
 from palm.core.errors import EXIT_CODES
 from palm.core.logging import aligned, html_table
@@ -90,21 +90,6 @@ def test_the_help_of_train_is_one_screen_and_all_settings_are_one_option_away(
     explained = re.findall(r"^  --(\w+)  \(", capsys.readouterr().out, re.MULTILINE)
     assert len(explained) > 100
     assert {name for names in GROUPS.values() for name in names.split()} <= {*explained}
-
-
-def test_words_are_coloured_on_a_terminal_only(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_line("slot: together better than alone")
-    assert capsys.readouterr().out == "slot: together better than alone\n"
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    write_line("slot: together better than alone \x1b[2J")
-    assert capsys.readouterr().out == "slot: together \x1b[32mbetter\x1b[0m than alone \\x1b[2J\n"
-    monkeypatch.setenv("NO_COLOR", "1")
-    write_line("better")
-    assert capsys.readouterr().out == "better\n"
 
 
 def test_tables_fit_a_terminal_and_are_as_wide_as_they_need_elsewhere(

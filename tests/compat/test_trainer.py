@@ -243,28 +243,6 @@ def test_what_was_not_called_is_named(folder: Path) -> None:
         new.get_one_batch("predict")
 
 
-def test_wrong_values_are_reported(folder: Path) -> None:
-    trainer = trainer_of(folder)
-    with pytest.raises(palm.ConfigError, match=r"use_ema\b.* ema_decay\b.*None"):
-        trainer.build_backward(palm.optimizer.Adam(None, 1e-3), use_ema=True)
-    for kind in ("params", "ckpt,predict"):  # both would be written to the same folder
-        with pytest.raises(palm.ConfigError, match=rf"save_type: '{kind}'.* ckpt, predict"):
-            trainer.save(folder / "both", kind)
-    with pytest.raises(palm.ConfigError, match=r"phase\b.*'train'.*'predict'.*'test'"):
-        palm.reader.ClassifyReader(folder / "vocab.txt", 24, phase="test")
-    wrong = palm.Trainer("cls", precision="fp32")
-    wrong.build_forward(parts()[0], palm.head.Classify(4, 16))
-    with pytest.raises(palm.WiringError, match=r"task 'cls': the head needs 'sentence_embedding'.*32"):
-        wrong.fit_reader(_same(reader_of(folder), wrong))
-    trainer.save(folder / "ckpt")
-    other = with_prediction(palm.Trainer("other"), folder)
-    with pytest.raises(palm.StorageError, match=r"has no task 'other'; it has cls"):
-        other.load_ckpt(folder / "ckpt")
-    trainer.build_predict_forward(parts()[0], palm.head.Classify(3, HIDDEN))
-    with pytest.raises(palm.WiringError, match=r"Classify.*trained Classify; they differ in out.bias"):
-        trainer.predict_one_batch({})
-
-
 # Readers
 
 

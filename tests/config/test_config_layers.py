@@ -125,18 +125,6 @@ def test_a_value_that_is_overruled_is_one_line_of_the_log(caplog: pytest.LogCapt
     config.finish()
 
 
-def test_a_value_can_be_looked_up_by_name() -> None:
-    config = config_of("reader: cls", "learning_rate: 3e-5", "007: x", a="n: yes")
-    setting = config.value("learning_rate")
-    assert setting is not None
-    assert (setting.value, setting.origin, setting.base) == (3e-5, "config.yaml:3", Path.cwd())
-    assert setting.place("learning_rate") == "config.yaml:3: learning_rate"
-    assert config.value("n") is None
-    values = [config.value(name, "a") for name in ("reader", "n", "007")]
-    assert [value.value for value in values if value] == ["cls", True, "x"]
-    config.finish()
-
-
 # Paths.
 
 

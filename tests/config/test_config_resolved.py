@@ -12,7 +12,7 @@ import yaml
 from helpers import tiny
 from helpers.shared import RECORDED_0, needs_shared
 from palm.config import read_config, yaml_text
-from palm.config.run import RunConfig, printed, with_tasks
+from palm.config.run import RunConfig, printed
 from palm.controller.resolve import edited, resolve
 
 
@@ -76,15 +76,6 @@ def test_an_edit_is_the_run_of_the_edited_document(folder: Path) -> None:
     lamb = edited(run, {"optimizer": "lamb"})
     assert lamb.optimizer.name == "lamb"
     assert replace(lamb, optimizer=run.optimizer, settings=run.settings) == run
-
-
-def test_a_part_of_the_tasks_is_a_run_without_settings_of_several(folder: Path) -> None:
-    weighed = {"tasks_per_step": 2, "balance": "famo", "balance_rate": 0.01}
-    run = run_of(written(folder, mix_ratio=[1.0, 0.5], target_tag=[0, 1], **weighed))
-    alone = with_tasks(run, ["match"])
-    assert alone.targets == ["match"]
-    assert (alone.settings.mix_ratio, alone.settings.tasks_per_step) == (None, 1)
-    assert run_of(alone.to_dict()).tasks == alone.tasks
 
 
 def test_it_is_printed_in_palms_layout(folder: Path) -> None:

@@ -81,20 +81,6 @@ def with_task(folder: Path, task: dict[str, Any], **settings: Any) -> dict[str, 
     return config
 
 
-def batches(config: dict[str, Any]) -> dict[str, torch.Tensor]:
-    training = Controller(config, argv=[]).training()
-    return {task.name: task.batches(0)[0]["token_ids"] for task in training.tasks}
-
-
-def test_a_task_has_a_seed_of_its_own(folder: Path) -> None:
-    plain, seeded = (batches(with_task(folder, task)) for task in ({}, {"seed": 5}))
-    assert torch.equal(plain["cls"], seeded["cls"])
-    assert not torch.equal(plain["mlm"], seeded["mlm"])
-    whole = batches(with_task(folder, {}, random_seed=5))
-    assert torch.equal(whole["mlm"], seeded["mlm"])
-    assert not torch.equal(whole["cls"], seeded["cls"])
-
-
 def test_use_ema_alone_has_the_documents_decay_of_0_and_says_so(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

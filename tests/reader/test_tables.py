@@ -222,14 +222,6 @@ def test_the_word_null_is_a_label_in_every_format(vocab: Path, tmp_path: Path, k
     assert found == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("label", [1, "1", 1.0])
-def test_a_number_is_the_label_that_it_names(vocab: Path, tmp_path: Path, label: object) -> None:
-    path = write(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
-    assert [each.label for each in ClassifyReader(vocab, 12, n_classes=2).read(path, True)] == [1]
-    named = ClassifyReader(vocab, 12, label_map={"0": 1, "1": 0})
-    assert [each.label for each in named.read(path, True)] == [0]
-
-
 # ---- mistakes ----
 
 
