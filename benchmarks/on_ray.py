@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from itertools import islice
@@ -264,15 +264,16 @@ def compared(folder: Path, table: list[dict[str, Any]]) -> dict[str, Any]:
 def overhead(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
     """The time per row of each adapter, in turns, from the end of the first batch to the end of the last.
 
-    So neither the start of processes nor loading counts. Plain palm is `predict_file`, and for training a
-    Controller. Everything has one thread, and one process or actor.
+    So neither the start of processes nor loading counts. It is the CPU time of the process that predicts, and
+    for training the time in the run's history. Plain palm is `predict_file`, and for training a Controller.
+    Everything has one thread, and one process or actor.
     """
     import ray
 
     torch.set_num_threads(1)
     with (folder / "rows.jsonl").open("rb") as file:
         (folder / "few.jsonl").write_bytes(b"".join(islice(file, rows)))
-    start_ray(cpus=1)
+    start_ray()
     ray.data.DataContext.get_current().enable_progress_bars = False
     ways: dict[str, Callable[[], float]] = {
         "predict_file": lambda: of_file(folder, rows),
@@ -297,49 +298,61 @@ def overhead(folder: Path, rows: int, rounds: int) -> dict[str, Any]:
 
 
 def of_file(folder: Path, rows: int, **how: Any) -> float:
-    """Seconds per row of `predict_file`, whose start is loading only."""
+    """CPU seconds per row of `predict_file`."""
     model = palm.load_model(model_of(folder), device="cpu")
     model.predict(["w1"])
-    began = time.perf_counter()
+    began = time.process_time()
     model.predict_file(folder / "few.jsonl", folder / "few-predicted.jsonl", **how)
-    return (time.perf_counter() - began) / rows
+    return (time.process_time() - began) / rows
+
+
+class TimedPredictor(palm.ray.Predictor):
+    """Adds the CPU time of its process at the end of each batch."""
+
+    def __call__(self, batch: Any) -> Any:
+        found = super().__call__(batch)
+        found["at"] = [time.process_time()] * len(found["id"])
+        return found
+
+
+def after_first(at: Sequence[float]) -> float:
+    """CPU seconds per row after the first batch, given those of each row."""
+    return (max(at) - min(at)) / sum(each > min(at) for each in at)
 
 
 def of_dataset(folder: Path) -> float:
-    """Seconds per row of `map_batches` after its first batch."""
+    """CPU seconds per row of the actor of `map_batches` after its first batch."""
     import ray
 
     rows = ray.data.read_json(str(folder / "few.jsonl"), lines=True, override_num_blocks=3)
     found = rows.map_batches(
-        palm.ray.Predictor,
+        TimedPredictor,
         fn_constructor_args=[str(model_of(folder))],
         fn_constructor_kwargs={"device": "cpu"},
-        batch_size=BATCH,
+        batch_size=BATCH // 2,
         compute=ray.data.ActorPoolStrategy(size=1),
         num_cpus=1,
     )
-    batches = [(time.perf_counter(), len(batch["id"])) for batch in found.iter_batches(batch_size=BATCH)]
-    return (batches[-1][0] - batches[0][0]) / sum(count for _, count in batches[1:])
+    return after_first([row["at"] for row in found.iter_rows()])
 
 
 def of_spark(folder: Path) -> float:
-    """Seconds per row of `mapInPandas` after its first batch, as its process sees them."""
+    """CPU seconds per row of the process of `mapInPandas` after its first batch."""
     session = spark_session()
     model = str(model_of(folder))
 
     def predicted(frames: Iterator[Any]) -> Iterator[Any]:
         predictor = palm.ray.Predictor(model, device="cpu")
         for frame in frames:
-            new = predictor(frame)
-            new["at"] = time.time()
-            yield new
+            found = predictor(frame)
+            found["at"] = time.process_time()
+            yield found
 
     rows = session.read.schema("id long, text_a string").json(str(folder / "few.jsonl")).coalesce(1)
-    types = "id long, label long, probability double, at double"
+    types = "id long, text_a string, label long, probability double, at double"
     at = [row["at"] for row in rows.mapInPandas(predicted, types).select("at").collect()]
     session.stop()
-    after = sum(each > min(at) for each in at)
-    return (max(at) - min(at)) / after
+    return after_first(at)
 
 
 def of_training(folder: Path, train: Callable[[dict[str, Any]], Any]) -> float:
