@@ -355,8 +355,9 @@ class TaskData:
             finding = f"{name}: {bad.count} rows cannot be predicted"
             self.add("warning", "bad_rows", finding, "their records have an error instead", lines)
         elif bad.count:
+            done = f"{bad.count - bad.repaired} are left out and {bad.repaired} repaired"
             finding = f"{name}: {bad.count} unusable rows"
-            self.add("warning", "bad_rows", finding, "they are left out", lines)
+            self.add("warning", "bad_rows", finding, done, lines)
 
     def _check_texts(self, file: FileCheck) -> None:
         facts = file.facts

@@ -22,7 +22,7 @@ from palm.core.saved import Specs, Tensors, TensorSpec
 from palm.reader.tables.files import shown_path
 from palm.reader.tokenizer import Tokenizer
 
-OnBadRow = Literal["error", "skip"]
+OnBadRow = Literal["error", "skip", "repair"]
 
 LISTED_PROBLEMS = 10
 """The most problems listed in an error message; the others are only counted."""
@@ -44,6 +44,21 @@ class BadRow:
     id: str = ""
 
 
+class RepairableError(DataError):
+    """A problem with a row that has one obvious fix.
+
+    Args:
+        message: the problem, which begins with the place.
+        repaired: the example with the fix.
+        done: a description of the fix.
+    """
+
+    def __init__(self, message: str, repaired: Any, done: str) -> None:
+        super().__init__(message)
+        self.repaired = repaired
+        self.done = done
+
+
 class BadRows:
     """The problems with rows of one file.
 
@@ -52,14 +67,16 @@ class BadRows:
         mode: the setting `on_bad_row`, or 'predict' to make a `BadRow` of each.
 
     Attributes:
-        count: the number of rows that cannot be used.
-        records: the first of them for `bad_rows.jsonl`, with file, line (if it has one) and problem.
+        count: the number of rows that cannot be used as they are.
+        repaired: the number of these that were repaired.
+        records: the first of them for `bad_rows.jsonl`, with file, line (if it has one), problem and done.
     """
 
     def __init__(self, path: Path, mode: str = "error") -> None:
         self.path = shown_path(Path(path))
         self.mode = mode
         self.count = 0
+        self.repaired = 0
         self.records: list[dict[str, Any]] = []
         self._listed: list[str] = []
 
@@ -69,16 +86,20 @@ class BadRows:
         return self.mode == "error" and self.count > 0
 
     def add(self, error: DataError, name: object = "") -> Any:
-        """Record the problem with a row; return its `BadRow` in prediction, otherwise None.
+        """Record the problem with a row; return its example, or None if the row is left out.
 
         Args:
             error: the problem.
             name: the id of the row.
         """
-        self._record(error)
+        if self.mode == "repair" and isinstance(error, RepairableError):
+            self.repaired += 1
+            self._record(error, error.done)
+            return error.repaired
+        self._record(error, "left out")
         return BadRow(str(error), str(name)) if self.mode == "predict" else None
 
-    def _record(self, error: DataError) -> None:
+    def _record(self, error: DataError, done: str) -> None:
         self.count += 1
         if len(self._listed) < LISTED_PROBLEMS:
             self._listed.append(str(error))
@@ -90,11 +111,12 @@ class BadRows:
                     "file": place[1] if place else self.path,
                     "line": int(place[2]) if place else None,
                     "problem": str(error).removeprefix(start).lstrip(),
+                    "done": done,
                 }
             )
 
     def finish(self, warn: Callable[[str], None] = logger.warning) -> None:
-        """Refuse the file after the last row, or warn about the rows that were left out.
+        """Refuse the file after the last row, or warn about the rows that were left out and repaired.
 
         Args:
             warn: called with the warning.
@@ -112,7 +134,8 @@ class BadRows:
             return
         if not self.is_refused:
             warn(
-                f"{self.path}: {self.count} rows cannot be used, and on_bad_row: skip left them out; "
+                f"{self.path}: {self.count} rows cannot be used as they are; on_bad_row: {self.mode} "
+                f"left out {self.count - self.repaired} and repaired {self.repaired}; "
                 f"the first: {self._listed[0]}"
             )
             return
@@ -188,7 +211,7 @@ def write_rows(folder: Path, parts: Iterable[Rows], messages: Sequence[str], bad
         folder: an empty folder.
         parts: parts that all have the same columns.
         messages: the warnings about the rows, to be logged on later use; complete after the last part.
-        bad: the rows that were left out; complete after the last part.
+        bad: the rows that were left out or repaired; complete after the last part.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -400,7 +423,7 @@ class Rows:
         digest: the value of `digest` if it is known.
 
     Attributes:
-        bad: records of the file's first rows that were left out, and the number of all of them.
+        bad: records of the file's first rows that were left out or repaired, and the number of all of them.
     """
 
     bad: tuple[Sequence[dict[str, Any]], int] = ((), 0)

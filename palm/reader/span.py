@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, starmap
@@ -17,7 +18,7 @@ from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.reader.base import READERS, Draw
 from palm.reader.labels import Labels, check_labelled, list_in
 from palm.reader.predictions import Record
-from palm.reader.rows import SEQUENCE_ATTR, OnBadRow, Rows, padded
+from palm.reader.rows import SEQUENCE_ATTR, OnBadRow, RepairableError, Rows, padded
 from palm.reader.tables.columns import TableRow
 from palm.reader.tables.files import TableFormat
 from palm.reader.words import CHARACTER, WORD, WordReader, words_of
@@ -68,6 +69,18 @@ class SpanExample:
     def covered(self, start: int, end: int) -> str:
         """The text of some words or characters."""
         return " ".join(self.words[start:end]) if self.text is None else self.text[start:end]
+
+    def nearest(self, text: str, start: int) -> tuple[int, int] | None:
+        """Start and end of a text in the unit of the file, nearest to `start`; None if it does not occur."""
+        if self.text is None:
+            words = text.split()
+            size = len(words)
+            found = [k for k in range(len(self.words) - size + 1) if self.words[k : k + size] == words]
+        else:
+            size = len(text)
+            found = [match.start() for match in re.finditer(f"(?={re.escape(text)})", self.text)]
+        place = min(found, key=lambda each: abs(each - start), default=None)
+        return None if place is None else (place, place + size)
 
     def span(self, value: Any, number: int, labels: Labels) -> Span:
         """Convert a span of the file, in words or characters, to a span of words.
@@ -183,24 +196,39 @@ class SpanReader(WordReader):
             return example
         if (cell := row.cells.get("spans")) in (None, ""):
             return example if self.missing_labels else None
-        values = list_in(cell, row.place, "spans", "objects")
-        self._check_texts(values, example)
-        return replace(example, spans=self._spans(values, example))
+        values, problem, done = self._placed(list_in(cell, row.place, "spans", "objects"), example)
+        labelled = replace(example, spans=self._spans(values, example))
+        if problem:
+            raise RepairableError(problem, labelled, done)
+        return labelled
 
-    def _check_texts(self, values: Sequence[Any], example: SpanExample) -> None:
-        """Compare spans with the `text` that they have themselves."""
+    def _placed(self, values: list[Any], example: SpanExample) -> tuple[list[Any], str, str]:
+        """Compare spans with the `text` that they have themselves.
+
+        Returns:
+            The spans, moved to their texts; the first problem, and all moves, for messages.
+        """
+        problem = ""
+        moves = []
         for number, value in enumerate(values):
-            if not isinstance(value, Mapping) or not isinstance(own := value.get("text"), str):
-                continue
-            start, end = value.get("start"), value.get("end")
-            if type(start) is not int or type(end) is not int:
+            own, start, end = (
+                map(value.get, ("text", "start", "end")) if isinstance(value, Mapping) else [None] * 3
+            )
+            if not isinstance(own, str) or type(start) is not int or type(end) is not int:
                 continue
             covered = example.covered(start, end)
-            if "".join(covered.split()) != "".join(own.split()):
-                raise DataError(
-                    f"{example.place}: span {number}: {start} to {end} is {covered!r}, but its text is "
-                    f"{own!r}; correct the offsets, or set on_bad_row: skip"
-                )
+            if "".join(covered.split()) == "".join(own.split()):
+                continue
+            wrong = (
+                f"{example.place}: span {number}: {start} to {end} is {covered!r}, but its text is {own!r}"
+            )
+            place = example.nearest(own, start)
+            if place is None:
+                raise DataError(f"{wrong}, which text_a does not contain")
+            problem = problem or f"{wrong}, at {place[0]}; correct the offsets, or set on_bad_row: repair"
+            moves.append(f"span {number}: start {start} -> {place[0]}")
+            values[number] = {**value, "start": place[0], "end": place[1]}
+        return values, problem, ", ".join(moves)
 
     def is_labelled(self, example: SpanExample) -> bool:
         return example.spans is not None
@@ -372,7 +400,16 @@ class RelationReader(SpanReader):
             self.targets_attr = {**self.targets_attr, **places, "relation_labels": pairs}
 
     def example_of(self, row: TableRow, with_targets: bool) -> SpanExample | None:
-        example = super().example_of(row, with_targets or self.spans_given)
+        try:
+            example = super().example_of(row, with_targets or self.spans_given)
+        except RepairableError as error:
+            raise RepairableError(
+                str(error), self._related(row, error.repaired, with_targets), error.done
+            ) from None
+        return self._related(row, example, with_targets)
+
+    def _related(self, row: TableRow, example: SpanExample | None, with_targets: bool) -> SpanExample | None:
+        """Add the relations of a row to its spans."""
         if not with_targets:
             if example is None or (self.spans_given and example.spans is None):
                 raise DataError(f"{row.place}: no spans; with `spans: given`, every row needs them")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from palm.core.errors import DataError
 from palm.core.io import describe_error, parse_json
+from palm.reader.rows import RepairableError
 from palm.reader.tables.columns import OnHeader, TableRow, cut, is_missing
 from palm.reader.tables.files import content_of
 
@@ -66,19 +68,15 @@ def question_of(row: TableRow, number: int, answers: AnswerPart) -> SquadQuestio
     for key in ("context", "question"):
         if not field_of(cells, key, str, place).strip():
             raise DataError(f"{place}: the {key} is empty")
-    found = () if answers == "none" else tuple(_answers_of(cells, place, answers == "positions"))
-    return SquadQuestion(name, cells["question"], cells["context"], found, place)
-
-
-def _answers_of(cells: Mapping[str, Any], place: str, needs_positions: bool) -> Iterator[Answer]:
     listed = _answer_list(cells.get("answers"), cells.get("answer_start"), place)
-    if listed is None:
-        return
-    for answer in field_of({"answers": listed}, "answers", list, place):
-        start = answer.get("answer_start") if isinstance(answer, dict) else None
-        if needs_positions and start is not None:
-            start = field_of(answer, "answer_start", int, place)
-        yield Answer(field_of(answer, "text", str, place), start)
+    found = []
+    if answers != "none" and listed is not None:
+        for answer in field_of({"answers": listed}, "answers", list, place):
+            start = answer.get("answer_start") if isinstance(answer, dict) else None
+            if answers == "positions" and start is not None:
+                start = field_of(answer, "answer_start", int, place)
+            found.append(Answer(field_of(answer, "text", str, place), start))
+    return SquadQuestion(name, cells["question"], cells["context"], tuple(found), place)
 
 
 def _answer_list(answers: Any, start: Any, place: str) -> Any:
@@ -104,6 +102,7 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
 
     Raises:
         DataError: there are none; shows the text at the position of the first answer.
+        RepairableError: the first answer occurs elsewhere: once, or nearest to its position.
     """
     if not question.answers:
         raise DataError(
@@ -123,14 +122,20 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
     start = question.answers[0].start
     if not text:
         raise DataError(f"{question.place}: the answer is empty")
-    place = context.find(text)
-    hint = f"it is at {place}" if place >= 0 else "the context does not contain it"
+    # occurrences may overlap
+    elsewhere = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+    hint = f"it is at {elsewhere[0]}" if elsewhere else "the context does not contain it"
     there = (
         "has no answer_start"
         if start is None
         else f"should be at {start}, where the context has {context[max(0, start) :][: len(text)]!r}"
     )
-    raise DataError(f"{question.place}: the answer {text!r} {there}; {hint}")
+    problem = f"{question.place}: the answer {text!r} {there}; {hint}"
+    if not elsewhere or (start is None and len(elsewhere) > 1):
+        raise DataError(problem)
+    place = min(elsewhere, key=lambda position: abs(position - (start or 0)))
+    repaired = replace(question, answers=(Answer(text, place),))
+    raise RepairableError(problem, repaired, f"answer_start {start} -> {place}")
 
 
 Kind = type | tuple[type, ...]

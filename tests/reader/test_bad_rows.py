@@ -109,15 +109,17 @@ def test_all_problems_of_a_table_are_one_report_or_are_left_out(
         assert all(value in line for value in values)
     assert remedy.startswith(f"{path}: {len(problems)} ")
     assert "on_bad_row: skip" in remedy
-    encoded = read("skip")
-    assert len(encoded) == good
-    records, count = encoded.bad
-    assert count == len(problems)
-    assert [f"{path}:{record['line']}: {record['problem']}" for record in records] == lines
-    assert {record["file"] for record in records} == {str(path)}
-    warning = caplog.messages[0]
-    assert f"{path}: {count} rows" in warning
-    assert warning.endswith(lines[0])
+    for mode in ("skip", "repair"):  # nothing in a table has one obvious mend
+        caplog.clear()
+        encoded = read(mode)
+        assert len(encoded) == good
+        records, count = encoded.bad
+        assert count == len(problems)
+        assert [f"{path}:{record['line']}: {record['problem']}" for record in records] == lines
+        assert {(record["file"], record["done"]) for record in records} == {(str(path), "left out")}
+        warning = caplog.messages[0]
+        assert f"on_bad_row: {mode} left out {count} and repaired 0" in warning
+        assert warning.endswith(lines[0])
 
 
 QUESTIONS = [
@@ -132,7 +134,7 @@ QUESTIONS = [
 ]
 
 
-def test_answers_that_stand_elsewhere_are_reported_with_their_places(folder: Path) -> None:
+def test_answers_that_stand_elsewhere_are_mended(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = squad(folder, *QUESTIONS)
 
     def reader(mode: str) -> MRCReader:
@@ -148,8 +150,17 @@ def test_answers_that_stand_elsewhere_are_reported_with_their_places(folder: Pat
         assert all(part in line for part in parts)
     assert remedy.startswith(f"{path}: 7 ")
     assert [q.id for q in reader("skip").read(path, with_targets=True)] == ["0"]
-    _, count = training_rows(reader("skip"), path, None).bad
+    mended = list(reader("repair").read(path, with_targets=True))
+    assert [(q.id, q.answers[0].start) for q in mended] == [("0", 4), ("1", 19), ("2", 4), ("3", 23)]
+    records, count = training_rows(reader("repair"), path, None).bad
     assert count == 7
+    assert [record["done"] for record in records] == [
+        "answer_start 18 -> 19",
+        "answer_start 5 -> 4",
+        "answer_start None -> 23",
+        *["left out"] * 4,
+    ]
+    assert "on_bad_row: repair left out 4 and repaired 3" in caplog.text
 
 
 def test_a_prediction_looks_at_no_label_and_answers_every_question(
@@ -169,19 +180,26 @@ def test_a_prediction_looks_at_no_label_and_answers_every_question(
     assert "'6': the question is empty" in caplog.messages[-1]
 
 
-def test_a_file_with_misplaced_answers_and_empty_questions_trains(folder: Path) -> None:
+@pytest.mark.parametrize(("mode", "trained", "repaired"), [("skip", 8, 0), ("repair", 13, 5)])
+def test_a_file_with_misplaced_answers_and_empty_questions_trains(
+    folder: Path, mode: str, trained: int, repaired: int
+) -> None:
     """As the trial file of CMRC 2018 is: five answers stand elsewhere, two questions are empty."""
     misplaced = [asked("lamp", start) for start in (0, 5, 10, 22, 24)]
     empty = [asked("lamp", 23, question="")] * 2
     path = squad(folder, *[asked("red door", 4)] * 8, *misplaced, *empty)
-    config = tiny.config(folder, "mrc", num_epochs=1, on_bad_row="skip")
+    config = tiny.config(folder, "mrc", num_epochs=1, on_bad_row=mode)
     config["tasks"]["mrc"]["train_file"] = str(path)
     training = palm.Controller(config, argv=[]).training()
     assert training.tasks[0].stream is not None
-    assert len(training.tasks[0].stream.rows) == 8
+    assert len(training.tasks[0].stream.rows) == trained
     palm.Controller(config, argv=[]).train()
     lines = (folder / "out" / "bad_rows.jsonl").read_text().splitlines()
-    assert [json.loads(line)["task"] for line in lines] == ["mrc"] * 7
+    done = [json.loads(line)["done"] for line in lines]
+    assert sorted(done) == sorted(
+        [f"answer_start {start} -> 23" for start in (0, 5, 10, 22, 24)][:repaired]
+        + ["left out"] * (7 - repaired)
+    )
 
 
 def test_evaluation_needs_only_the_texts_of_answers(folder: Path) -> None:
@@ -207,17 +225,21 @@ def test_a_million_bad_rows_are_counted_and_the_first_are_kept(folder: Path) -> 
     assert lines[11].startswith(f"{path}: {RECORDED_PROBLEMS + 500} ")
 
 
-def test_cached_rows_remember_what_was_left_out(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_cached_rows_remember_what_was_left_out_and_each_mode_has_its_own(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path, cache = squad(folder, *QUESTIONS), Cache(folder / "cache")
 
     def rows(mode: str) -> Any:
         caplog.clear()
         return training_rows(MRCReader(folder / "vocab.txt", 32, 4, 8, on_bad_row=mode), path, cache)
 
-    fresh, again = rows("skip"), rows("skip")
-    assert len(fresh) == 1
-    assert (again.digest, again.bad) == (fresh.digest, fresh.bad)
-    assert "on_bad_row: skip" in caplog.text
+    skipped, repaired = rows("skip"), rows("repair")
+    assert (len(skipped), len(repaired)) == (1, 4)
+    for mode, fresh in (("skip", skipped), ("repair", repaired)):
+        again = rows(mode)
+        assert (again.digest, again.bad) == (fresh.digest, fresh.bad)
+        assert f"on_bad_row: {mode} left out" in caplog.text
     with pytest.raises(DataError, match=r"bad\.json: 7 rows"):
         rows("error")
 
@@ -233,9 +255,9 @@ def test_a_run_writes_down_what_it_left_out_of_training_and_dev_data(
     with caplog.at_level(logging.WARNING, "palm"):
         palm.Controller(config, argv=[]).train()
     listed = [json.loads(line) for line in (folder / "out" / "bad_rows.jsonl").read_text().splitlines()]
-    assert [(line["task"], line["file"], line["line"]) for line in listed] == [
-        ("cls", str(folder / "cls.tsv"), 42),
-        ("cls", str(folder / "dev.tsv"), 42),
+    assert [(line["task"], line["file"], line["line"], line["done"]) for line in listed] == [
+        ("cls", str(folder / "cls.tsv"), 42, "left out"),
+        ("cls", str(folder / "dev.tsv"), 42, "left out"),
     ]
     path = folder / "out" / "bad_rows.jsonl"
     (line,) = (line for line in caplog.messages if str(path) in line)
@@ -261,5 +283,5 @@ def test_trainers_write_it_down_too(folder: Path) -> None:
 
 
 def test_another_mode_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=r"on_bad_row: 'ignore' .*error, skip"):
+    with pytest.raises(ConfigError, match=r"on_bad_row: 'ignore' .*error, skip, repair"):
         ClassifyReader(folder / "vocab.txt", 16, on_bad_row="ignore")
