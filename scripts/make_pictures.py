@@ -14,15 +14,20 @@ import io
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 TEXT = "We waited three hours to check in. The room was quiet, with a view over the lake."
-WIDTH = 1100
+WIDTH, HEIGHT = 1100, 900
 LARGEST = 150_000
 """Bytes of a picture."""
+
+SHORT_PLACES = """document.querySelectorAll('.about span').forEach(
+    place => place.textContent = place.textContent.replace(/^.*[/]/, ''))"""
+"""Rows are named by their file, not by where it lies on this machine."""
 
 TERMINAL = """<meta charset="utf-8"><style>:root {{ color-scheme: light dark }}
 body {{ margin: 20px; background: light-dark(#fff, #16181d); color: light-dark(#1b1f24, #d7dae0) }}
@@ -42,21 +47,25 @@ def palm(command: str) -> str:
     return printed.getvalue()
 
 
-def take(page: Browser, url: str, name: str, wait: str = "", begin: str = "") -> None:
+def take(page: Browser, url: str, name: str, wait: str = "", begin: str = "", height: int = HEIGHT) -> None:
     """Take a picture of a page in both schemes, from the element `begin` on."""
     from PIL import Image
 
     for scheme in ("light", "dark"):
         page.open(url, WIDTH, scheme)
         if begin:
-            page.wait_for(f"document.querySelector('{begin}') !== null")
-            page.script(f"document.querySelector('{begin}').scrollIntoView()")
+            there = f"document.querySelector('{begin}')"
+            page.wait_for(f"{there} !== null && document.readyState === 'complete'")
+            time.sleep(1)  # charts are drawn, which moves what is below them
+            page.script(SHORT_PLACES)
+            page.script(f"{there}.scrollIntoView({{behavior: 'instant'}})")
         if wait:
             page.type("#text", TEXT + "\ue009\ue007")  # Ctrl + Enter
             page.wait_for(wait)
         path = PICTURES / f"{name}-{scheme}.png"
         page.picture(path, whole=False)
-        Image.open(path).convert("RGB").quantize(96).save(path, optimize=True)
+        shown = Image.open(path).convert("RGB").crop((0, 0, WIDTH, height))
+        shown.quantize(96).save(path, optimize=True)
         assert path.stat().st_size < LARGEST, f"{path}: {path.stat().st_size} bytes"
 
 
@@ -79,7 +88,7 @@ def hotel(page: Browser) -> None:
     palm("report hotel/output")
     report = Path("hotel/output/report.html").resolve().as_uri()
     take(page, report, "report")
-    take(page, report, "errors", begin="#task-2")
+    take(page, report, "errors", begin="#task-2 .matrix")
     with served(Path("hotel/output/model")) as url:
         take(page, url, "serve", wait="document.querySelectorAll('article').length === 3")
 
@@ -91,7 +100,7 @@ def compare(page: Browser) -> None:
         palm("init hotel --from reviews.csv")
     palm("compare hotel/config.yaml --seeds 2 --effort quick")
     palm("report hotel/output_compare")
-    take(page, Path("hotel/output_compare/report.html").resolve().as_uri(), "compare")
+    take(page, Path("hotel/output_compare/report.html").resolve().as_uri(), "compare", height=790)
 
 
 def check(page: Browser) -> None:
@@ -103,16 +112,16 @@ def check(page: Browser) -> None:
     output = "\n".join([*lines[:5], "  ...", *lines[plan:]])  # the middle lists labels and wiring
     shown = TERMINAL.format(command="palm check config.yaml", output=html.escape(output))
     Path("check.html").write_text(shown, encoding="utf-8")
-    take(page, Path("check.html").resolve().as_uri(), "check")
+    take(page, Path("check.html").resolve().as_uri(), "check", height=620)
 
 
 def demo(page: Browser) -> None:
     """The report of demo 10: spans, and relations between them."""
-    out = Path("spans").resolve()
+    out = Path("spans")
     if not out.exists():
         palm(f"train {ROOT}/demos/demo10/config.yaml --save_path {out} --num_epochs 3")
     palm(f"report {out}")
-    take(page, (out / "report.html").as_uri(), "spans", begin="#task-1")
+    take(page, (out / "report.html").resolve().as_uri(), "spans", begin="#task-1 .rows")
 
 
 PARTS = {part.__name__: part for part in (hotel, compare, check, demo)}
@@ -126,7 +135,7 @@ def main() -> None:
     from helpers.browser import browser
 
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
         os.chdir(options.folder or made)
         with browser(Path(made) / "browser") as page:
             for part in options.part:
