@@ -107,7 +107,7 @@ def test_tables_fit_a_terminal_and_are_as_wide_as_they_need_elsewhere(
 
 
 def test_the_documented_exit_codes_are_those_of_the_code() -> None:
-    page = Path(__file__).parents[2] / "docs" / "starting.md"
+    page = Path(__file__).parents[2] / "docs" / "reference_commands.md"
     rows = re.findall(r"^\| ([0-2]) \| (.+) \|$", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert {int(code): meaning for code, meaning in rows} == EXIT_CODES
     sources = [path.read_text(encoding="utf-8") for path in Path(palm.__file__).parent.rglob("*.py")]
