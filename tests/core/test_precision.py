@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from helpers import tiny
 from helpers.components import small, tensors
 from palm.controller.controller import Controller
 from palm.core.device import choice_of_cpu, computing, resolved
+from palm.core.errors import ConfigError, StorageError
 from palm.core.saved import TensorSpec
 from palm.paradigm import HEADS
 from palm.train.loop import Training
@@ -40,6 +42,10 @@ def without_dropout(training: Training) -> Training:
     return training
 
 
+def losses(training: Training, count: int | None = None) -> list[float]:
+    return [step.loss.item() for step in islice(training.steps(), count)]
+
+
 def gradients(folder: Path, task: str, precision: str) -> dict[str, Tensor]:
     run = without_dropout(training(folder, task, precision=precision))
     run.model([task], [run.tasks[0].stream.batch(0)]).sum().backward()
@@ -56,8 +62,18 @@ def test_the_gradient_in_bf16_is_within_two_percent_of_that_in_fp32(folder: Path
     assert 0 < (error / size).sqrt() < 0.02
 
 
-def test_a_resumed_run_in_bf16_repeats_the_uninterrupted_one(folder: Path) -> None:
-    settings = {"precision": "bf16", "save_every_n_steps": 7, "use_ema": True, "ema_decay": 0.9}
+def test_the_losses_in_bf16_follow_those_in_fp32(folder: Path) -> None:
+    settings = {"num_epochs": 10, "learning_rate": 5e-4}
+    runs = (training(folder, "cls", "mlm", precision=p, **settings) for p in ("fp32", "bf16"))
+    exact, rounded = (torch.tensor(losses(without_dropout(run), 40)) for run in runs)
+    assert exact[-5:].mean() < exact[:5].mean() - 0.1
+    assert 0 < (exact - rounded).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("use_ema", [False, True])
+def test_a_resumed_run_in_bf16_repeats_the_uninterrupted_one(folder: Path, use_ema: bool) -> None:
+    averages = {"use_ema": True, "ema_decay": 0.9} if use_ema else {}
+    settings = {"precision": "bf16", "save_every_n_steps": 7, **averages}
     Controller(tiny.config(folder, "cls", "mlm", **settings), argv=[]).train()
     model = folder / "out" / "cls" / "infer_model" / "model.safetensors"
     uninterrupted = model.read_bytes()
@@ -65,6 +81,13 @@ def test_a_resumed_run_in_bf16_repeats_the_uninterrupted_one(folder: Path) -> No
     settings["resume"] = str(folder / "out" / "step_14")
     Controller(tiny.config(folder, "cls", "mlm", **settings), argv=[]).train()
     assert model.read_bytes() == uninterrupted
+
+
+def test_a_checkpoint_of_another_precision_is_refused(folder: Path) -> None:
+    Controller(tiny.config(folder, "cls", precision="bf16", save_every_n_steps=8), argv=[]).train()
+    other = tiny.config(folder, "cls", precision="fp32", resume=str(folder / "out" / "step_8"))
+    with pytest.raises(StorageError, match=r"precision: 'bf16' .*'fp32'"):
+        Controller(other, argv=[]).train()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +110,15 @@ def test_a_run_computes_in_the_precision_of_its_device(folder: Path) -> None:
     assert resolved("auto", torch.device("meta")) == "fp32"
 
 
+def test_an_unknown_precision_is_reported_wherever_it_is_given(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"precision .*'auto', 'fp32', 'bf16', not 'fp16'"):
+        Controller(tiny.config(folder, "cls", precision="fp16"), argv=[])
+    with pytest.raises(ConfigError, match=r"precision: 'half' .*auto, fp32, bf16"):
+        palm.Trainer("t", precision="half")
+    with pytest.raises(ConfigError, match="'half'"):
+        palm.MultiHeadTrainer([palm.Trainer("t")], precision="half")
+
+
 @pytest.mark.parametrize("name", ["cls", "match", "mlm", "mrc", "seq_label"])
 def test_an_output_layer_keeps_its_declared_dtypes_in_bf16(name: str) -> None:
     backbone, head = small(palm.backbone.BERT), small(HEADS[name])
@@ -95,6 +127,20 @@ def test_an_output_layer_keeps_its_declared_dtypes_in_bf16(name: str) -> None:
     assert {n: v.dtype for n, v in rounded.items()} == {n: s.dtype for n, s in head.outputs_attr.items()}
     for output, value in rounded.items():
         torch.testing.assert_close(value, exact[output], atol=0.02, rtol=0.02)
+
+
+def test_an_encoder_by_itself_computes_in_fp32_and_within_autocast_in_its_dtype() -> None:
+    backbone = small(palm.backbone.BERT)
+    inputs = tensors(backbone.inputs_attr)
+    exact = backbone(inputs)
+    assert {value.dtype for value in exact.values()} == {torch.float32}
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = backbone(inputs)
+    assert rounded["encoder_outputs"].dtype == torch.bfloat16
+    assert rounded["sentence_embedding"].dtype == torch.float32
+    torch.testing.assert_close(
+        rounded["encoder_outputs"].float(), exact["encoder_outputs"], atol=0.05, rtol=0
+    )
 
 
 class Average(palm.backbone.Backbone):
@@ -122,3 +168,19 @@ def test_a_backbone_of_ones_own_computes_in_bf16_and_its_features_arrive_as_decl
     with computing("bf16", CPU):
         outputs_of(backbone, head, batch, "fp32")
     assert backbone.seen[-1] == torch.float32
+
+
+def test_a_saved_model_predicts_in_either_precision(folder: Path) -> None:
+    Controller(tiny.config(folder, "match", num_epochs=10), argv=[]).train()
+    where = folder / "out" / "match" / "infer_model"
+    pairs = [
+        ("who owns the door", "anna has a old red door ."),
+        ("who owns the sun", "bert has a new lamp ."),
+    ]
+    exact, rounded = (
+        [record["probs"] for record in palm.load_model(where, precision=precision).predict(pairs)]
+        for precision in ("fp32", "bf16")
+    )
+    assert exact != rounded
+    torch.testing.assert_close(torch.tensor(rounded), torch.tensor(exact), atol=0.02, rtol=0)
+    assert palm.load_model(where).precision == "auto"

@@ -27,6 +27,12 @@ def test_the_first_interrupt_of_a_cell_asks_and_the_second_is_one(monkeypatch: p
     assert signal.getsignal(signal.SIGINT) is before[signal.SIGINT]
 
 
+def test_a_test_is_interrupted_as_ever() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_request():
+        assert signal.getsignal(signal.SIGINT) is before
+
+
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Stopped")])
 def test_a_signal_ends_a_program_with_an_exception_so_that_it_cleans_up(
     name: str, code: str, tmp_path: Path

@@ -16,7 +16,7 @@ from palm.core.errors import ConfigError
 from palm.metrics import METRICS, Metric, entity_scores, metric_problems, metrics_of, scores_of
 from palm.paradigm import MaskLM
 
-CASES = 100
+CASES = 250
 
 
 def scored(name: str, field: str, predicted: Any, true: Any) -> dict[str, float]:
@@ -110,6 +110,13 @@ def test_perplexity_is_torchs_cross_entropy_of_what_the_output_layer_gave() -> N
 def test_a_pair_is_right_if_the_right_text_scores_higher() -> None:
     pairs = [({"probs": p}, {"is_right": k % 2 == 0}) for k, p in enumerate([0.6, 0.5, 0.2, 0.3, 0.4, 0.4])]
     assert scores_of([METRICS["pair_accuracy"]], pairs) == {"pair_accuracy": pytest.approx(1 / 3)}
+
+
+def test_goodness_rises_and_1_is_perfect() -> None:
+    assert METRICS["accuracy"].normalized_score(0.75) == 0.75
+    assert METRICS["squad"].normalized_score(75.0) == 0.75
+    assert METRICS["mse"].normalized_score(0.0) == 1.0
+    assert METRICS["perplexity"].normalized_score(3.0) == 0.25
 
 
 def test_names_of_metrics_are_checked() -> None:

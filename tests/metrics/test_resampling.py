@@ -23,6 +23,12 @@ def test_a_share_of_rows_has_wilsons_interval() -> None:
     assert (low, high) == pytest.approx((0.912, 1.0), abs=1e-3)
 
 
+def test_a_score_in_percent_has_its_interval_in_percent() -> None:
+    pairs = [({"text": "a" if row < 30 else "b"}, {"id": str(row), "answers": ["a"]}) for row in range(40)]
+    found = score_intervals(METRICS["squad"], pairs)
+    assert found["exact_match"] == pytest.approx((59.81, 85.81), abs=0.1)
+
+
 def test_a_mean_of_numbers_has_the_interval_of_its_standard_error() -> None:
     errors = np.random.default_rng(1).normal(0, 1, 400)
     pairs = [({"value": float(error)}, {"value": 0.0}) for error in errors]
@@ -58,3 +64,7 @@ def test_an_f1_score_has_the_interval_of_its_resamples() -> None:
             metric.update(*pairs[row])
         resampled.append(metric.compute()["macro_f1"])
     assert (low, high) == pytest.approx(np.percentile(resampled, (2.5, 97.5)), abs=0.015)
+
+
+def test_a_score_that_no_resample_changes_has_none() -> None:
+    assert score_intervals(METRICS["mse"], [({"value": 0.5}, {"value": 0.0})] * 40) == {}

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from palm.core.errors import ConfigError
+from palm.core.errors import ConfigError, PalmError
 from palm.metrics.spans import Entity, entities, entity_scores, scheme_of
 
 
@@ -56,6 +56,11 @@ def test_the_scheme_is_seen_from_the_tags() -> None:
         scheme_of(["O", "PER-B", "PER-I"])
 
 
+def test_plain_kinds_that_begin_with_o_are_entities() -> None:
+    scores = entity_scores([["O", "O", "O", "LOC"]], [["ORG", "O", "O", "LOC"]])
+    assert (scores["recall"], scores["precision"]) == (0.5, 1.0)
+
+
 def test_iob1_is_seen_if_true_entities_begin_with_i() -> None:
     text = ["I-x", "O", "I-y", "I-y", "B-y"]
     assert entity_scores([text] * 5, [text] * 5)["f1"] == 1
@@ -74,6 +79,15 @@ def test_an_entity_is_right_if_its_kind_and_both_ends_are() -> None:
     }
 
 
+def test_nothing_found_is_zero_and_missing_labels_are_an_error() -> None:
+    assert entity_scores([["O"]], [["B-x"]]) == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 0}
+    assert entity_scores([], [])["f1"] == 0
+    with pytest.raises(PalmError, match=r"\b1 texts.*\b2\b"):
+        entity_scores([["O"]], [["O"], ["O"]])
+    with pytest.raises(PalmError, match=r"^text 1: 1 labels.*\b2 words"):
+        entity_scores([["O"], ["O"]], [["O"], ["O", "O"]])
+
+
 @pytest.mark.parametrize(
     ("scheme", "letters"),
     [("IOB2", "BI"), ("IOBES", "BIES"), ("BILOU", "BILU"), ("BMES", "BMES"), ("BMES", "BMEW")],
@@ -85,7 +99,7 @@ def test_scores_are_those_of_seqevals_strict_mode(scheme: str, letters: str) -> 
     judge = getattr(schemes, scheme.replace("BMES", "IOBES"))
     names = str.maketrans("MW", "IS") if scheme == "BMES" else {}
     known = ["O", *(f"{letter}-{kind}" for kind in ("x", "y", "v.z") for letter in letters)]
-    for seed in range(300):
+    for seed in range(1000):
         rng = random.Random(seed)
         lengths = [rng.randint(1, 12) for _ in range(rng.randint(4, 8))]
         true = [rng.choices(known, k=length) for length in lengths]

@@ -22,7 +22,9 @@ from palm import Controller, load_model
 from palm.backbone.transformers import Transformers
 from palm.core.errors import ConfigError, StorageError
 from palm.pretrained import load_backbone
-from palm.pretrained.directory import settings_of_directory
+from palm.pretrained.directory import read_directory, settings_of_directory
+from palm.pretrained.loading import fill_backbone
+from palm.pretrained.names import Renamed
 
 transformers: Any = pytest.importorskip("transformers")
 
@@ -66,7 +68,7 @@ def auto(folder: Path, model: Path, *tasks: str, **settings: Any) -> dict[str, A
     return {**config, "max_seq_len": 48, "use_gpu": False, **settings}
 
 
-@pytest.mark.parametrize("kind", ["xlm-roberta", "distilbert"])
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "distilbert", "electra"])
 def test_a_run_needs_a_directory_alone_and_its_model_needs_nothing(tmp_path: Path, kind: str) -> None:
     data = tiny.write_files(tmp_path, rows=24)
     model = write_model(tmp_path / "model", kind)
@@ -102,6 +104,44 @@ def test_the_directory_gives_sizes_and_vocabulary_and_the_resolved_configuration
     shutil.rmtree(model)
     resolved["tasks"]["cls"]["vocab_path"] = str(data / "vocab.txt")
     assert Controller(resolved, argv=[]).run.backbone.settings["hidden_size"] == 16
+
+
+def test_settings_of_the_run_win_over_the_directory(tmp_path: Path) -> None:
+    data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "distilbert")
+    settings = {"do_lower_case": False, "vocab_path": str(data / "vocab.txt"), "hidden_dropout_prob": 0.3}
+    run = Controller(auto(data, model, "cls", **settings), argv=[]).run
+    assert run.tasks[0].reader.settings["vocab_path"] == data / "vocab.txt"
+    assert run.tasks[0].reader.settings["do_lower_case"] is False
+    assert run.backbone.settings["hidden_dropout_prob"] == 0.3
+    assert run.backbone.settings["num_hidden_layers"] == 2
+
+
+def test_pretrain_on_the_command_line_wins_over_the_files(tmp_path: Path) -> None:
+    data, model = tiny.write_files(tmp_path), write_model(tmp_path / "model", "roberta")
+    config = tiny.config(data, "cls", do_lower_case=True)
+    run = Controller(config, argv=["--pretrain", str(model)]).run
+    assert run.backbone.name == "roberta"
+    assert run.settings.pretrain_path == model
+    assert run.tasks[0].reader.settings["vocab_path"] == model / "vocab.json"
+    assert run.tasks[0].reader.settings["do_lower_case"] is False
+
+
+def test_prediction_does_not_need_the_directory(tmp_path: Path) -> None:
+    data, model = tiny.write_files(tmp_path, rows=8), write_model(tmp_path / "model", "distilbert")
+    config = auto(data, model, "cls", num_epochs=1)
+    Controller(config, argv=[]).train()
+    shutil.rmtree(model)
+    assert len(Controller(config, for_train=False, argv=[]).pred("cls")) == 8
+
+
+def test_a_model_of_our_own_starts_another_run(tmp_path: Path) -> None:
+    data, model = tiny.write_files(tmp_path, rows=8), write_model(tmp_path / "model", "roberta")
+    Controller(auto(data, model, "cls", num_epochs=1), argv=[]).train()
+    first = tmp_path / "out" / "cls" / "infer_model"
+    shutil.rmtree(model)
+    run = Controller(auto(data, first, "cls", save_path=str(tmp_path / "second")), argv=[]).run
+    assert run.backbone.name == "roberta"
+    assert run.tasks[0].reader.settings["vocab_path"] == first / "vocab.json"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +193,21 @@ def test_a_directory_that_does_not_tell_is_an_error_that_says_what_is_missing(
         Controller(auto(data, model, "cls"), argv=[])
 
 
-@pytest.mark.parametrize("prefix", ["", "_orig_mod.model."])
+def test_auto_without_a_directory_says_so(tmp_path: Path) -> None:
+    config = auto(tiny.write_files(tmp_path), tmp_path, "cls")
+    del config["pretrain_path"]
+    with pytest.raises(ConfigError, match="backbone: 'auto' needs pretrain_path"):
+        Controller(config, argv=[])
+
+
+def test_a_weights_file_alone_gives_its_directory(tmp_path: Path) -> None:
+    model = write_model(tmp_path, "electra")
+    assert read_directory(model / "model.safetensors").settings["embedding_size"] == 8
+    with pytest.raises(StorageError, match="nowhere"):
+        read_directory(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "_orig_mod.model.", "0.auto_model."])
 def test_an_honest_encoder_of_the_library_loads_under_any_wrapper(tmp_path: Path, prefix: str) -> None:
     """Most of its values are word embeddings, and few of its names are those of BERT."""
     torch.manual_seed(0)
@@ -175,12 +229,48 @@ def test_an_honest_encoder_of_the_library_loads_under_any_wrapper(tmp_path: Path
     assert all(torch.equal(ours[name], value) for name, value in model.state_dict().items())
 
 
+def test_names_that_no_encoder_has_are_an_error_with_them(tmp_path: Path) -> None:
+    model = write_model(tmp_path, "bert")
+    save_file({"decoder.block.0": torch.zeros(2)}, model / "model.safetensors")
+    with pytest.raises(StorageError, match=r"decoder\.block\.0"):
+        load_backbone(model)
+
+
+def test_xlnet_is_named(tmp_path: Path) -> None:
+    model = write_model(tmp_path, "electra")
+    (model / "config.json").rename(model / "xlnet_config.json")
+    content = json.loads((model / "xlnet_config.json").read_text(encoding="utf-8"))
+    write_text(model, "xlnet_config.json", json.dumps({**content, "model_type": "xlnet"}))
+    with pytest.raises(StorageError, match=r"config\.json.*'xlnet'"):
+        read_directory(model)
+
+
+@pytest.mark.parametrize("backbone", ["auto", "bert"])
 @pytest.mark.parametrize("name", ["is_decoder", "add_cross_attention", "normalize_before"])
-def test_a_setting_of_others_that_computes_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_setting_of_others_that_computes_otherwise_is_refused(
+    tmp_path: Path, backbone: str, name: str
+) -> None:
     folder = tiny.write_files(tmp_path / "run")
     model = write_model(tmp_path / "model", "bert")
     file = model / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), name: True}), encoding="utf-8")
-    given = tiny.config(folder, "cls", pretrain_path=str(model), backbone="auto")
+    given = tiny.config(folder, "cls", pretrain_path=str(model), backbone=backbone)
     with pytest.raises((ConfigError, StorageError), match=rf"config\.json: {name} is True"):
         Controller(given, argv=[]).load_pretrain()
+
+
+def test_what_computes_otherwise_is_refused_for_random_weights_too(tmp_path: Path) -> None:
+    file = tiny.write_files(tmp_path) / "backbone.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "is_decoder": True}), encoding="utf-8")
+    given = tiny.config(tmp_path, "cls")
+    with pytest.raises(ConfigError, match=r"backbone\.json:\d+: is_decoder is True"):
+        Controller(given, argv=[])
+
+
+def test_quantized_weights_are_refused(tmp_path: Path) -> None:
+    folder = tiny.write_files(tmp_path)
+    backbone = Controller(tiny.config(folder, "cls"), argv=[]).training().model.backbone
+    weights = backbone.state_dict()
+    weights["embeddings.word.weight"] = weights["embeddings.word.weight"].to(torch.int8)
+    with pytest.raises(StorageError, match=r"int8, .* 1: embeddings\.word\.weight"):
+        fill_backbone(backbone, Renamed("palm", weights, [], [], weights), folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -20,8 +21,8 @@ from helpers import hub, tiny
 from helpers.file_server import FileServer, file_server
 from palm import Controller
 from palm.backbone import BERT, Backbone
-from palm.core.errors import StorageError
-from palm.pretrained import pretrained_directory
+from palm.core.errors import ConfigError, StorageError
+from palm.pretrained import from_ours, pretrained_directory
 
 MODEL = "someone/tiny-bert"
 EXACT = f"{MODEL}@{hub.COMMIT}"
@@ -93,6 +94,15 @@ def test_a_revision_is_fetched_and_a_commit_stays_what_it_was(server: FileServer
     assert equal(palm.load_backbone(EXACT), encoder(3))
 
 
+def test_a_repository_with_only_a_torch_file_will_do(server: FileServer) -> None:
+    files = hub.files_of(encoder())
+    del files["model.safetensors"]
+    buffer = io.BytesIO()
+    torch.save(from_ours(encoder().state_dict(), "huggingface"), buffer)
+    hub.offer_model(server, "someone/older", {**files, "pytorch_model.bin": buffer.getvalue()})
+    assert equal(palm.load_backbone("someone/older"), encoder())
+
+
 def test_weights_in_shards_come_whole(server: FileServer) -> None:
     files = hub.files_of(encoder())
     weights = load(files.pop("model.safetensors"))
@@ -125,6 +135,13 @@ def test_what_has_another_form_is_a_path(server: FileServer, value: str) -> None
     assert server.requests == []
 
 
+def test_a_folder_that_was_not_downloaded_says_how(server: FileServer) -> None:
+    message = f"{Path('pretrain/BERT-zh-base').absolute()}; `palm download BERT-zh-base`"
+    with pytest.raises(StorageError, match=re.escape(message)):
+        pretrained_directory("pretrain/BERT-zh-base")
+    assert server.requests == []
+
+
 def refused(value: str) -> str:
     """What is said after the folder that is not there."""
     with pytest.raises(StorageError) as error:
@@ -132,6 +149,13 @@ def refused(value: str) -> str:
     folder, _, rest = str(error.value).partition("; model ")
     assert folder == f"no such folder: {Path(value).absolute()}"
     return rest
+
+
+def test_a_wrong_name_is_an_error_with_the_server(server: FileServer) -> None:
+    hub.refuse_model(server, "google-bert/bert-base-casd", 401, "RepoNotFound")
+    message = refused("google-bert/bert-base-casd")
+    assert message.startswith(f"google-bert/bert-base-casd: {server.url} ")
+    assert "HF_TOKEN" in message
 
 
 def test_a_gated_model_a_wrong_revision_and_a_wrong_token_are_errors(server: FileServer) -> None:
@@ -150,6 +174,12 @@ def test_a_gated_model_a_wrong_revision_and_a_wrong_token_are_errors(server: Fil
     assert "HF_TOKEN" in refused("someone/other")
 
 
+@pytest.mark.parametrize("status", [401, 404, 500, 503])
+def test_the_status_of_a_refusal_is_told(server: FileServer, status: int) -> None:
+    hub.refuse_model(server, "someone/broken", status, "")
+    assert str(status) in refused("someone/broken")
+
+
 @pytest.mark.usefixtures("server")
 def test_what_is_neither_cached_nor_to_be_reached_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
@@ -160,6 +190,13 @@ def test_what_is_neither_cached_nor_to_be_reached_is_an_error(monkeypatch: pytes
         url = closed.url
     monkeypatch.setattr(constants, "ENDPOINT", url)
     assert re.fullmatch(rf"{MODEL}: {url} .*refused.* HF_ENDPOINT", refused(MODEL))
+
+
+def test_a_model_without_weights_is_an_error(server: FileServer) -> None:
+    hub.offer_model(server, "someone/empty", {"config.json": b"{}", "tf_model.h5": b"?"})
+    message = refused("someone/empty")
+    assert message.startswith("someone/empty: ")
+    assert "(model.safetensors, " in message
 
 
 # Where it can be named
@@ -185,6 +222,29 @@ def test_a_run_starts_from_it_and_its_resolved_configuration_holds_no_path_of_th
     vocabulary = again.run.tasks[0].reader.settings["vocab_path"]
     assert vocabulary == pretrained_directory(MODEL) / "vocab.txt"
     assert equal(again.training().model.backbone, encoder())
+
+
+@pytest.mark.usefixtures("server")
+def test_a_configuration_that_names_its_encoder_keeps_the_name(tmp_path: Path) -> None:
+    config = tiny.config(tiny.write_files(tmp_path), "cls", pretrain_path=f"{MODEL}@main", use_gpu=False)
+    controller = Controller({**config, "backbone_config_path": None, **SIZES}, argv=[])
+    assert controller.run.to_dict()["global"]["pretrain_path"] == f"{MODEL}@main"
+    controller.load_pretrain()
+    assert equal(controller.training().model.backbone, encoder())
+
+
+def test_a_wrong_name_in_a_configuration_is_reported_with_its_line(
+    server: FileServer, tmp_path: Path
+) -> None:
+    hub.refuse_model(server, "someone/else", 401, "RepoNotFound")
+    config = {**auto(tmp_path), "pretrain_path": "someone/else"}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+    line = file.read_text(encoding="utf-8").splitlines().index("pretrain_path: someone/else") + 1
+    with pytest.raises(
+        ConfigError, match=rf"config\.yaml:{line}: pretrain_path: no such folder: .*someone/else; "
+    ):
+        Controller(file, argv=[])
 
 
 # The variables of Hugging Face's library

@@ -124,6 +124,16 @@ def test_modules_that_palm_does_not_compute_are_refused_by_name(
     assert named in refused(folder)
 
 
+def test_another_pooling_than_that_of_the_directory_is_told(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(folder / "1_Pooling" / "config.json", pooling_mode="mean")
+    assert load_backbone(folder).settings["pooling"] == "mean"
+    with caplog.at_level("INFO"):
+        load_pretrain(BERT(**SIZES), folder)
+    assert "itself is mean" in caplog.text
+
+
 def test_eight_bit_floats_are_refused_by_name(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     name = "encoder.layer.0.output.dense.weight"
@@ -248,18 +258,26 @@ LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 4.0, "target_modules": ["quer
 QUERY = "base_model.model.encoder.layer.0.attention.self.query"
 
 
+EMPTY = {f"{QUERY}.lora_A.weight": torch.ones(0, 8), f"{QUERY}.lora_B.weight": torch.ones(8, 0)}
+
+
 @pytest.mark.parametrize(
     ("settings", "tensors", "named"),
     [
         ({"lora_alpha": 1e308}, {}, "alpha"),
+        ({"lora_alpha": 0}, {}, "alpha"),
+        ({"lora_alpha": "x"}, {}, "alpha"),
         (
             {"r": 0},
             {f"{QUERY}.lora_A.weight": torch.ones(0, 8), f"{QUERY}.lora_B.weight": torch.ones(8, 0)},
             "query",
         ),
+        ({"r": 4}, {}, "query"),
         ({}, {f"{QUERY}.lora_A.weight": torch.ones(2, 8, dtype=torch.complex64)}, "query"),
         ({}, {f"{QUERY}.lora_A.weight": torch.full((2, 8), torch.inf)}, "query"),
         ({"use_rslora": True}, {}, "use_rslora"),
+        ({"lora_bias": True}, {}, "lora_bias"),
+        ({"layer_replication": [[0, 1]]}, {}, "layer_replication"),
         ({"a_new_method": {"x": 1}}, {}, "a_new_method"),
         ({}, {"base_model.model.embeddings.word_embeddings.weight": torch.ones(120, 8)}, "word_embeddings"),
         ({"peft_type": "IA3"}, {}, "IA3"),
@@ -274,3 +292,12 @@ def test_adapters_that_palm_does_not_compute_are_refused_by_name(
     with pytest.raises(StorageError) as caught:
         read_adapters(BERT(**SIZES), tmp_path)
     assert named in str(caught.value)
+
+
+def test_settings_of_adapters_that_only_matter_to_training_are_read(tmp_path: Path) -> None:
+    write(
+        tmp_path / "adapter_config.json", **LORA, lora_dropout=0.1, init_lora_weights=True, peft_version="1"
+    )
+    head = {"base_model.model.classifier.weight": torch.ones(2, 8)}
+    save_file({**factors(), **head}, tmp_path / "adapter_model.safetensors")
+    assert read_adapters(BERT(**SIZES), tmp_path).alpha == 4.0

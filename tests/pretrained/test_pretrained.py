@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
+import re
 import shutil
 import struct
 import tarfile
@@ -18,12 +19,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from helpers.golden_forward import FOLDER, arrays, backbone_of, sampled
+from helpers.golden_forward import FOLDER, arrays, backbone_of, batch_of, sampled
 from helpers.shared import RECORDED_0, minilm, needs_shared
 from palm.backbone import BERT, ERNIE, Backbone
 from palm.compat.paddle_files import read_variables
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.pretrained import from_ours, load_backbone, load_pretrain, read_weights
+from palm.pretrained import Report, from_ours, load_backbone, load_pretrain, read_weights, to_ours
 
 SENTENCES = [
     "Yes.",
@@ -136,6 +137,49 @@ def test_a_hugging_face_ernie_loads_with_or_without_task_embeddings(tmp_path: Pa
         assert same_weights(loaded, saved)
 
 
+def test_transformers_own_files_load_in_all_their_forms(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.BertForPreTraining(transformers.BertConfig(**SIZES)).eval()
+    model.save_pretrained(tmp_path / "one")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="2KB")
+    (tmp_path / "pickled").mkdir()
+    shutil.copy(tmp_path / "one" / "config.json", tmp_path / "pickled")
+    torch.save(model.state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
+    assert (tmp_path / "shards" / "model.safetensors.index.json").is_file()
+    inputs = {
+        "token_ids": torch.tensor([[1, 2, 3]]),
+        "position_ids": torch.tensor([[0, 1, 2]]),
+        "segment_ids": torch.tensor([[0, 0, 1]]),
+        "input_mask": torch.ones(1, 3, dtype=torch.bool),
+    }
+    theirs = model.bert(inputs["token_ids"], token_type_ids=inputs["segment_ids"])
+    for form in ("one", "shards", "pickled"):
+        outputs = load_backbone(tmp_path / form)(inputs)
+        torch.testing.assert_close(outputs["encoder_outputs"], theirs.last_hidden_state, atol=1e-6, rtol=0)
+        torch.testing.assert_close(outputs["sentence_embedding"], theirs.pooler_output, atol=1e-6, rtol=0)
+
+
+def test_a_hugging_face_ernie_computes_the_same_here(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.ErnieConfig(**SIZES, type_vocab_size=4, use_task_id=True, task_type_vocab_size=3)
+    model = transformers.ErnieModel(config).eval()
+    model.save_pretrained(tmp_path)
+    inputs = {
+        "token_ids": torch.tensor([[1, 2, 3]]),
+        "position_ids": torch.tensor([[0, 1, 2]]),
+        "segment_ids": torch.tensor([[0, 3, 1]]),
+        "task_ids": torch.tensor([[2, 2, 2]]),
+        "input_mask": torch.ones(1, 3, dtype=torch.bool),
+    }
+    outputs = load_backbone(tmp_path)(inputs)
+    theirs = model(
+        inputs["token_ids"], token_type_ids=inputs["segment_ids"], task_type_ids=inputs["task_ids"]
+    )
+    torch.testing.assert_close(outputs["encoder_outputs"], theirs.last_hidden_state, atol=1e-6, rtol=0)
+
+
 def test_the_report_shows_what_was_left_out_and_what_was_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -171,6 +215,16 @@ def test_a_missing_pooler_is_reported_and_initialized(
     assert "pooler.weight" in caplog.text
     assert torch.equal(loaded.pooler.weight, fresh)
     assert torch.equal(loaded.embeddings.word_table, saved.embeddings.word_table)
+
+
+def test_missing_task_embeddings_become_zero_so_that_the_encoder_computes_the_same(tmp_path: Path) -> None:
+    saved = ERNIE(**SIZES, use_task_id=False, initializer_range=0.3).eval()
+    save_file(from_ours(saved.state_dict(), "huggingface"), tmp_path / "model.safetensors")
+    loaded = ERNIE(**SIZES).eval()
+    assert load_pretrain(loaded, tmp_path).missing == ("embeddings.task.weight",)
+    inputs = {name: torch.tensor([[0, 1, 1]]) for name in loaded.inputs_attr}
+    inputs["input_mask"] = torch.ones(1, 3, dtype=torch.bool)
+    assert torch.equal(loaded(inputs)["sentence_embedding"], saved(inputs)["sentence_embedding"])
 
 
 def test_a_missing_encoder_parameter_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
@@ -230,6 +284,17 @@ def test_our_own_model_directory_gives_its_backbone(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("layout", ["huggingface", "paddlepalm"])
+def test_renaming_there_and_back_changes_nothing(layout: Any) -> None:
+    weights = ERNIE(**SIZES).state_dict()
+    theirs = from_ours(weights, layout)
+    assert not set(theirs) & set(weights)
+    back = to_ours(theirs)
+    assert back.left_out == back.unused == []
+    assert back.weights.keys() == weights.keys()
+    assert all(torch.equal(back.weights[name], weights[name]) for name in weights)
+
+
 def unpacked(kind: str, folder: Path) -> Path:
     """The golden archive as PaddlePALM unpacks it: one file per variable."""
     with tarfile.open(FOLDER / f"pretrain_{kind}" / "params" / "__palmmodel__") as tar:
@@ -272,6 +337,16 @@ def test_what_is_beside_paddlepalms_weights_is_not_a_weight(tmp_path: Path) -> N
     assert len(report.loaded) == 39
     assert report.left_out == ("mask_lm_trans_fc.b_0",)
     assert report.unused == ()
+
+
+def test_the_recorded_bert_computes_the_same_from_its_params() -> None:
+    config = json.loads((FOLDER / "pretrain_bert" / "bert_config.json").read_text(encoding="utf-8"))
+    backbone = BERT.from_config({**config, "intermediate_size": None})
+    load_pretrain(backbone, FOLDER / "pretrain_bert" / "params")
+    inputs = batch_of("bert", "ragged", "cls")
+    with torch.no_grad():
+        again = load_backbone(FOLDER / "pretrain_bert")(inputs)["sentence_embedding"]
+        assert torch.equal(backbone.eval()(inputs)["sentence_embedding"], again)
 
 
 def variable(values: list[float], shape: list[int], dtype: int = 5) -> bytes:
@@ -327,6 +402,20 @@ def test_a_damaged_or_unknown_file_is_named(tmp_path: Path, name: str, data: byt
     assert not Path("evil").exists()
 
 
+def test_a_path_that_does_not_exist_or_is_empty_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"nowhere: .*model\.safetensors"):
+        load_pretrain(tiny(), tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="it is empty; expected"):
+        load_backbone(tmp_path)
+
+
+def test_weights_without_their_sizes_are_named(tmp_path: Path) -> None:
+    folder = hugging_face(tmp_path / "model", tiny())
+    (folder / "config.json").unlink()
+    with pytest.raises(StorageError, match=r"config\.json, bert_config\.json"):
+        load_backbone(folder)
+
+
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
@@ -352,3 +441,9 @@ def test_a_config_that_cannot_be_used_is_named(
     (folder / "config.json").write_text(content, encoding="utf-8")
     with pytest.raises(error, match=message):
         load_backbone(folder)
+
+
+def test_a_report_is_a_plain_value() -> None:
+    report = Report(Path("x"), ("a",), (), (), ())
+    assert report == Report(Path("x"), ("a",), (), (), ())
+    assert re.fullmatch(r"1 of .* 1 .* x", str(report))

@@ -9,7 +9,8 @@ import pytest
 import palm
 from helpers import tiny
 from helpers.reader_files import write_vocabulary
-from palm.reader import READERS, ClassifyReader
+from palm.core.errors import StorageError
+from palm.reader import READERS, ClassifyReader, MRCReader
 from palm.reader.predictions import write_table
 from palm.reader.rows import BadRow
 
@@ -89,8 +90,35 @@ def test_a_table_of_predictions_has_the_reasons(tmp_path: Path, kind: str) -> No
     assert (len(saved), saved[2000]["error"], saved[0].get("error") or None) == (2001, "why", None)
 
 
-def test_a_file_is_predicted_although_one_row_is_empty(tmp_path: Path) -> None:
-    target = "out.csv"
+def test_a_cell_that_nobody_could_read_from_parquet_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "rows.jsonl"
+    reader = ClassifyReader(write_vocabulary(tmp_path), 16)
+    for depth in (40, 800):
+        path.write_text('{"text_a": "a", "x": ' + "[" * depth + "1" + "]" * depth + "}", encoding="utf-8")
+        if depth == 40:
+            assert len(list(write_table([{"label": 1}], tmp_path / "out.parquet", reader, path))) == 1
+            continue
+        with pytest.raises(StorageError, match=r"nested too deeply for Parquet; write \.jsonl"):
+            write_table([{"label": 1}], tmp_path / "out.parquet", reader, path)
+
+
+def test_an_empty_question_has_an_empty_answer(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [{"id": "a", "question": "who", "context": " "}, {"id": "b", "question": "who", "context": "a b"}]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    reader = MRCReader(write_vocabulary(tmp_path), 16, 4, 8)
+    examples = list(reader.read(path, with_targets=False))
+    rows = reader.encode_usable(examples, with_targets=False)
+    records = list(reader.records(examples, rows, [{"spans": []}], 0))
+    assert [(record["id"], record["text"], "error" in record) for record in records] == [
+        ("a", "", True),
+        ("b", "", False),
+    ]
+
+
+@pytest.mark.parametrize("target", ["out", "out.csv"])
+def test_a_file_is_predicted_although_one_row_is_empty(tmp_path: Path, target: str) -> None:
     folder = tiny.write_files(tmp_path)
     palm.Controller(tiny.config(folder, "cls", num_epochs=1), argv=[]).train()
     model = palm.load_model(next((folder / "out").rglob("infer_model")))

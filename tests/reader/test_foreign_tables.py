@@ -10,7 +10,8 @@ import random
 import re
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import pytest
@@ -21,17 +22,20 @@ from palm.config.conversion import convert_value
 from palm.config.files import Setting, data_path, full_url, public
 from palm.core.errors import DataError
 from palm.reader import ClassifyReader, SequenceLabelReader
+from palm.reader.tables.columns import Columns, cell_text
 from palm.reader.tables.files import (
     MAX_CELL,
     Selection,
     data_checksum,
     files_of,
     is_data,
+    is_url,
     keep_selection,
     max_cell,
+    parts_of,
     table_of,
 )
-from palm.reader.tables.reading import raw_rows, usable
+from palm.reader.tables.reading import raw_rows, read_table, usable
 
 MIB = 1 << 20
 
@@ -331,6 +335,25 @@ def test_addresses_are_shown_and_written_without_secrets() -> None:
     assert "127.0.0.1:9/a.csv" in str(caught.value)
 
 
+def test_an_address_may_have_commas_and_brackets_and_lists_may_mix() -> None:
+    one = "https://host.org/a,b[1].csv"
+    six = "http://[::1]:8000/a.csv"
+    parts = parts_of(Path(f"{one},{six},/data/c.csv"))
+    assert [public(str(part)) for part in parts] == [one, six, "/data/c.csv"]
+    assert is_url(Path(six))
+
+
+def test_an_address_of_this_machine_is_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.tsv", "label\ttext_a\n0\tred\n")
+    assert rows(Path(f"file://{path}")) == [{"label": "0", "text_a": "red"}]
+    assert not is_url(Path(f"file://{path}"))
+
+
+def test_a_path_of_windows_is_an_address_or_none() -> None:
+    assert is_url(PureWindowsPath("https://host.org/a.csv"))  # type: ignore[arg-type]
+    assert not is_url(PureWindowsPath("C:\\data\\a.csv"))  # type: ignore[arg-type]
+
+
 def test_chosen_rows_of_others_open_only_what_lies_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +375,21 @@ def test_chosen_rows_of_others_open_only_what_lies_beside_them(
     assert rows(written(folder / "b.rows.json", Selection(beside, digest, [1], {}).text)) == [
         {"label": "1", "text_a": "a boat"}
     ]
+
+
+@pytest.mark.parametrize("cache", ["", "/dev/null/cache"])
+def test_chosen_rows_are_known_without_a_cache_of_the_user_also_to_processes_that_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    monkeypatch.setenv("PALM_DATA_CACHE", cache)
+    table = written(tmp_path / "mine.tsv", "label\ttext_a\n0\ta door\n")
+    kept = keep_selection("a.rows.json", Selection(table, data_checksum(table), [0], {}).text)
+    assert table_of(kept) == table
+    program = (
+        "import sys, pathlib, palm.reader.tables.files as f; print(f.table_of(pathlib.Path(sys.argv[1])))"
+    )
+    words = [sys.executable, "-c", program, str(kept)]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == f"{table}\n"
 
 
 def test_a_process_that_this_one_starts_knows_the_secrets_of_addresses() -> None:
@@ -401,6 +439,44 @@ def test_a_loop_of_links_and_a_name_with_nul_are_missing_files(tmp_path: Path) -
         assert not is_data(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", ",label,text_a\n0,1,the boat\n"),  # the index of pandas
+        ("a.tsv", "\tlabel\ttext_a\n0\t1\tthe boat\n"),
+        ("a.jsonl", '{"": 0, "label": 1, "text_a": "the boat"}\n'),
+    ],
+)
+def test_a_column_may_have_an_empty_name(tmp_path: Path, name: str, text: str) -> None:
+    (example,) = ClassifyReader(write_vocabulary(tmp_path), 16).read(written(tmp_path / name, text), True)
+    assert (example.text_a, example.label) == ("the boat", 1)
+    (example,) = ClassifyReader(tmp_path / "vocab.txt", 16, columns={"label": ""}).read(tmp_path / name, True)
+    assert (example.text_a, example.label) == ("the boat", 0)
+
+
+def test_a_lone_surrogate_is_no_text(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", b"label,text_a\n1,\xed\xa0\x80\n")
+    assert refused(path).startswith(f"{path}:2: ")
+
+
+@pytest.mark.parametrize("way", ["read", "digest"])
+def test_an_error_of_the_disk_while_input_is_read_is_told_of_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    from palm.reader.tables import files
+
+    path = written(tmp_path / "a.tsv", "label\ttext_a\n0\tred\n")
+
+    def fail(*_: object) -> Any:
+        raise OSError(5, "Input/output error")
+
+    name = {"read": "reading.lines_of", "digest": "files.checksum"}[way]
+    monkeypatch.setattr(f"palm.reader.tables.{name}", fail)
+    read: Callable[[], object] = {"read": lambda: rows(path), "digest": lambda: files.digest_of([path])}[way]
+    with pytest.raises(DataError, match=r"a\.tsv: cannot read"):
+        read()
+
+
 # Labels that the file itself names.
 
 
@@ -429,6 +505,24 @@ def test_labels_with_names_in_the_file_are_those_of_the_label_map(tmp_path: Path
         list(ClassifyReader(vocab, 16, label_map={"no": 0, "yes": 1}).read(path, True))
 
 
+def test_names_of_labels_count_in_lists_and_objects_and_where_text_counts(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    label = {"names": ["X", "Y"], "_type": "ClassLabel"}
+    features = {
+        "label": {"feature": label, "_type": "List"},
+        "entities": [{"start": {"dtype": "int32", "_type": "Value"}, "kind": label}],
+        "parts": {"feature": {"kind": label}, "_type": "Sequence"},
+    }
+    row = {"label": [1, 0], "entities": [{"start": 0, "kind": 1}, None], "parts": {"kind": [1, 0]}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pyarrow.Table.from_pylist([row]).replace_schema_metadata(metadata)
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
+    (found,) = rows(tmp_path / "a.parquet")
+    assert found == row
+    ids = [*found["label"], found["entities"][0]["kind"], *found["parts"]["kind"]]
+    assert list(map(cell_text, ids)) == ["Y", "X", "Y", "Y", "X"]
+
+
 def test_files_with_other_ids_for_a_label_are_refused_without_a_label_map(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     reader = ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2)
@@ -441,6 +535,20 @@ def test_files_with_other_ids_for_a_label_are_refused_without_a_label_map(tmp_pa
     assert [each.label for each in reader.read(tmp_path / "a.parquet", True)] == [0, 1]
     with pytest.raises(DataError, match=r"'yes'.*'no'.*label_map"):
         list(reader.read(tmp_path / "b.parquet", True))
+
+
+def test_a_map_of_names_takes_a_whole_number_as_an_id_in_any_form(tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"label": label, "text_a": "a"}) + "\n" for label in (1, 1.0))
+    path = written(tmp_path / "a.jsonl", lines)
+    reader = ClassifyReader(write_vocabulary(tmp_path), 16, label_map={"no": 0, "yes": 1})
+    assert [each.label for each in reader.read(path, True)] == [1, 1]
+
+
+def test_a_deeply_nested_cell_is_a_bad_row(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.tsv", "label\ttext_a\n" + "[" * 100_000 + "\ta\n")
+    with pytest.raises(DataError, match=r"a\.tsv:2: "):
+        list(ClassifyReader(write_vocabulary(tmp_path), 16, n_classes=2, label_type="soft").read(path, True))
+    assert len(list(map(usable, read_table(path, Columns(["label", "text_a"]))))) == 1
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])

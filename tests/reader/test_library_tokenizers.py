@@ -14,14 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from helpers.reader_files import encoded, rng_of_row
+from helpers.reader_files import asked, encoded, rng_of_row, write_squad
 from palm.core.errors import DataError
 from palm.reader import (
     ClassifyReader,
+    EmbeddingReader,
     MaskLMReader,
     MatchReader,
+    MRCReader,
+    MultiLabelReader,
+    MultipleChoiceReader,
+    RankingReader,
+    RelationReader,
     SequenceLabelReader,
 )
+from palm.reader.groups import GroupReader
 from palm.reader.tokenizer import Tokenizer, load_tokenizer
 
 CORPUS = [
@@ -152,6 +159,20 @@ def test_readers_of_texts_have_the_files_ids_and_types(written: Path) -> None:
     assert batch["segment_ids"][0].tolist() == expected.type_ids
 
 
+def test_windows_of_a_context_contain_the_answers_own_tokens(written: Path, tmp_path: Path) -> None:
+    context = "the red door is open and " * 6 + "a blue door"
+    answer = ("blue door", context.index("blue door"))
+    reader = MRCReader(written, 40, 16, 8)
+    file = write_squad(tmp_path, (context, [asked("q", "is the door open", answer)]))
+    all_windows = MRCReader(written, 40, 16, 8, remove_noanswer=False)
+    assert len(encoded(all_windows, file, True)) > 1
+    rows = encoded(reader, file, True)
+    for row in range(len(rows)):
+        batch = reader.collate(rows, [row], rng_of_row)
+        place = slice(int(batch["start_positions"][0]), int(batch["end_positions"][0]) + 1)
+        assert texts_in(reader.tokenizer, batch["token_ids"][0, place].tolist()) == "bluedoor"
+
+
 def test_every_word_has_one_place_for_its_label(written: Path, tmp_path: Path) -> None:
     file = tmp_path / "tags.tsv"
     file.write_text("label\ttext_a\nO B O O\tthe red, door open\n", encoding="utf-8")
@@ -187,3 +208,70 @@ def test_a_vocabulary_without_a_mask_token_serves_all_but_masked_words(tmp_path:
     with pytest.raises(DataError) as caught:
         _ = tokenizer.mask_id
     assert "mask" in str(caught.value)
+
+
+GROUPS: dict[str, tuple[type[GroupReader], dict[str, object], list[tuple[str, ...]]]] = {
+    "multiple_choice": (
+        MultipleChoiceReader,
+        {"label": "1", "text_a": "the red door", "choices": ["is open", "a blue one"]},
+        [("the red door", "is open"), ("the red door", "a blue one")],
+    ),
+    "ranking": (
+        RankingReader,
+        {"label": [0, 2], "text_a": "the red door", "candidates": ["a blue one", "où est la porte ?"]},
+        [("the red door", "a blue one"), ("the red door", "où est la porte ?")],
+    ),
+    "embedding": (
+        EmbeddingReader,
+        {"text_a": "the red door", "text_b": "Tür ist offen"},
+        [("the red door",), ("Tür ist offen",)],
+    ),
+}
+
+
+@pytest.mark.parametrize("task", GROUPS)
+def test_every_text_of_a_group_has_the_files_ids(task: str, written: Path, tmp_path: Path) -> None:
+    kind, row, texts = GROUPS[task]
+    library = tokenizers.Tokenizer.from_file(str(written))
+    reader = kind(written, 40)
+    rows = encoded(reader, write_row(tmp_path, row), True)
+    batch = reader.collate(rows, [0], rng_of_row)
+    found = [ids[mask].tolist() for ids, mask in zip(batch["token_ids"], batch["input_mask"], strict=True)]
+    assert found == [library.encode(*text).ids for text in texts]
+
+
+def test_several_labels_of_a_text_have_the_files_ids(written: Path, tmp_path: Path) -> None:
+    reader = MultiLabelReader(written, 40, n_classes=3)
+    file = write_row(tmp_path, {"label": [0, 2], "text_a": "the red door"})
+    batch = reader.collate(encoded(reader, file, True), [0], rng_of_row)
+    expected = tokenizers.Tokenizer.from_file(str(written)).encode("the red door").ids
+    assert batch["token_ids"][0].tolist() == expected
+    assert batch["label_set"][0].tolist() == [1, 0, 1]
+
+
+def test_spans_and_relations_begin_at_the_first_pieces_of_their_words(written: Path, tmp_path: Path) -> None:
+    row = {
+        "text_a": "the red door , is open",
+        "spans": [
+            {"start": 4, "end": 12, "label": "thing"},
+            {"start": 18, "end": 22, "label": "state"},
+        ],
+        "relations": [{"head": 0, "tail": 1, "label": "is"}],
+    }
+    names = {"span_label_map": {"thing": 0, "state": 1}, "n_span_classes": 2}
+    reader = RelationReader(written, 40, label_map={"is": 0}, **names)
+    batch = reader.collate(encoded(reader, write_row(tmp_path, row), True), [0], rng_of_row)
+    ids = batch["token_ids"][0].tolist()
+    places = batch["word_starts"][0].tolist()
+    words = [texts_in(reader.tokenizer, ids[a:b]) for a, b in pairwise([*places, len(ids) - 1])]
+    assert words == ["the", "red", "door", ",", "is", "open"]
+    # 0 is no span, so that labels begin at 1; words are counted, and an end is the word after the last.
+    assert (batch["span_labels"][0] > 0).nonzero().tolist() == [[1, 2], [5, 5]]
+    assert [int(batch["span_labels"][0, a, b]) for a, b in ((1, 2), (5, 5))] == [1, 2]
+    assert (batch["relation_labels"][0, :, :, 0] == 1).nonzero().tolist() == [[0, 1]]
+
+
+def write_row(folder: Path, row: dict[str, object]) -> Path:
+    file = folder / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    return file

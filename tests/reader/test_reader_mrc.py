@@ -20,7 +20,7 @@ from helpers.reader_files import (
     write_text,
     write_vocabulary,
 )
-from palm.core.errors import DataError
+from palm.core.errors import ConfigError, DataError
 from palm.reader import MRCReader, Rows
 from palm.reader.squad import Answer, SquadQuestion
 from palm.reader.tokenizing import best_context, windows_of
@@ -37,6 +37,11 @@ def reader(vocab: Path) -> MRCReader:
     return MRCReader(vocab, 20, 8, 4, do_lower_case=True)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("json")
+
+
 def tokens(reader: MRCReader, rows: Rows, row: int) -> str:
     return " ".join(reader.tokenizer.tokens(rows["token_ids"][row]))
 
@@ -49,6 +54,13 @@ def span_text(reader: MRCReader, rows: Rows, row: int) -> str:
 
 
 # ---- windows ----
+
+
+def test_windows_overlap_and_end_with_the_document() -> None:
+    assert windows_of(10, 4, 3) == [range(0, 4), range(3, 7), range(6, 10)]
+    assert windows_of(11, 4, 3) == [range(0, 4), range(3, 7), range(6, 10), range(9, 11)]
+    assert windows_of(4, 4, 3) == [range(0, 4)]
+    assert windows_of(0, 4, 3) == [range(0, 0)]
 
 
 @given(st.integers(0, 300), st.integers(1, 40), st.integers(1, 60))
@@ -90,6 +102,32 @@ def test_a_row_is_question_and_window(reader: MRCReader, tmp_path: Path) -> None
     assert batch["unique_ids"].tolist() == [1000000000, 1000000002]
 
 
+def test_a_long_question_is_cut(vocab: Path, tmp_path: Path) -> None:
+    reader = MRCReader(vocab, 20, 3, 4, do_lower_case=True)
+    rows = encoded(reader, write_squad(tmp_path, ("Old boat", [asked("q1", "what is the red door")])), False)
+
+    assert tokens(reader, rows, 0) == "[CLS] what is the [SEP] old boat [SEP]"
+
+
+def test_a_batch_has_what_the_reader_declares(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "who?", ("Anna", 0))]))
+    for with_targets in (True, False):
+        batch = reader.collate(encoded(reader, path, with_targets), [0], rng_of_row)
+        declared = {**reader.outputs_attr, **(reader.targets_attr if with_targets else {})}
+        assert batch.keys() == declared.keys()
+        assert all(batch[name].dtype == spec.dtype for name, spec in declared.items())
+        assert all(batch[name].dim() == len(spec.shape) for name, spec in declared.items())
+
+
+def test_settings_that_leave_no_room_are_refused_together(vocab: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        MRCReader(vocab, 11, 8, 0)
+    stride, length = error.value.problems
+    assert stride.startswith("doc_stride: 0 ")
+    assert length.startswith("max_seq_len 11 ")
+    assert "at least 12" in length
+
+
 # ---- targets ----
 
 
@@ -101,13 +139,38 @@ def test_only_windows_with_the_whole_answer_are_trained_on(reader: MRCReader, tm
     assert [span_text(reader, rows, row) for row in range(len(rows))] == ["old , near"] * 2
 
 
+def test_chinese_answers_map_to_their_characters(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, ("中国的首都是北京。", [asked("q1", "中国的首都在哪里", ("北京", 6))]))
+
+    rows = encoded(reader, path, with_targets=True)
+
+    assert span_text(reader, rows, 0) == "北 京"
+
+
+def test_part_of_a_word_maps_to_the_pieces_that_hold_it(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, ("a b12cd boat", [asked("q1", "what", ("12", 3))]))
+
+    assert span_text(reader, encoded(reader, path, with_targets=True), 0) == "##1 ##2"
+
+
+def test_of_several_answers_the_first_that_stands_in_the_context_counts(
+    reader: MRCReader, tmp_path: Path
+) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [asked("q1", "what", ("boat", 3), ("red", 11), ("boat", 15))]))
+
+    assert span_text(reader, encoded(reader, path, with_targets=True), 0) == "red"
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
         ([], r"squad.json: question 'q1': no answers"),
         ([("boat", 11)], r"question 'q1': .*'boat' .* 11, .*'red '; .* 15$"),
+        ([("ship", 11)], r"question 'q1': .*'ship' .* 11, .*'red '; "),
         ([("Anna", -58)], r"question 'q1': .*'Anna' .* -58, .*'Anna'; .* 0$"),
+        ([("boat", 900)], r"question 'q1': .*'boat' .* 900, .*''; .* 15$"),
         ([("", 0)], r"question 'q1': .*empty"),
+        ([(" ", 4)], r"question 'q1': .*' ' "),
     ],
 )
 def test_an_answer_that_does_not_stand_where_it_should_is_reported(
@@ -174,6 +237,31 @@ def test_answers_are_ranked_and_written_as_in_the_context(reader: MRCReader) -> 
     )
 
 
+def test_equal_scores_keep_the_order_of_windows_and_equal_texts_count_once(reader: MRCReader) -> None:
+    record = answers_of(
+        reader, "the boat the boat a", {0: [(3, 3, 1.0, 1.0), (4, 4, 1.0, 1.0), (1, 1, 1.0, 0.5)]}
+    )
+
+    assert [(x["text"], x["start_logit"], x["end_logit"]) for x in record["nbest"]] == [
+        ("boat", 1.0, 1.0),
+        ("a", 1.0, 1.0),
+    ]
+
+
+def test_spans_outside_the_context_do_not_count(reader: MRCReader) -> None:
+    outside = [(-1, 0, 9.0, 9.0), (-3, -3, 9.0, 9.0), (1, 2, 9.0, 9.0), (2, 2, 9.0, 9.0)]
+    record = answers_of(reader, "red boat", {0: [*outside, (1, 1, 0.0, 0.0)]})
+
+    assert [answer["text"] for answer in record["nbest"]] == ["boat"]
+
+
+def test_without_a_span_the_answer_is_empty(reader: MRCReader) -> None:
+    record = answers_of(reader, "red boat", {})
+
+    assert record["text"] == ""
+    assert record["nbest"] == [{"text": "", "probability": 1.0, "start_logit": 0.0, "end_logit": 0.0}]
+
+
 def test_an_answer_counts_in_the_window_with_most_context_for_its_begin(reader: MRCReader) -> None:
     # The windows hold tokens 0 to 15 and 4 to 17; token 4 has more context in the first.
     context = "a b c d e f g h i j k l m n o p q r"
@@ -220,19 +308,46 @@ def test_every_answer_maps_to_tokens_and_back_to_itself(
         assert context[begin:end] == answer
 
 
+def test_records_come_in_the_order_of_the_questions(reader: MRCReader) -> None:
+    examples = list(reader.parse([("what", "red boat"), ("who", CONTEXT), ("what", "old door")]))
+    rows = reader.encode(examples, with_targets=False)
+    first = int(rows["first_segment"][0])
+    decoded = [{"spans": [(first, first, 0.0, 0.0)], "null_score": 0.0} for _ in range(len(rows))]
+
+    assert [(r["id"], r["text"]) for r in reader.records(examples, rows, decoded, 0)] == [
+        ("0", "red"),
+        ("1", "Anna"),
+        ("2", "old"),
+    ]
+
+
 # ---- the file ----
+
+
+def test_prediction_needs_no_answers(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, (CONTEXT, [{"id": 7, "question": "who"}, asked("q2", "who", ("x", -1))]))
+
+    assert [(q.id, q.answers) for q in reader.read(path, with_targets=False)] == [("7", ()), ("q2", ())]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"data": [\n  {"paragraphs" []}]}', r"squad.json:2:17: "),
+        ('{"data": [{"paragraphs": []}', r"squad.json:1:29: "),
         ("[]", r"squad.json: .*'data', not \[\]"),
+        ("", r"squad.json:1:1: "),
         ('{"version": 1}', r"squad.json: no 'data'; found 'version'"),
+        ('{"data": 5}', r"squad.json: 'data' should be a list, not 5"),
         ('{"data": []}\n{}', r"squad.json:2:1: .*jsonl"),
         ('{"data": ["\\ud83d"]}', r"squad.json: .*surrogate"),
         ('{"data": []}', r"squad.json: .*question \(data, paragraphs, qas\)"),
+        ('{"data": [5]}', r"squad.json: article 1: expected .*'paragraphs', not 5"),
         ('{"data": [{"title": 1}]}', r"squad.json: article 1: no 'paragraphs'; found 'title'"),
+        (
+            '{"data": [{"paragraphs": [{"context": "a"}]}]}',
+            r"article 1, paragraph 1: no 'qas'; found 'context'",
+        ),
         (
             '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": "x", "question": 5}]}]}]}',
             r"squad.json: question 'x': 'question' .*string, not 5",
@@ -245,3 +360,28 @@ def test_a_mistake_in_a_file_is_reported_with_its_place(
     path = write_text(tmp_path, "squad.json", content)
     with pytest.raises(DataError, match=message):
         list(reader.read(path, with_targets=True))
+
+
+def test_a_question_id_twice_is_reported(reader: MRCReader, tmp_path: Path) -> None:
+    path = write_squad(tmp_path, ("a boat", [asked("q1", "what")]), ("a door", [asked("q1", "what")]))
+    with pytest.raises(DataError, match=r"squad.json: question 'q1': .*id"):
+        list(reader.read(path, with_targets=False))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("x", r"text 1: expected \(question, context\) or \{.*\} \(and 'id'\), not 'x'"),
+        ({"question": "who"}, r"text 1: expected \(question, context\)"),
+        (("who", ""), r"text 1: the context is empty"),
+        (
+            {"question": "who", "context": "a boat", "id": "0"},
+            r"text 1: .*'0'",
+        ),
+    ],
+)
+def test_a_value_that_is_not_a_question_is_reported_with_its_number(
+    reader: MRCReader, value: object, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        list(reader.parse([("who", "a boat"), value]))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from helpers.reader_files import encoded, rng_of_row, write_text, write_vocabulary
 from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MatchReader
+from palm.reader.labels import Labels
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.reading import read_table, usable
 from palm.reader.tokenizer import fitting_lengths
@@ -53,12 +54,39 @@ def test_a_batch_is_padded_to_its_longest_row(vocab: Path, tmp_path: Path) -> No
     }
 
 
+@pytest.mark.parametrize("with_targets", [True, False])
+def test_a_batch_has_what_the_reader_declares(vocab: Path, tmp_path: Path, with_targets: bool) -> None:
+    reader = MatchReader(vocab, 16)
+    rows = encoded(reader, table(tmp_path, "label\ttext_a\ttext_b", "1\tthe boat\tthe door"), with_targets)
+
+    batch = reader.collate(rows, [0], rng_of_row)
+
+    declared = {**reader.outputs_attr, **(reader.targets_attr if with_targets else {})}
+    assert batch.keys() == declared.keys()
+    assert all(batch[name].dtype == spec.dtype for name, spec in declared.items())
+    assert all(batch[name].dim() == len(spec.shape) for name, spec in declared.items())
+
+
 def test_two_texts_are_two_segments(vocab: Path, tmp_path: Path) -> None:
     reader = MatchReader(vocab, 16)
     rows = encoded(reader, table(tmp_path, "text_b\tlabel\ttext_a", "a door ?\t1\tthe boat"), True)
 
     assert words(reader, rows) == "[CLS] the boat [SEP] a door ? [SEP]"
     assert reader.collate(rows, [0], rng_of_row)["segment_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
+
+
+def test_cls_takes_a_second_text_where_the_file_has_one(vocab: Path, tmp_path: Path) -> None:
+    reader = ClassifyReader(vocab, 6)
+    rows = encoded(reader, table(tmp_path, "label\ttext_a\ttext_b", "0\tthe old boat\tthe door"), True)
+
+    assert words(reader, rows) == "[CLS] the old [SEP] the [SEP]"
+
+
+def test_a_long_text_loses_its_end(vocab: Path, tmp_path: Path) -> None:
+    reader = ClassifyReader(vocab, 5)
+    rows = encoded(reader, table(tmp_path, "label\ttext_a", "0\tthe old new red green"), True)
+
+    assert words(reader, rows) == "[CLS] the old new [SEP]"
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
@@ -68,6 +96,21 @@ def test_the_longer_of_two_texts_loses_one_token_at_a_time(a: int, b: int, budge
         first, second = (first - 1, second) if first > second else (first, second - 1)
 
     assert fitting_lengths(a, b, budget) == (first, second)
+
+
+def test_for_cn_takes_the_blanks_out_of_both_texts(vocab: Path, tmp_path: Path) -> None:
+    reader = MatchReader(vocab, 24, for_cn=True)
+    rows = encoded(reader, table(tmp_path, "label\ttext_a\ttext_b", "1\t中国 的 首都\t北 京"), True)
+
+    assert words(reader, rows) == "[CLS] 中 国 的 首 都 [SEP] 北 京 [SEP]"
+    assert next(reader.read(tmp_path / "train.tsv", True)).text_a == "中国的首都"
+
+
+def test_a_length_without_room_for_text_is_refused(vocab: Path) -> None:
+    with pytest.raises(ConfigError, match=r"max_seq_len .*at least 3, not 2"):
+        ClassifyReader(vocab, 2)
+    with pytest.raises(ConfigError, match=r"max_seq_len .*at least 5, not 4"):
+        MatchReader(vocab, 4)
 
 
 # ---- the file ----
@@ -86,6 +129,14 @@ def test_only_line_feeds_end_a_line_and_quotes_are_text(tmp_path: Path) -> None:
     ]
 
 
+def test_columns_that_nobody_asked_for_are_passed_over(vocab: Path, tmp_path: Path) -> None:
+    path = table(tmp_path, "qid\tlabel\tnote\ttext_a", "7\t2\t\tthe boat")
+
+    [example] = ClassifyReader(vocab, 8).read(path, with_targets=True)
+
+    assert (example.text_a, example.text_b, example.label) == ("the boat", None, 2)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -93,6 +144,7 @@ def test_only_line_feeds_end_a_line_and_quotes_are_text(tmp_path: Path) -> None:
             "label\ttext_a\ttext_b\n1\ta\tb\n1\twhere is it",
             r"^\S*train.tsv:3: 2 columns, expected 3 \(label, text_a, text_b\); .*'1\\twhere is it'$",
         ),
+        ("label\ttext_a\ttext_b\n1\n", r"train.tsv:2: 1 column, expected 3"),
         ("label\ttext_a\ttext_b\n1\ta\tb\n\n1\ta\tb\n", r"train.tsv:3: a blank line, expected 3 .*remove it"),
         ("", r"train.tsv:1: expected .*header.*\(label, text_a, text_b\)"),
         ("label\ttext_a\ttext_b\n", r"train.tsv: .*header"),
@@ -101,11 +153,17 @@ def test_only_line_feeds_end_a_line_and_quotes_are_text(tmp_path: Path) -> None:
             r"train.tsv:1: .*'text_b'; .*label, text_a, textb; rename 'textb' to 'text_b'",
         ),
         ("label\ttext_a\ttext_b\ttext_a\n1\ta\tb\tc\n", r"train.tsv:1: .*'text_a' twice"),
+        ("label\ttext_a\ttext_b\n1\t \tb\n", r"train.tsv:2: text_a is empty"),
         ("label\ttext_a\ttext_b\n1\ta\t\n", r"train.tsv:2: text_b is empty"),
         (
             "label\ttext_a\ttext_b\nyes\ta\tb\n",
             r"train.tsv:2: .*'yes'.* 0 to 1",
         ),
+        (
+            "label\ttext_a\ttext_b\n2\ta\tb\n",
+            r"train.tsv:2: .*'2'.* 0 to 1",
+        ),
+        ("label\ttext_a\ttext_b\n-1\ta\tb\n", r"train.tsv:2: .*'-1'.* 0 to 1"),
         ("label\ttext_a\ttext_b\n1.0\ta\tb\n", r"train.tsv:2: .*'1.0'.*whole number"),
     ],
 )
@@ -130,6 +188,14 @@ def test_labels_may_be_names(vocab: Path, tmp_path: Path, label_map: Path) -> No
     for mapping in (label_map, {"negative": 0, "positive": 1}):
         reader = ClassifyReader(vocab, 8, label_map=mapping)
         assert encoded(reader, path, True)["label_ids"].values.tolist() == [1, 0]
+
+
+def test_a_label_outside_the_map_is_reported_with_its_line(
+    vocab: Path, tmp_path: Path, label_map: Path
+) -> None:
+    path = table(tmp_path, "label\ttext_a", "positiv\tthe boat")
+    with pytest.raises(DataError, match=r"train.tsv:2: .*'positiv' .*\(negative, positive\).* 'positive'"):
+        list(ClassifyReader(vocab, 8, label_map=label_map).read(path, with_targets=True))
 
 
 @pytest.mark.parametrize(
@@ -170,8 +236,12 @@ def test_a_record_has_the_number_the_probabilities_and_the_name(vocab: Path, lab
     ("kind", "value", "message"),
     [
         (ClassifyReader, 5, r"text 1: expected .*\{'text_a': …\}.*, not 5"),
+        (ClassifyReader, {"text": "x"}, r"text 1: expected "),
         (ClassifyReader, {"text_a": 3}, r"text 1: text_a .*not 3"),
+        (ClassifyReader, "  ", r"text 1: text_a is empty"),
         (MatchReader, "x", r"text 1: expected a pair .*\{'text_a': …, 'text_b': …\}, not 'x'"),
+        (MatchReader, ("x",), r"text 1: expected a pair"),
+        (MatchReader, {"text_a": "x"}, r"text 1: expected a pair"),
         (MatchReader, ("x", None), r"text 1: text_b .*not None"),
     ],
 )
@@ -181,3 +251,9 @@ def test_a_value_that_is_not_an_example_is_reported_with_its_number(
     good: Any = "fine" if kind is ClassifyReader else ("fine", "fine")
     with pytest.raises(DataError, match=message):
         list(kind(vocab, 16).parse([good, value]))
+
+
+def test_a_label_map_with_a_label_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "labels.json").write_text('{"a": 0, "b": 1, "a": 2}', encoding="utf-8")
+    with pytest.raises(DataError, match=r"labels\.json.*'a' twice"):
+        Labels(None, tmp_path / "labels.json")

@@ -15,6 +15,7 @@ import palm
 from helpers import hub, tiny
 from helpers.file_server import FileServer, file_server
 from palm.core.errors import DataError
+from palm.reader.tables import files
 from palm.reader.tables.columns import Columns
 from palm.reader.tables.files import copies_of
 from palm.reader.tables.reading import read_table, usable
@@ -162,6 +163,16 @@ def test_a_missing_file_is_reported_with_its_address(store: Store) -> None:
     assert str(store.address("missing.csv")).split(":/")[1].strip("/") in str(caught.value)
 
 
+def test_a_pattern_of_a_store_is_read_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALM_DATA_CACHE", str(tmp_path / "cache"))
+    memory = fsspec.filesystem("memory")
+    for number in (2, 0, 1):
+        memory.pipe(f"/tables/part-{number}.jsonl", b'{"label": %d, "text_a": "a"}' % number)
+    rows = map(usable, read_table(Path("memory://tables/part-*.jsonl"), Columns(["label", "text_a"])))
+    assert [row.cells["label"] for row in rows] == [0, 1, 2]
+    memory.rm("/tables", recursive=True)
+
+
 @pytest.mark.parametrize("status", [401, 404, 500])
 def test_a_refused_download_tells_the_status_and_no_secret(
     status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,6 +189,14 @@ def test_a_refused_download_tells_the_status_and_no_secret(
     assert str(status) in told
     assert f"{server.url}/data/a.csv" in told
     assert not [word for word in ("anna", "secret", "abcdef") if word in told]
+
+
+def test_a_download_waits_for_silence_and_not_for_its_length() -> None:
+    aiohttp = pytest.importorskip("aiohttp")
+    timeout = files._patience("https://host.org/a.csv")["client_kwargs"]["timeout"]
+    assert isinstance(timeout, aiohttp.ClientTimeout)
+    assert timeout.total is None
+    assert timeout.sock_read == files.SILENCE
 
 
 def test_a_run_on_an_address_stores_and_logs_no_secret(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import models
 
 from helpers.reader_files import write_text, write_vocabulary
 from helpers.subword_files import (
@@ -17,8 +18,8 @@ from helpers.subword_files import (
     write_unigram_json,
     write_wordpiece_json,
 )
-from palm.core.errors import DataError, StorageError
-from palm.reader import ClassifyReader
+from palm.core.errors import ConfigError, DataError, StorageError
+from palm.reader import ClassifyReader, MatchReader
 from palm.reader.tokenizer import Tokenizer, load_tokenizer
 
 TEXTS = [
@@ -60,6 +61,17 @@ def test_byte_pairs_are_those_of_transformers(vocabularies: dict[str, Path]) -> 
     assert ours.encode(TEXTS) == theirs["input_ids"]
     for pieces, offsets in zip(ours.encode_with_offsets(TEXTS), theirs["offset_mapping"], strict=True):
         assert list(zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True)) == offsets
+
+
+def test_both_forms_of_a_byte_level_vocabulary_cut_alike(vocabularies: dict[str, Path]) -> None:
+    parts, whole = load_tokenizer(vocabularies["byte level"]), load_tokenizer(vocabularies["json"])
+    assert parts.encode(TEXTS) == whole.encode(TEXTS)
+    words = ["Anna", "owns", "boat."]
+    assert parts.encode_words(words) == whole.encode_words(words)
+    assert parts.vocab_size == whole.vocab_size
+    for one, other in zip(parts.encode_with_offsets(TEXTS), whole.encode_with_offsets(TEXTS), strict=True):
+        assert one.starts.tolist() == other.starts.tolist()
+        assert one.ends.tolist() == other.ends.tolist()
 
 
 def test_words_are_cut_as_transformers_cuts_words(vocabularies: dict[str, Path]) -> None:
@@ -121,6 +133,11 @@ def test_a_tokenizer_in_one_file_is_the_same_tokenizer(vocabularies: dict[str, P
     assert again.tokens([again.cls_id, again.sep_id, again.mask_id]) == ["<s>", "</s>", "<mask>"]
 
 
+def test_lower_case_for_a_vocabulary_with_capitals_is_refused(vocabularies: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"do_lower_case: .*vocab\.json'"):
+        load_tokenizer(vocabularies["byte level"], do_lower_case=True)
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -142,3 +159,50 @@ def test_a_vocabulary_that_cannot_be_used_is_named(
 
 
 # ---- readers ----
+
+
+def test_a_pair_has_two_separators_between_its_texts(vocabularies: dict[str, Path]) -> None:
+    reader = MatchReader(vocabularies["byte level"], 64)
+    rows = reader.encode(list(reader.parse([("Anna owns", "the door")])), with_targets=False)
+    tokens = reader.tokenizer.tokens(rows["token_ids"][0])
+    assert [k for k, token in enumerate(tokens) if token == "</s>"][:2] == [
+        int(rows["first_segment"][0]) - 2,
+        int(rows["first_segment"][0]) - 1,
+    ]
+    with pytest.raises(ConfigError, match=r"max_seq_len .*at least 6, not 5"):
+        MatchReader(vocabularies["byte level"], 5)
+
+
+def test_a_row_that_is_too_long_is_cut_to_fit_with_all_its_separators(vocabularies: dict[str, Path]) -> None:
+    reader = ClassifyReader(vocabularies["byte level"], 12)
+    long = {"text_a": "Anna owns the old red boat " * 3, "text_b": "what colour is the boat " * 3}
+    rows = reader.encode(list(reader.parse([long])), with_targets=False)
+    assert rows.lengths.tolist() == [12]
+    assert reader.tokenizer.tokens(rows["token_ids"][0]).count("</s>") == 3
+
+
+def test_a_vocabulary_that_fails_on_a_text_is_an_error_of_palm(tmp_path: Path) -> None:
+    """Which no look at the file finds: the token for unknown words is missing, and one text needs it."""
+    write_text(tmp_path, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt")
+    tokenizer._pipeline.model = models.WordPiece({"a": 5}, unk_token="[UNK]")
+    assert tokenizer.encode(["a"]) == [[5]]
+    with pytest.raises(DataError, match=r"a text: .*vocabulary.*Missing \[UNK\]"):
+        tokenizer.encode(["b"])
+
+
+def test_one_content_and_setting_has_one_tokenizer_wherever_the_file_is(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    one, other = (write_vocabulary(tmp_path / name) for name in ("a", "b"))
+    tokenizer = load_tokenizer(one)
+    assert load_tokenizer(other) is tokenizer
+    assert load_tokenizer(one, do_lower_case=True) is not tokenizer
+    write_text(other.parent, "vocab.txt", one.read_text("utf-8") + "\nsurplus\n")
+    assert load_tokenizer(other).vocab_size == tokenizer.vocab_size + 1
+
+
+def test_byte_level_vocabularies_with_other_merges_have_other_tokenizers(tmp_path: Path) -> None:
+    one, other = (write_byte_level(tmp_path / name) for name in ("a", "b"))
+    assert load_tokenizer(one).companions[0].parent == one.parent
+    assert load_tokenizer(other).companions[0].parent == other.parent

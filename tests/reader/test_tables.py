@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helpers.reader_files import write_vocabulary
-from palm.core.errors import DataError
+from helpers.reader_files import write_text, write_vocabulary
+from palm.core.errors import ConfigError, DataError
 from palm.reader import ClassifyReader, MRCReader, SequenceLabelReader
 from palm.reader.cache import key_of, training_rows
 from palm.reader.rows import BadRows
@@ -115,6 +115,13 @@ def test_a_folder_that_datasets_saved_is_read_by_its_state(tmp_path: Path) -> No
     assert cells(tmp_path, "label", "text_a") == ROWS[4:] + ROWS[:4]
 
 
+def test_a_name_without_a_known_suffix_is_read_as_format_says(vocab: Path, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", ROWS).rename(tmp_path / "a.txt")
+    assert len(list(ClassifyReader(vocab, 12, format="csv").read(path, True))) == 9
+    with pytest.raises(ConfigError, match=r"format.*'xml'"):
+        ClassifyReader(vocab, 12, format="xml")
+
+
 # ---- columns ----
 
 
@@ -154,6 +161,11 @@ def test_a_missing_column_is_reported_with_the_ones_that_are_there(
     with pytest.raises(DataError) as caught:
         list(ClassifyReader(vocab, 12, columns=columns).read(path, True))
     assert all(value in str(caught.value) for value in (f"a.{kind}", *values))
+
+
+def test_a_key_of_columns_is_a_column_of_the_reader(vocab: Path) -> None:
+    with pytest.raises(ConfigError, match=r"columns.*'text'.*text_a"):
+        ClassifyReader(vocab, 12, columns={"text": "sentence"})
 
 
 def test_words_and_their_labels_may_be_lists(vocab: Path, tmp_path: Path) -> None:
@@ -206,6 +218,11 @@ def test_a_row_without_a_label_is_not_a_row_and_is_counted(
     assert len(list(reader.read(path, False))) == 5
 
 
+def test_no_examples_are_not_rows(vocab: Path) -> None:
+    for reader in (ClassifyReader(vocab, 16), SequenceLabelReader(vocab, 16, label_map={"O": 0})):
+        assert len(reader.encode([], with_targets=True)) == 0
+
+
 def test_a_file_in_which_no_row_has_a_label_is_refused(vocab: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "rows.tsv", [{**row, "label": ""} for row in ROWS])
     with pytest.raises(DataError) as caught:
@@ -220,6 +237,21 @@ def test_the_word_null_is_a_label_in_every_format(vocab: Path, tmp_path: Path, k
     reader = ClassifyReader(vocab, 12, label_map={"null": 0, "nan": 1, "NaN": 2, "None": 3, "NA": 4})
     found = [each.label for each in reader.read(write(tmp_path / f"a.{kind}", rows), True)]
     assert found == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("label", [1.5, True, "1.0", "01x", [1], {"a": 1}])
+def test_a_value_that_names_no_label_is_reported(vocab: Path, tmp_path: Path, label: object) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
+    with pytest.raises(DataError, match=r"a\.jsonl:1: the label"):
+        list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
+
+
+@pytest.mark.parametrize("label", [1, "1", 1.0])
+def test_a_number_is_the_label_that_it_names(vocab: Path, tmp_path: Path, label: object) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text_a": "the boat", "label": label}])
+    assert [each.label for each in ClassifyReader(vocab, 12, n_classes=2).read(path, True)] == [1]
+    named = ClassifyReader(vocab, 12, label_map={"0": 1, "1": 0})
+    assert [each.label for each in named.read(path, True)] == [0]
 
 
 # ---- mistakes ----
@@ -256,6 +288,23 @@ def test_mistakes_of_json_lines_have_their_lines(tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in problems(path)] == ["2", "3", "4", "5", "6", "7"]
 
 
+def test_a_mistake_in_parquet_has_its_row_group_and_row(vocab: Path, tmp_path: Path) -> None:
+    rows = [dict(row) for row in ROWS]
+    rows[5]["label"] = "9"
+    path = write(tmp_path / "a.parquet", rows)
+    with pytest.raises(DataError, match=r"a\.parquet: row group 2, row 2: .*'9'"):
+        list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
+
+
+def test_two_columns_of_one_name_in_parquet_are_refused(vocab: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    columns = [arrow.array(values) for values in (["0", "1"], ["a", "b"], ["1", "0"])]
+    parquet.write_table(arrow.table(columns, names=["label", "text_a", "label"]), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: .*'label' twice"):
+        list(ClassifyReader(vocab, 12, n_classes=2).read(tmp_path / "a.parquet", True))
+
+
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet", "arrow", "csv.gz"])
 def test_rows_that_cannot_be_used_are_left_out_where_the_setting_wants_it(
     vocab: Path, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
@@ -269,6 +318,32 @@ def test_rows_that_cannot_be_used_are_left_out_where_the_setting_wants_it(
     with pytest.raises(DataError) as caught:
         list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
     assert str(caught.value).count("'9'") == 2
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv"])
+def test_two_columns_of_one_name_in_a_header_are_refused(vocab: Path, tmp_path: Path, kind: str) -> None:
+    tab = "\t" if kind == "tsv" else ","
+    path = tmp_path / f"a.{kind}"
+    path.write_text(f"label{tab}text_a{tab}label\n1{tab}a{tab}0\n")
+    with pytest.raises(DataError, match=rf"a\.{kind}:1: .*'label' twice"):
+        list(ClassifyReader(vocab, 12, n_classes=2).read(path, True))
+
+
+@pytest.mark.parametrize(
+    ("content", "values"),
+    [
+        ("label; text_a\n1; a\n", ["'text_a'", "label; text_a", "commas"]),
+        ("label, text_a\n1, a\n", ["'text_a'", "' text_a'", "rename"]),
+        ("\nlabel,text_a\n", ["header", "text_a"]),
+    ],
+)
+def test_a_header_of_another_form_is_reported_with_the_remedy(
+    vocab: Path, tmp_path: Path, content: str, values: list[str]
+) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(vocab, 12, n_classes=2).read(tmp_path / "a.csv", True))
+    assert all(value in str(caught.value) for value in ("a.csv:1:", *values))
 
 
 @pytest.mark.parametrize(
@@ -293,6 +368,14 @@ def test_files_of_other_programs_are_refused_by_what_they_are(
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
+def test_marks_and_line_ends_of_windows_change_nothing(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / f"a.{kind}", ROWS)
+    lines = path.read_bytes().replace(b"\r\n", b"\n")
+    path.write_bytes(b"\xef\xbb\xbf" + lines.replace(b"\n", b"\r\n") + b"\r\n\r\n")
+    assert cells(path, "label", "text_a") == ROWS
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
 def test_bytes_that_are_not_utf_8_are_reported_with_their_place(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"a.{kind}", ROWS)
     lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")
@@ -301,6 +384,22 @@ def test_bytes_that_are_not_utf_8_are_reported_with_their_place(tmp_path: Path, 
     [problem] = problems(path)
     byte = lines[3].index(b"\xe4") + 1
     assert problem.startswith(f"4: byte {byte} of line 4, b'\\xe4'")
+
+
+def test_a_mistake_in_a_shard_names_the_shard(vocab: Path, tmp_path: Path) -> None:
+    write(tmp_path / "1.csv", ROWS)
+    write(tmp_path / "2.csv", [{"label": "1", "text_a": "a"}, {"label": "9", "text_a": "b"}])
+    reader = ClassifyReader(vocab, 12, n_classes=2)
+    reader.bad_rows = BadRows(tmp_path, "skip")
+    assert len(list(reader.read(tmp_path / "*.csv", True))) == 10
+    [record] = reader.bad_rows.records
+    assert (Path(record["file"]).name, record["line"]) == ("2.csv", 3)
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
+def test_a_cell_may_have_megabytes(tmp_path: Path, kind: str) -> None:
+    row = {"label": "1", "text_a": "boat " * 600_000}
+    assert cells(write(tmp_path / f"a.{kind}", [row, row]), "label", "text_a") == [row, row]
 
 
 # ---- any table ----
@@ -328,6 +427,15 @@ def test_any_bytes_end_in_rows_or_in_an_error(tmp_path: Path, data: bytes, kind:
         assert all(row.place.startswith(str(path)) for row in map(usable, raw_rows(path)))
 
 
+def test_a_key_twice_in_a_line_of_json_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"label": "0", "text_a": "x"}\n{"label": "0", "label": "1"}\n', encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        list(map(usable, raw_rows(path)))
+    assert f"{path}:2: " in str(caught.value)
+    assert "'label' twice" in str(caught.value)
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
 def test_a_table_that_changes_while_it_is_read_is_an_error(tmp_path: Path, suffix: str) -> None:
     file = tmp_path / f"data.tsv{suffix}"
@@ -349,3 +457,28 @@ def test_a_table_that_changes_while_it_is_read_is_an_error(tmp_path: Path, suffi
 
 
 # ---- what a file says about its own values ----
+
+
+def test_offsets_outside_of_a_damaged_file_are_an_error(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import ipc
+
+    offsets = pyarrow.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 4, 8)))
+    texts = pyarrow.StringArray.from_buffers(2, offsets, pyarrow.py_buffer(b"goodbad!"))
+    batch = pyarrow.RecordBatch.from_arrays([pyarrow.array([0, 1]), texts], ["label", "text_a"])
+    file = tmp_path / "train.arrow"
+    with ipc.new_stream(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    whole = file.read_bytes()
+    assert whole.count(offsets.to_pybytes()) == 1
+    broken = b"".join(n.to_bytes(4, "little") for n in (0, 4, 1 << 16))
+    file.write_bytes(whole.replace(offsets.to_pybytes(), broken))
+    with pytest.raises(DataError) as caught:
+        list(ClassifyReader(write_vocabulary(tmp_path), 16).read(file, True))
+    assert "train.arrow" in str(caught.value)
+
+
+def test_a_real_label_of_minus_a_hundred_is_a_label(tmp_path: Path) -> None:
+    path = write_text(tmp_path, "dev.tsv", "label\ttext_a\n-100\ta\n")
+    reader = ClassifyReader(write_vocabulary(tmp_path), 16, label_type="real")
+    assert list(map(reader.gold, reader.read_gold(path))) == [{"value": -100.0}]

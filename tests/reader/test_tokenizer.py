@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import BertWordPieceTokenizer
 
 from helpers.reader_files import SPECIAL, write_text, write_vocabulary
 from helpers.shared import RECORDED_0, needs_shared
@@ -64,6 +68,12 @@ def test_a_vocabulary_file_is_read_as_the_original_reads_it(tmp_path: Path) -> N
     assert vocabulary == {token: number for token, number in expected.items() if token}
 
 
+def test_white_space_of_any_kind_around_an_id_does_not_count(tmp_path: Path) -> None:
+    lines = [f"{token}\t\x1f{number} " for number, token in enumerate([*SPECIAL_TOKENS, "red"])]
+    vocabulary = load_vocabulary(write_text(tmp_path, "vocab.txt", "\n".join(lines)))
+    assert vocabulary["red"] == 5
+
+
 def test_special_tokens_inside_a_text_are_text(vocab_path: Path) -> None:
     tokenizer = load_tokenizer(vocab_path, do_lower_case=True)
 
@@ -104,6 +114,22 @@ def test_a_final_sigma_is_lowered_as_python_lowers_it(letters: Tokenizer, text: 
     assert normalized.count("ς") == text.lower().count("ς")
 
 
+def test_plain_text_is_cut_as_the_tokenizers_library_itself_cuts_it(vocab_path: Path) -> None:
+    texts = ["The old BOAT, near Anna's door!", "what is 中国的首都?", "red-green(boat) naïve café"]
+    reference = BertWordPieceTokenizer(str(vocab_path), lowercase=True)
+
+    ids = load_tokenizer(vocab_path, do_lower_case=True).encode(texts)
+
+    assert ids == [reference.encode(text, add_special_tokens=False).ids for text in texts]
+
+
+def test_half_a_surrogate_pair_is_an_unknown_character(letters: Tokenizer) -> None:
+    [pieces] = letters.encode_with_offsets(["a \ud83d b"])
+
+    assert letters.tokens(pieces.ids) == ["a", "b"]
+    assert pieces.starts.tolist() == [0, 4]
+
+
 def test_the_size_of_a_vocabulary_is_its_largest_id_and_one(tmp_path: Path) -> None:
     lines = [f"{token}\t{number}" for number, token in enumerate(SPECIAL)] + ["boat\t90", "door\t40"]
     tokenizer = load_tokenizer(write_text(tmp_path, "vocab.txt", "\n".join(lines) + "\n"))
@@ -131,12 +157,37 @@ def test_a_broken_vocabulary_names_the_line(tmp_path: Path, lines: list[str], me
         load_tokenizer(path)
 
 
+def test_missing_special_tokens_are_named_together(tmp_path: Path) -> None:
+    path = write_text(tmp_path, "vocab.txt", "[PAD]\n[UNK]\n[CLS]\nboat\n")
+    with pytest.raises(DataError, match=r"vocab.txt: .*\[SEP\], \[MASK\]"):
+        load_tokenizer(path)
+
+
 def test_a_vocabulary_that_is_not_text_or_not_there_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"[PAD]\n\xff\xfe")
     with pytest.raises(DataError, match=r"binary: cannot read.*UTF-8"):
         load_tokenizer(tmp_path / "binary")
     with pytest.raises(DataError, match="nowhere: cannot read"):
         load_tokenizer(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_tokenizes_without_a_warning_or_a_hang(vocab_path: Path) -> None:
+    program = f"""
+import multiprocessing
+from palm.reader.tokenizer import load_tokenizer
+tokenizer = load_tokenizer({str(vocab_path)!r})
+texts = ["the old boat"] * 1000
+here = tokenizer.encode(texts)
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    assert pool.apply(tokenizer.encode, (texts,)) == here
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ---- what lies beside a vocabulary ----

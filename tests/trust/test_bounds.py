@@ -9,7 +9,7 @@ import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,16 @@ from safetensors.torch import save_file
 
 import palm
 from helpers import saved, tiny
-from helpers.foreign_files import SIZES, known, write_variables
+from helpers.foreign_files import SIZES, known, paddlenlp, write_variables
+from palm.config import yaml_text
 from palm.config.files import read_json as read_backbone_json
 from palm.config.files import read_yaml
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
 from palm.core.io import read_json
-from palm.pretrained import read_weights
+from palm.pretrained import read_directory, read_weights
 from palm.reader.labels import Labels
+from palm.reader.tables.files import SUFFIX, Selection, data_checksum
+from palm.reader.tables.reading import raw_rows, usable
 from palm.reader.tokenizer import load_tokenizer
 
 
@@ -81,6 +84,11 @@ def test_json_that_is_too_much_or_nothing_is_named(tmp_path: Path, text: bytes, 
             read_backbone_json(file)
 
 
+def test_a_label_with_an_id_that_no_tensor_holds_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'a' .* 2147483647"):
+        Labels(None, {"a": 10**30})
+
+
 # ---- YAML ----
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(
@@ -109,6 +117,17 @@ def test_yaml_that_is_too_much_is_refused(tmp_path: Path, text: str, message: st
     (tmp_path / "c.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         read_yaml(tmp_path / "c.yaml", [])
+
+
+def test_a_number_of_5000_digits_in_a_configuration_is_a_value_that_does_not_fit(tmp_path: Path) -> None:
+    folder = tiny.write_files(tmp_path)
+    config = {name: value for name, value in tiny.config(folder, "cls").items() if name != "batch_size"}
+    text = f"batch_size: {'9' * 5000}\n{yaml_text(config)}"
+    (folder / "c.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"c\.yaml:1: batch_size should be .*, not 9999"):
+        palm.Controller(folder / "c.yaml", argv=[])
+    with pytest.raises(ConfigError, match=r"--batch_size should be .*, not "):
+        palm.Controller(tiny.config(folder, "cls"), argv=["--batch_size", "9" * 5000])
 
 
 # ---- Pickles ----
@@ -237,6 +256,16 @@ def test_sizes_of_foreign_weights_are_checked_against_them(tmp_path: Path, confi
     assert isinstance(found.value, StorageError | ConfigError)
 
 
+def test_weights_of_an_odd_shape_are_an_error_with_their_place(tmp_path: Path) -> None:
+    name = "bert.encoder.layers.0.self_attn.q_proj.weight"  # one that is transposed
+    save_file({**paddlenlp(), name: torch.zeros(2, 2, 2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(SIZES), encoding="utf-8")
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        read_directory(tmp_path)
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        palm.pretrained.load_pretrain(palm.backbone.BERT(**SIZES), tmp_path)
+
+
 # ---- Vocabularies ----
 
 
@@ -309,3 +338,45 @@ def test_what_is_not_a_plain_file_does_not_hang(tmp_path: Path, name: str) -> No
         palm.load_model(folder)
     with pytest.raises(PalmError):
         palm.load_backbone(folder)
+
+
+def test_a_machine_without_memory_is_not_damage() -> None:
+    from palm.core.io import wrap_read_errors
+
+    def fails() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError), wrap_read_errors("here"):
+        fails()
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (10**9, "task 'cls': Classify cannot be built with these sizes: .*memory"),
+        (10**12, "n_classes: 1000000000000 should be a whole number, 2 or more, at most 2147483647"),
+        (10**30, "n_classes: 1.* should be a whole number, 2 or more, at most 2147483647"),
+    ],
+)
+def test_a_size_that_no_machine_has_is_a_mistake_in_a_configuration(
+    tmp_path: Path, size: int, message: str
+) -> None:
+    folder = tiny.write_files(tmp_path)
+    config = tiny.config(folder, "cls")
+    config["tasks"]["cls"]["n_classes"] = size
+    config |= {"hidden_size": 1 << 20, "num_attention_heads": 1} if size == 10**9 else {}
+    with pytest.raises(ConfigError, match=message):
+        palm.Controller(config, argv=[])
+
+
+@pytest.mark.parametrize(("row", "is_refused"), [(1 << 40, False), (1 << 80, True)])
+def test_a_selection_of_rows_that_do_not_exist_takes_no_memory(
+    tmp_path: Path, row: int, is_refused: bool
+) -> None:
+    table = tmp_path / "table.tsv"
+    table.write_text("label\ttext_a\n0\ta door\n1\ta boat\n", encoding="utf-8")
+    selection = Selection(table, data_checksum(table), [1, row], {})
+    file = tmp_path / f"dev{SUFFIX}"
+    file.write_text(selection.text, encoding="utf-8")
+    with pytest.raises(DataError) if is_refused else nullcontext():
+        assert [each.cells["text_a"] for each in map(usable, raw_rows(file))] == ["a boat"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,27 @@ def test_a_manifest_must_list_what_belongs_to_a_model(tmp_path: Path, name: str)
         palm.load_model(folder)
 
 
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_manifest_must_list_what_belongs_to_a_checkpoint(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = saved.checkpoint(tmp_path)
+    (folder / name).unlink()
+    (folder / "more.json").write_text("{}")
+    saved.forge(folder, "more.json", lambda _: {})
+    assert newest_checkpoint(folder.parent) is None
+    assert re.search(rf"manifest\.json .*{name}", caplog.text)
+
+
+@pytest.mark.parametrize("state", [{}, [], None])
+def test_a_whole_state_that_says_nothing_is_passed_over(
+    tmp_path: Path, state: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = saved.forge(saved.checkpoint(tmp_path), STATE, lambda _: state)
+    assert newest_checkpoint(folder.parent) is None
+    assert f"ignored: cannot read {folder / STATE}: " in caplog.text
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -136,3 +159,16 @@ def test_a_whole_description_that_fits_nothing_is_an_error_with_its_place(
     folder = saved.forge(saved.model(tmp_path), "config.json", change)
     with pytest.raises(palm.PalmError, match=str(folder)):
         palm.load_model(folder)
+
+
+def test_a_manifest_shows_sizes_and_checksums_and_the_checksum_of_itself(model: Path) -> None:
+    content = json.loads((model / "manifest.json").read_text(encoding="utf-8"))
+    assert sorted(content) == ["files", "sha256"]
+    assert sorted(content["files"]) == [
+        "README.md",
+        "config.json",
+        "heads.safetensors",
+        "model.safetensors",
+        "vocab.txt",
+    ]
+    assert content["files"]["vocab.txt"]["size"] == (model / "vocab.txt").stat().st_size

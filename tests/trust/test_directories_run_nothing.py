@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import palm
 from helpers import saved, tiny
@@ -18,6 +21,7 @@ from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
 from palm.export.sources import models_of_source
 from palm.pretrained.directory import settings_of_directory
+from palm.reader import READERS
 
 TROJAN = "open('ran', 'w')\nclass Reader: pass\n"
 """A module that leaves a trace when it is imported."""
@@ -90,6 +94,12 @@ def test_a_saved_model_runs_no_function_that_it_names(folder: Path, part: str, n
     assert "trojan" not in sys.modules
 
 
+@pytest.mark.parametrize("name", [7, None, ["cls"], {"a": 1}])
+def test_a_name_of_another_kind_is_refused(folder: Path, name: Any) -> None:
+    with pytest.raises(StorageError, match=r"reader "):
+        palm.load_model(saved.forge(saved.model(folder), "config.json", named("reader", name)))
+
+
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_directory_to_start_from_builds_palms_own_encoders_only(folder: Path, name: str) -> None:
     model = saved.forge(saved.model(folder), "config.json", named("backbone", name, command="touch ran"))
@@ -103,6 +113,26 @@ def test_a_directory_to_start_from_builds_palms_own_encoders_only(folder: Path, 
     with pytest.raises(ConfigError, match="only palm's own"):
         Controller(config, argv=[])
     assert not (folder / "ran").exists()
+
+
+def test_not_even_a_class_of_the_program_is_built_from_a_directory_to_start_from(folder: Path) -> None:
+    class Encoder(palm.backbone.BERT):
+        pass
+
+    globals()["Encoder"] = Encoder
+    model = saved.forge(saved.model(folder), "config.json", named("backbone", f"{__name__}.Encoder"))
+    with pytest.raises(StorageError, match="only palm's own"):
+        palm.load_backbone(model)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"train_file": "x"}, {"reader": "os.system"}, {"metrics": ["os.system"]}, {"x": 1}]
+)
+def test_a_directory_to_start_from_sets_nothing_but_its_encoder(folder: Path, settings: Any) -> None:
+    model = saved.model(folder)
+    saved.forge(model, "config.json", lambda d: {**d, "backbone": {"name": "bert", "settings": settings}})
+    with pytest.raises(StorageError, match=rf"bert .*'{next(iter(settings))}'"):
+        settings_of_directory(model)
 
 
 def test_the_backbones_json_names_neither_code_nor_files(folder: Path) -> None:
@@ -131,6 +161,13 @@ def test_a_class_is_trusted_by_the_path_of_its_module_package_or_itself(folder: 
     assert main([*words, "--trust", "ownparts.OwnReader"]) == 0
 
 
+def test_what_the_running_program_has_imported_is_its_own(folder: Path) -> None:
+    model = saved.forge(saved.model(folder), "config.json", named("reader", "ownparts.OwnReader"))
+    import ownparts
+
+    assert type(palm.load_model(model).reader) is ownparts.OwnReader
+
+
 def test_a_configuration_may_predict_with_the_components_that_it_names(folder: Path) -> None:
     tiny.write_files(folder)
     config = tiny.config(folder, "cls", num_epochs=1)
@@ -146,6 +183,16 @@ def test_trust_in_a_module_is_trust_in_its_components_only(folder: Path, name: s
     with pytest.raises(PalmError, match=r"palm\.reader\.base\.Reader|cannot"):
         palm.load_model(model, trust=["ownparts", "trojan"])
     assert "not_a_class" not in name or not (folder / "ran").exists()
+
+
+def test_a_component_of_another_kind_is_refused_before_it_is_built(folder: Path) -> None:
+    with pytest.raises(PalmError, match=r"'os\.system'"):
+        READERS["os.system"]
+    with pytest.raises(PalmError, match=r"the reader 'palm\.paradigm\.Classify'"):
+        READERS["palm.paradigm.Classify"]
+    model = saved.forge(saved.model(folder), "config.json", named("reader", "palm.paradigm.cls.Classify"))
+    with pytest.raises(StorageError, match="names the reader '"):
+        palm.load_model(model)
 
 
 def test_attributes_of_modules_are_not_computed(folder: Path) -> None:
@@ -244,3 +291,45 @@ def test_a_wrong_size_costs_nothing(folder: Path, part: str, sizes: dict[str, in
         for read in (palm.load_backbone, settings_of_directory):
             with pytest.raises(PalmError, match=rf"config\.json: .*({message})"):
                 read(model)
+
+
+def test_a_component_of_the_program_that_is_built_elsewhere_is_not_counted() -> None:
+    from threading import Thread
+
+    from palm.core.device import within_weights
+
+    with within_weights({}, "here"):
+        other = Thread(target=lambda: torch.nn.Linear(1000, 2000))
+        other.start()
+        other.join()
+        torch.nn.Linear(1000, 1000)
+        with pytest.raises(StorageError, match=r"here: .* Linear\.weight is \[1000, 1000\]|here: "):
+            torch.nn.Linear(1000, 1000)
+    torch.nn.Linear(1000, 2000)
+
+
+def test_only_the_owner_of_nothing(folder: Path) -> None:
+    """Files of a saved model may be read by whom the umask lets read."""
+    before = os.umask(0o027)
+    try:
+        model = saved.model(folder)
+    finally:
+        os.umask(before)
+    assert {oct(file.stat().st_mode & 0o777) for file in model.iterdir()} == {oct(0o640)}
+
+
+def test_names_of_others_do_not_steer_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "\x1b]0;evil\x07\x9b31m"
+    save_file({name: torch.zeros(1), "word_embedding": torch.zeros(5, 2)}, folder / "model.safetensors")
+    sizes = {**saved.SIZES, "vocab_size": 5, "architectures": [name, "漢"], "id2label": {"0": "漢\x9b"}}
+    (folder / "config.json").write_text(json.dumps(sizes), encoding="utf-8")
+    assert main(["inspect", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "]0;evil" in shown
+    assert "漢" in shown
+    assert shown.replace("\n", "").isprintable()
+    assert main(["inspect", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["architecture"] == name
+    assert main(["inspect", str(folder / name)]) == 2
+    assert "there is no directory" in (error := capsys.readouterr().err)
+    assert "\x1b" not in error

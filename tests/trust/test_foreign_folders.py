@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -18,10 +19,12 @@ import palm.cli
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
-from palm.core.io import seal
+from palm.core.io import seal, write_json
 from palm.core.logging import _Console
+from palm.experiments.grid import RESULT, Grid
 from palm.export import to_hugging_face
 from palm.export.onnx_model import to_onnx
+from palm.reader.tables.files import Selection
 from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
 from palm.report.plot import terminal_plot
@@ -63,6 +66,11 @@ def names(run: Path, setting: str, file: str) -> None:
     assert file in config.read_text(encoding="utf-8")
 
 
+def test_a_run_of_ones_own_is_predicted_as_before(trained: Path) -> None:
+    text = palm.write_report(trained / "out").read_text(encoding="utf-8")
+    assert "confus" in text.lower()
+
+
 @pytest.mark.parametrize("setting", ["dev_file", "train_file"])
 def test_a_report_opens_no_file_that_a_foreign_configuration_names(foreign: Path, setting: str) -> None:
     mine = foreign.parent / "mine.tsv"
@@ -92,12 +100,71 @@ def test_a_report_opens_no_table_that_lies_outside_in_part(
     assert not (foreign.parent / "cache").exists()
 
 
+@pytest.mark.parametrize("file", ["table", "selection", "selection outside"])
+def test_a_report_tells_nothing_about_whether_a_file_outside_exists(foreign: Path, file: str) -> None:
+    mine = foreign.parent / "mine.tsv"
+    outside = mine.with_suffix(".rows.json")
+    dev = {"table": mine, "selection": foreign / "x.rows.json", "selection outside": outside}[file]
+    if file != "table":
+        selection = Selection(mine, "0" * 64, [0], {})
+        dev.write_text(selection.text, encoding="utf-8")
+        for model in (foreign / "cls").glob("*_model"):  # says that it was evaluated on this selection
+            described = json.loads((model / "config.json").read_text(encoding="utf-8"))
+            described["training"]["data"]["dev_file"] = {"sha256": selection.key}
+            (model / "config.json").write_text(json.dumps(described), encoding="utf-8")
+            (model / "manifest.json").unlink()
+            seal(model)
+    names(foreign, "dev_file", str(dev))
+    with_file = palm.write_report(foreign).read_text(encoding="utf-8")
+    mine.unlink()
+    if file == "selection outside":
+        dev.unlink()
+    without = palm.write_report(foreign).read_text(encoding="utf-8")
+    sentences = [re.search("[^<>]*--dev_file[^<>]*", page) for page in (with_file, without)]
+    assert None not in sentences
+    assert len({each[0] for each in sentences if each}) == 1
+
+
+def test_a_name_that_is_too_long_for_the_system_is_that_of_no_file(foreign: Path) -> None:
+    names(foreign, "dev_file", "x" * 5000)
+    assert palm.write_report(foreign) == foreign / "report.html"
+
+
 def test_the_users_own_argument_names_any_file(foreign: Path) -> None:
     mine = foreign.parent / "mine.tsv"
     names(foreign, "dev_file", str(mine))
     text = palm.write_report(foreign, dev_files={"cls": mine}).read_text(encoding="utf-8")
     assert CANARY in text
     (foreign / "report.html").unlink()
+
+
+@pytest.mark.parametrize("door", ["report", "plot", "diff"])
+@pytest.mark.parametrize("text", ["tasks: cls", "tasks: {cls: x}", "global: 3", "backbone: {a: 1}", "- 1"])
+def test_a_configuration_of_other_sections_is_an_error_of_palm_or_shows_less(
+    foreign: Path, door: str, text: str
+) -> None:
+    (foreign / "resolved_config.yaml").write_text(f"{text}\n", encoding="utf-8")
+    with suppress(palm.PalmError):
+        DOORS[door](foreign)
+
+
+@pytest.mark.parametrize("damage", [{"tasks": {}}, {"event": "unknown"}, {"tasks": {"other": {}}}])
+def test_a_history_whose_plan_lacks_its_tasks_is_shown(foreign: Path, damage: dict[str, object]) -> None:
+    history = foreign / "history.jsonl"
+    plan, *lines = map(json.loads, history.read_text(encoding="utf-8").splitlines())
+    history.write_text("".join(f"{json.dumps(line)}\n" for line in ({**plan, **damage}, *lines)))
+    for door in ("report", "plot", "diff"):
+        with suppress(palm.PalmError):
+            DOORS[door](foreign)
+
+
+@pytest.mark.parametrize("door", ["report", "plot", "diff"])
+def test_a_task_with_a_name_that_no_folder_can_have_is_an_error_of_palm(foreign: Path, door: str) -> None:
+    history = foreign / "history.jsonl"
+    plan, *lines = history.read_text(encoding="utf-8").splitlines(keepends=True)
+    history.write_text("".join([plan.replace('"cls"', f'"{"x" * 5000}"'), *lines]), encoding="utf-8")
+    with suppress(palm.PalmError):
+        DOORS[door](foreign)
 
 
 HOSTILE = "\x1b[31m\x9b32m\u202e"
@@ -161,6 +228,24 @@ def test_a_link_in_a_foreign_folder_shows_nothing(foreign: Path, door: str, file
     with pytest.raises(StorageError) as caught:
         DOORS[door](foreign)
     assert CANARY not in str(caught.value)
+
+
+def grid_with(folder: Path, result: dict[str, object]) -> Grid:
+    grid = Grid(folder)
+    grid.folder("0000").mkdir(parents=True)
+    write_json(grid.folder("0000") / RESULT, result)
+    return grid
+
+
+RIGHT = {"state": "done", "why": "", "dev": [[1, 0.5]], "steps": {"a": 1}, "seconds": 1.0, "test": {}}
+
+
+@pytest.mark.parametrize("wrong", [{"dev": [[1]]}, {"state": []}, {"test": {"a": 3}}, {"seconds": "x"}])
+def test_a_result_of_another_form_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    grid = grid_with(tmp_path, {**RIGHT, **wrong})
+    with pytest.raises(StorageError) as caught:
+        grid.result("0000")
+    assert next(iter(wrong)) in str(caught.value)
 
 
 @pytest.mark.parametrize("link", ["cls/infer_model", "cls/best_model", "cls"])
