@@ -120,7 +120,7 @@ def choose_settings(effort: Effort, facts: RunFacts) -> Choice:
     chosen: Choice = {
         "learning_rate": (rate, encoder),
         "batch_size": (batch, many),
-        "num_epochs": (epochs, f"{many}: at least {updates} updates and {passes} passes"),
+        "num_epochs": (epochs, f"{many}: about {updates} updates, at least {passes} passes"),
     }
     if facts.has_warmup:
         chosen["warmup_proportion"] = (0.1, "a warm-up keeps high rates from doing harm")
