@@ -270,8 +270,9 @@ def serve(settings: Settings, host: str, port: int, workers: int) -> None:
     Raises:
         PalmError: a number is below 1, a model cannot be loaded, or the address cannot be used.
     """
-    bounds = {name: getattr(settings, name) for name in ("queue", "texts", "characters", "batch_tokens")}
-    raise_any(count_problems(workers=workers, **bounds))
+    bounds = {name: getattr(settings, name) for name in ("queue", "texts", "characters")}
+    problems = count_problems(workers=workers, **bounds)
+    raise_any(problems + count_problems(least=0, batch_tokens=settings.batch_tokens))
     _check_address(host, port)
     os.environ[SETTINGS] = json.dumps(vars(settings))
     with ExitStack() as files:

@@ -109,19 +109,6 @@ def test_the_line_of_a_step_has_palms_words_first(tmp_path: Path, caplog: pytest
     )
     assert len(lines) == 1
     assert re.fullmatch(pattern, lines[0])
-    rows = [line for line in caplog.messages if re.match(r"(cls|mrc): row \d: ", line)]
-    assert len(rows) == 4
-    assert all(
-        re.fullmatch(r"cls: row \d: \[CLS\] \w+ has a .* \. \[SEP\] \| label: \d", r)
-        for r in rows
-        if r[0] == "c"
-    )
-    answers = [
-        re.fullmatch(r"mrc: row \d: \[CLS\] .* has a \w+ (\w+) .* \| answer: (\w+)", r)
-        for r in rows
-        if r[0] == "m"
-    ]
-    assert all(match is not None and match[1] == match[2] for match in answers)
 
 
 def test_a_result_is_a_table_for_terminals_and_notebooks(tmp_path: Path) -> None:
@@ -239,9 +226,9 @@ def palm_train(python: list[str], folder: Path, *options: str) -> subprocess.Com
 def test_quiet_shows_only_warnings(tmp_path: Path, loaded_python: list[str]) -> None:
     done = palm_train(loaded_python, tmp_path, "--quiet")
     assert done.returncode == 0
-    assert [line.partition(";")[0] for line in done.stderr.splitlines()] == [
-        "cls: no evaluation was better than always the same answer, whose accuracy is 0.3750"
-    ]
+    same_rows, no_better = (line.partition(";")[0] for line in done.stderr.splitlines())
+    assert same_rows.endswith(": dev_file is the train_file, so its scores are not those of new rows")
+    assert no_better == "cls: no evaluation was better than always the same answer, whose accuracy is 0.3750"
 
 
 def test_verbose_shows_when_and_where_and_an_error_with_its_traceback(

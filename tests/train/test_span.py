@@ -250,9 +250,9 @@ def test_the_report_distinguishes_missed_spans_from_wrong_ends_and_labels() -> N
     assert judged.gold == "x: 0-2, x: 3-5, y: 6-7, y: 8-9"
     assert judged.predicted == "x: 0-2, x: 3-4, x: 6-7, y: 10-11"
     assert not judged.is_right
-    assert dict(counts.kinds) == {"right": 1, "wrong label": 1, "missed": 2, "invented": 2}
+    assert dict(counts.kinds) == {"right": 1, "wrong label": 1, "missed": 2, "extra": 2}
     assert counts.confused() == [("y", "x", 1)]
-    assert {each.label: (each.precision, each.recall) for each in counts.label_scores()} == {
+    assert {label: (each.precision, each.recall) for label, each in counts.label_scores().items()} == {
         "x": (1 / 3, 1 / 2),
         "y": (0, 0),
     }
