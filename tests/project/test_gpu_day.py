@@ -1,0 +1,51 @@
+"""The packages of a machine: what is missing is unpacked from wheels, what is there stays."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "scripts" / "gpu_day_packages.py"
+WITHOUT_SITE = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def packages(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    words = [str(PROGRAM), str(folder / "wheels"), str(folder / "packages")]
+    return subprocess.run(
+        [sys.executable, *options, "-c", WITHOUT_SITE, *words], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the program reads pyproject.toml with tomllib")
+def test_missing_packages_come_from_wheels(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    with zipfile.ZipFile(tmp_path / "wheels" / "pytest-99.1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("pytest/__init__.py", "marker = 99")
+    # -S: no installed packages are seen, as on a bare machine.
+    done = packages(tmp_path, "-S")
+    assert "pytest missing, now 99.1 from pytest-99.1-py3-none-any.whl" in done.stdout.splitlines()
+    assert (tmp_path / "packages" / "pytest" / "__init__.py").read_text(encoding="utf-8") == "marker = 99"
+    assert "torch missing; palm needs 2.6 or later" in done.stdout.splitlines()
+    assert done.returncode == 1
+    assert done.stderr.startswith("torch, numpy, pyyaml, safetensors, tokenizers missing or too old")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the program reads pyproject.toml with tomllib")
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    done = packages(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"python {sys.version.split()[0]}" in done.stdout
+    assert not (tmp_path / "packages").exists()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_without_a_folder_the_usage_is_shown() -> None:
+    done = subprocess.run(["bash", "scripts/gpu_day.sh"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "scripts/gpu_day.sh FOLDER" in done.stderr
