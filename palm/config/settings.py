@@ -12,10 +12,8 @@ from palm.config.conversion import DataPath, ModelPath
 from palm.core.component import count_problems, positive_problems, raise_any, text_problem
 from palm.core.device import DeviceName, Setting
 from palm.core.errors import Problem, about
+from palm.core.group import DEFAULT_TIMEOUT
 from palm.core.logging import Progress
-
-DEFAULT_TIMEOUT = 1800.0
-"""Seconds after which a process stops waiting for another one."""
 
 TasksPerStep = int | Literal["all"]
 """Number of distinct tasks that a step trains."""

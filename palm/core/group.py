@@ -88,7 +88,7 @@ def record_failure(error: BaseException) -> None:
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 1800.0
-"""Seconds; the default of gloo."""
+"""Seconds after which a process stops waiting for another one; the default of gloo."""
 
 LEAVE_DELAY = 0.2
 """Seconds for gloo's threads to release their tensors; generous, because a busy machine may be slow."""
@@ -272,7 +272,7 @@ def all_rows(value: Tensor) -> Tensor:
 def split_among_ranks(items: Sequence[T]) -> list[T]:
     """Return this rank's share of a sequence that is distributed round-robin.
 
-    All ranks get the same number of items, because a sharded model must be called equally often on each rank;
+    All ranks get the same number of items, so that they gather the results of several tasks in the same order;
     in an incomplete last round, several ranks get the last item.
     """
     rounds = -(-len(items) // world_size())
