@@ -105,9 +105,8 @@ def test_a_run_resumed_evaluated_and_predicted_is_that_of_the_cpu(seen: dict[str
     assert cuda["lines"] == cpu["lines"]
     assert set(cuda["scores"]) == set(cuda["records"])
     for task, scores in cpu["scores"].items():
-        assert cuda["scores"][task] == pytest.approx(scores, rel=10 * within, abs=1e-3), (
-            task
-        )  # correlations near 0
+        # A correlation near 0 differs by more of itself: 2.0e-4 of 0.149 was seen.
+        assert cuda["scores"][task] == pytest.approx(scores, rel=10 * within, abs=3e-4), task
     for task, records in cpu["records"].items():
         assert [sorted(record) for record in records] == [sorted(record) for record in cuda["records"][task]]
         labels = [record["label"] for record in records if "label" in record]
