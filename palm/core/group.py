@@ -272,8 +272,8 @@ def all_rows(value: Tensor) -> Tensor:
 def split_among_ranks(items: Sequence[T]) -> list[T]:
     """Return this rank's share of a sequence that is distributed round-robin.
 
-    All ranks get the same number of items, so that they gather the results of several tasks in the same order;
-    in an incomplete last round, several ranks get the last item.
+    All ranks get the same number of items, so that they gather the results of several tasks in the same
+    order; in an incomplete last round, several ranks get the last item.
     """
     rounds = -(-len(items) // world_size())
     mine = (turn * world_size() + rank() for turn in range(rounds))
