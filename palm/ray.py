@@ -109,15 +109,7 @@ def train(
     if gpus_per_worker is None:
         gpus_per_worker = int(run.settings.use_gpu and ray.cluster_resources().get("GPU", 0) > 0)
     resources = {"CPU": cpus_per_worker, "GPU": gpus_per_worker}
-    trainer = _trainer(run, workers, resources, max_failures)
-    try:
-        result: TrainingResult | PalmError = trainer.fit().return_value
-    except ray.train.v2.api.exceptions.TrainingFailedError as error:
-        last = str(error).strip().splitlines()[-1]
-        raise TrainingError(f"Ray gave up the run: {last}") from error
-    if isinstance(result, PalmError):
-        raise result
-    return result
+    return _fitted(_trainer(run, workers, resources, max_failures))
 
 
 def _trainer(
@@ -148,6 +140,20 @@ def _trainer(
             failure_config=FailureConfig(max_failures=max_failures),
         ),
     )
+
+
+def _fitted(trainer: Any) -> TrainingResult:
+    """Train, and return the result of rank 0, or raise its error."""
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    try:
+        result: TrainingResult | PalmError = trainer.fit().return_value
+    except TrainingFailedError as error:
+        last = str(error).strip().splitlines()[-1]
+        raise TrainingError(f"Ray gave up the run: {last}") from error
+    if isinstance(result, PalmError):
+        raise result
+    return result
 
 
 def _divided(run: RunConfig, most: int, size: int) -> RunConfig:

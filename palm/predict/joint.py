@@ -21,7 +21,7 @@ from palm.core.group import broadcast, is_main_process, report_missing_ranks
 from palm.core.io import check_not_read, checksum, remove
 from palm.core.layers import WeightCache
 from palm.core.saved import Tensors, tensor_digests
-from palm.predict.inference import InferenceModel, check_texts
+from palm.predict.inference import InferenceModel, Output, check_texts
 from palm.predict.log import PredictionLog, Shard, records_of_shard
 from palm.reader import Predictions, Reader, Record, Rows
 from palm.reader.predictions import SavedRecords, write_table
@@ -152,15 +152,8 @@ class JointModel:
             for task, predictions in self.steps(work):
                 if predictions:
                     logs[task].append([each.record for each in predictions])
-
-            def finished(task: str) -> Predictions:
-                log = logs[task]
-                if part is None:
-                    return outs[task].write(log.completed(iter(())))
-                log.append([None])
-                return SavedRecords(log.path, log.num_records - 1, records_of_shard)
-
-            return broadcast(lambda: {task: finished(task) for task in outs})
+            is_whole = part is None
+            return broadcast(lambda: {t: _finished(out, logs[t], is_whole) for t, out in outs.items()})
 
     def predict_table(
         self, path: str | Path, table: str | Path, *, resume: bool = False, shard: str | None = None
@@ -324,6 +317,14 @@ class JointModel:
                 raise DataError(f"task {task!r}: {error}") from None
             examples[task] = parsed[kind]
         return examples
+
+
+def _finished(out: Output, log: PredictionLog, is_whole: bool) -> Predictions:
+    """Write the predictions of a file, or end the log of its shard."""
+    if is_whole:
+        return out.write(log.completed(iter(())))
+    log.append([None])
+    return SavedRecords(log.path, log.num_records - 1, records_of_shard)
 
 
 def _named(task: str, row: Record, given: Collection[str]) -> Iterator[tuple[str, Any]]:

@@ -107,8 +107,7 @@ def run_training(
     # The meter is first: it computes the values that the others show.
     meter = Meter(training, every, history.seconds)
     callbacks = [meter, history, *callbacks]
-    settings = training.config.settings
-    with fixed_order(settings.deterministic):
+    with fixed_order(training.config.settings.deterministic):
         try:
             write_bad_rows(folder, training.tasks)
             for event in _events(training, folder):
@@ -121,9 +120,8 @@ def run_training(
         except BaseException as error:
             reason = "interrupted" if isinstance(error, KeyboardInterrupt | SystemExit) else "stopped"
             with suppress(Exception):  # the original error is the one to report
-                notify(
-                    Ended(training.step, reason, error=shown_url(error) or type(error).__name__), callbacks
-                )
+                ended = Ended(training.step, reason, error=shown_url(error) or type(error).__name__)
+                notify(ended, callbacks)
             # A notebook cell that was interrupted returns the partial result.
             if not (isinstance(error, Stopped) and is_notebook()):
                 raise
