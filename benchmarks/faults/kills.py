@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import palm
 from benchmarks.faults import tiny_run
-from palm.predict.inference import PREDICTION_LOCK
 
 MINE = "not palm's"
 
@@ -156,7 +155,7 @@ def predictions(data: Path, work: Path, wanted: int, trials: Trials) -> None:
             deaths += 1
         kills += deaths
         same = (out / "predicted" / "predictions.json").read_bytes() == whole
-        left = {path.name for path in (out / "predicted").iterdir()} - {"predictions.json", PREDICTION_LOCK}
+        left = {path.name for path in (out / "predicted").iterdir()} - {"predictions.json", ".predictions.lock"}
         trials.add("predicting", deaths, [] if same and not left else [f"same: {same}, left over: {left}"])
 
 

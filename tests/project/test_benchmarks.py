@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,6 +34,29 @@ def tables_of(lines: list[str]) -> dict[str, list[list[str]]]:
         if line.startswith("| ") and before.startswith("|"):
             tables[next(reversed(tables))].append([cell.strip() for cell in line.strip("|").split("|")])
     return tables
+
+
+def _exists(module: str, name: str) -> bool:
+    if hasattr(importlib.import_module(module), name):
+        return True
+    with suppress(ModuleNotFoundError):
+        importlib.import_module(f"{module}.{name}")
+        return True
+    return False
+
+
+def test_what_programs_import_from_palm_exists() -> None:
+    imported = [
+        (program.name, node.module, name.name)
+        for folder in ("benchmarks", "scripts", "demos")
+        for program in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(program.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "palm"
+        for name in node.names
+    ]
+    assert len(imported) > 100
+    missing = [each for each in imported if not _exists(*each[1:])]
+    assert missing == []
 
 
 def test_the_gpu_benchmark_runs_on_any_machine(tmp_path: Path) -> None:
