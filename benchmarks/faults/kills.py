@@ -155,7 +155,10 @@ def predictions(data: Path, work: Path, wanted: int, trials: Trials) -> None:
             deaths += 1
         kills += deaths
         same = (out / "predicted" / "predictions.json").read_bytes() == whole
-        left = {path.name for path in (out / "predicted").iterdir()} - {"predictions.json", ".predictions.lock"}
+        left = {path.name for path in (out / "predicted").iterdir()} - {
+            "predictions.json",
+            ".predictions.lock",
+        }
         trials.add("predicting", deaths, [] if same and not left else [f"same: {same}, left over: {left}"])
 
 
