@@ -14,7 +14,7 @@ import torch
 from palm.train.display import memory_bytes
 from palm.train.loop import Training
 from palm.train.task import TaskState
-from palm.train.train_step import pop_gradients, sum_of_losses
+from palm.train.train_step import sum_of_losses
 
 MOST_BATCHES = 2_000
 """Maximum number of batches of a task to inspect for their tokens."""
@@ -173,15 +173,15 @@ def measured(training: Training, plan: RunPlan) -> Cost:
 
 def _start(training: Training, task: TaskState) -> tuple[float, float]:
     """Return a task's loss, and the norm of its gradient on the encoder, before the first step."""
-    shared = {id(parameter) for parameter in training.model.backbone.parameters()}
+    shared = list(training.model.backbone.parameters())
     training.model.train()
     losses = []
     norms = []
     for number in range(min(STARTS, max(1, task.expected_steps))):
         drawn = training.task_batches([(task, task.batches(number))])
         losses.append(float(sum_of_losses(training.replica, drawn)))
-        gradients = zip(training.replica.parameters, pop_gradients(training.replica), strict=True)
-        own = [grad.norm() for parameter, grad in gradients if grad is not None and id(parameter) in shared]
+        own = [each.grad.norm() for each in shared if each.grad is not None]
+        training.optimizer.zero_grad()
         norms.append(float(torch.stack(own).norm()) if own else 0.0)
     return float(np.mean(losses)), float(np.mean(norms))
 

@@ -36,7 +36,7 @@ NO_RESULT = {"no_result": True}
 NOT_WRITTEN = {"not_written": True}
 """Marks a setting of a task that a configuration gives in a list for all tasks."""
 
-NO_BATCH_SIZE = "neither batch_size (rows per step) nor max_tokens_per_batch is given; set one of them"
+NO_BATCH_SIZE = "batch_size is missing; set the number of rows per step"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,8 @@ class RunSettings:
         mixing: the strategy that samples the task of each step: mix_ratio, proportional, temperature,
             round_robin, or the dotted path of a class.
         tasks_per_step: number of distinct tasks that are trained together in a step, or all.
-        balance: how the tasks of one step are weighted: uncertainty, dwa, famo or pcgrad,
-            or the dotted path of a class; by default, their losses are summed.
+        balance: how the tasks of one step are weighted: uncertainty, or the dotted path of a class; by
+            default, their losses are summed.
         mix_ratio: how often each task is drawn, relative to the others; 1.0 each by default.
         target_tag: 1 for a target task, 0 for an auxiliary one, per task; all are targets by default.
         task_reuse_tag: tasks with equal tags share one head; no heads are shared by default.
@@ -170,8 +170,6 @@ class TaskSettings:
 
     Args:
         batch_size: rows per training step on each device.
-        max_tokens_per_batch: in place of `batch_size`: a training step has as many of the next rows as fit
-            into this number of tokens, not counting padding.
         gradient_accumulation_steps: batches per training step, if a larger `batch_size` does not fit into
             memory; the step is the same as with one batch of all their rows.
         train_file: the training data.
@@ -202,7 +200,6 @@ class TaskSettings:
     """
 
     batch_size: int | None = None
-    max_tokens_per_batch: int | None = None
     gradient_accumulation_steps: int = 1
     train_file: DataPath | None = None
     dev_file: DataPath | None = None
@@ -240,7 +237,7 @@ class TaskSettings:
 
     def problems(self) -> Iterator[str]:
         """Check the values, and yield a sentence for each that is wrong."""
-        sizes = ("batch_size", "max_tokens_per_batch", "pred_batch_size", "gradient_accumulation_steps")
+        sizes = ("batch_size", "pred_batch_size", "gradient_accumulation_steps")
         yield from count_problems(**self._given(*sizes, "sample", "sample_per_label"))
         yield from count_problems(least=0, **self._given("print_first_n"))
         rates = ("loss_weight", "learning_rate_factor", "head_learning_rate")

@@ -61,7 +61,7 @@ INSTEAD = {
     "learning_rate": ("learning_rate",),
     "warmup_proportion": ("warmup_proportion",),
     "num_epochs": ("num_epochs", "max_steps"),
-    "batch_size": ("batch_size", "max_tokens_per_batch"),
+    "batch_size": ("batch_size",),
     "eval_every_epoch": ("eval_every_epoch", "eval_every_n_steps"),
     "eval_every_n_steps": ("eval_every_epoch", "eval_every_n_steps"),
 }

@@ -402,8 +402,7 @@ class _Resolver:
                 "(SAVE_PATH/step_N), or auto for the newest of this run"
             )
         for task in tasks:
-            sizes = ("batch_size", "max_tokens_per_batch")
-            if not any(getattr(task.settings, name) or config.place(name, task.name) for name in sizes):
+            if not (task.settings.batch_size or config.place("batch_size", task.name)):
                 config.problem(f"task {task.name!r}: {NO_BATCH_SIZE}")
             if task.settings.train_file is None and config.place("train_file", task.name) is None:
                 config.problem(

@@ -31,7 +31,7 @@ from palm.core.logging import logger
 _NO_MEMORY = ("DefaultCPUAllocator", "can't start new thread", "failed to map segment from shared object")
 """Phrases in messages of PyTorch, Python and the dynamic loader."""
 
-_LESS = "lower batch_size and set gradient_accumulation_steps, or set max_tokens_per_batch"
+_LESS = "lower batch_size and set gradient_accumulation_steps"
 LESS_OF_A_GPU = f"To use less, {_LESS}, or activation_checkpointing"
 """The remedy in training if a GPU has too little memory."""
 

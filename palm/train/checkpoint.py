@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,7 +56,6 @@ from palm.train.task import TaskState
 from palm.train.train_step import check_finite
 
 COMPARED = (
-    "max_tokens_per_batch",
     "gradient_accumulation_steps",
     "mix_ratio",
     "is_target",
@@ -215,7 +215,7 @@ def _compared_tasks(training: Training) -> dict[str, dict[str, Any]]:
         found[task.name] = {
             **own,
             **{name: value for name, value in optional.items() if value},
-            "batch_size": task.batch_size if task.max_tokens_per_batch is None else None,
+            "batch_size": task.batch_size,
             "devices": state.stream.world_size,
             "paradigm": described(HEADS, task.head),
             # Tasks that share a head differ from tasks with equal heads, so each names the owner of its head.
@@ -361,16 +361,11 @@ def _of_this_version(state: dict[str, Any], folder: Path) -> dict[str, Any]:
 def _on_devices_of(now: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the saved identity of a task, with the devices of this run if a step has the same rows.
 
-    Such a step may be divided differently among devices and batches. With a limit in tokens it may not,
-    because other batches have other rows.
+    Such a step may be divided differently among devices and batches.
     """
-    sizes = [
-        (task["batch_size"] or 0) * task["gradient_accumulation_steps"] * task["devices"]
-        for task in (saved, now)
-    ]
-    is_same = now["batch_size"] is not None and sizes[0] == sizes[1]
     shared = ("batch_size", "gradient_accumulation_steps", "devices")
-    return {**saved, **{name: now[name] for name in shared if is_same}}
+    one, other = (math.prod(task[name] for name in shared) for task in (saved, now))
+    return {**saved, **{name: now[name] for name in shared if one == other}}
 
 
 @dataclass(frozen=True)

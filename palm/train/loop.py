@@ -284,7 +284,6 @@ class Training:
                     partial(self._guard.update, place),
                     clipping=self.parts.optimizer,
                     balance=self.parts.balance if len(drawn) > 1 else None,
-                    draws=generator(self._seed, "balance", self.step),
                 )
         except torch.cuda.OutOfMemoryError as error:
             given = [batch for _, own in drawn for batch in own]

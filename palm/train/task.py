@@ -57,7 +57,7 @@ def _wrong_sharing(task: Task, by_name: Mapping[str, Task]) -> Iterator[str]:
         return
     if (other := primary.share_rows_with) is not None:
         yield f"names {named!r}, which itself shares rows; name {other!r} instead"
-    for name in ("batch_size", "max_tokens_per_batch", "gradient_accumulation_steps", "shuffle"):
+    for name in ("batch_size", "gradient_accumulation_steps", "shuffle"):
         if (own := getattr(task, name)) != (its := getattr(primary, name)):
             yield f"{named!r}, but {name} is {own!r}, not {its!r}; make both equal"
 
@@ -141,7 +141,7 @@ class Task(TaskSettings):
             Reader, "an object such as palm.reader.ClassifyReader(…)", reader=self.reader
         )
         problems += type_problems(Head, "an object such as palm.head.Classify(…)", head=self.head)
-        if self.batch_size is None and self.max_tokens_per_batch is None:
+        if self.batch_size is None:
             problems.append(Problem(NO_BATCH_SIZE))
         if self.lora is not None:
             problems += lora_problems(self.lora)
@@ -222,12 +222,12 @@ class TaskState:
         if len(task.head.targets_attr) == 1 and (target := next(iter(task.head.targets_attr))) in rows:
             task.head.count_labels(rows[target].values)
             _warn_of_one_label(task, target, rows[target])
+        assert task.batch_size is not None
         self.stream = TaskStream(
             task.name,
             task.reader,
             rows,
             batch_size=task.batch_size,
-            max_tokens_per_batch=task.max_tokens_per_batch,
             seed=seed if task.seed is None else task.seed,
             shuffle=task.shuffle,
             rank=rank(),

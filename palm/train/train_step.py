@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement, zip_longest
+from itertools import zip_longest
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -265,7 +264,6 @@ def train_step(
     *,
     clipping: Optimizer,
     balance: Balance | None,
-    draws: np.random.Generator,
 ) -> tuple[Tensor, Tensor]:
     """Update the encoder and the heads of the drawn tasks on the sum of their losses, weighted by `balance`.
 
@@ -276,7 +274,6 @@ def train_step(
         update: makes the optimizer's step.
         clipping: the settings `grad_clip` and `grad_clip_type`.
         balance: weights the tasks against each other; None: their losses are summed.
-        draws: source of the random numbers that `balance` needs.
 
     Returns:
         The losses of all ranks' rows before the update, detached and not weighted, [tasks]; and the norm of
@@ -287,12 +284,9 @@ def train_step(
     """
     optimizer.zero_grad(set_to_none=True)
     names = [each.task for each in drawn]
-    if balance is not None and balance.needs_gradients:
-        losses = balanced_gradients(replica, drawn, lambda gram: balance.of_gradients(names, gram, draws))
-    else:
-        factors = [1.0] * len(drawn) if balance is None else balance.of_losses(names)
-        weighted = [replace(each, weight=each.weight * f) for each, f in zip(drawn, factors, strict=True)]
-        losses = sum_of_losses(replica, weighted)
+    factors = [1.0] * len(drawn) if balance is None else balance.of_losses(names)
+    weighted = [replace(each, weight=each.weight * f) for each, f in zip(drawn, factors, strict=True)]
+    losses = sum_of_losses(replica, weighted)
     norm = clip(replica.parameters, clipping.grad_clip, clipping.grad_clip_type)
     titles = ["loss"] if len(drawn) == 1 else [f"loss of task {name!r}" for name in names]
     values = update({**dict(zip(titles, losses, strict=True)), "gradient's norm": norm})
@@ -325,74 +319,3 @@ def sum_of_losses(replica: Replica, drawn: Sequence[TaskBatches]) -> Tensor:
                 totals[own].append(scaled.detach())
             torch.stack(weighted).sum().backward()  # type: ignore[no-untyped-call]
     return replica.mean(torch.stack([torch.stack(own).sum() for own in totals]))
-
-
-def balanced_gradients(
-    replica: Replica, drawn: Sequence[TaskBatches], factors: Callable[[Tensor], Sequence[float]]
-) -> Tensor:
-    """Compute the sum of the tasks' gradients, each with a factor that depends on their Gramian.
-
-    Every task has its own forward and backward pass. Together they cost no more than one pass of all rows,
-    whereas a backward pass per task through a joint pass would process all rows each time. Parameters that
-    only one task has, such as heads, keep its gradient unchanged.
-
-    Args:
-        replica: a model in training mode.
-        drawn: the tasks of the step.
-        factors: Gramian of the tasks' gradients, float64[tasks, tasks] -> a factor for each gradient.
-
-    Returns:
-        The same as `sum_of_losses`.
-    """
-    losses = []
-    gradients = []
-    for each in drawn:
-        losses.append(sum_of_losses(replica, [each]))
-        gradients.append(pop_gradients(replica))
-    by_parameter = list(zip(*gradients, strict=True))
-    # Only parameters with gradients of several tasks can have a conflict.
-    shared = [k for k, own in enumerate(by_parameter) if sum(grad is not None for grad in own) > 1]
-    weights = factors(gramian([[own[k] for k in shared] for own in gradients]))
-    for k in shared:
-        # In place, because stacking the gradients took a third of a short step.
-        for grad, weight in zip(by_parameter[k], weights, strict=True):
-            if grad is not None:
-                grad.mul_(weight)
-    for parameter, own in zip(replica.parameters, by_parameter, strict=True):
-        present = [grad for grad in own if grad is not None]
-        parameter.grad = present[0] if present else None
-        for other in present[1:]:
-            present[0].add_(other)
-    return torch.cat(losses)
-
-
-def pop_gradients(replica: Replica) -> list[Tensor | None]:
-    """Return the gradients of a model's parameters, and set them to None."""
-    taken = [parameter.grad for parameter in replica.parameters]
-    for parameter in replica.parameters:
-        parameter.grad = None
-    return taken
-
-
-def gramian(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
-    """Compute the dot products of the tasks' gradients, float64[tasks, tasks], on the CPU.
-
-    Args:
-        gradients: per task, the gradients of the same parameters, averaged over ranks; None counts as zero.
-    """
-    products = torch.zeros(len(gradients), len(gradients), dtype=torch.float64)
-    sums: dict[tuple[int, int], Tensor] = {}
-    for i, j in combinations_with_replacement(range(len(gradients)), 2):
-        dots = [
-            torch.dot(one.flatten(), other.flatten())
-            for one, other in zip(gradients[i], gradients[j], strict=True)
-            if one is not None and other is not None
-        ]
-        if dots:
-            # The parameters' parts differ by orders of magnitude, so they are added in float64.
-            sums[i, j] = torch.stack(dots).double().sum()
-    # Reading waits for a GPU, so all values are read at once.
-    values = torch.stack(list(sums.values())).tolist() if sums else []
-    for (i, j), value in zip(sums, values, strict=True):
-        products[i, j] = products[j, i] = value
-    return products

@@ -23,7 +23,6 @@ PLANNED: dict[str, list[Any]] = {
     "effort": [{"effort": "quick", "num_epochs": None, "batch_size": None}],
     "gradient_accumulation_steps": [2],
     "max_steps": [13, 1000],
-    "max_tokens_per_batch": [60],
     "mix_ratio": [[1.0, 0.5, 0.25]],
     "mixing": [{"mixing": name} for name in MIXINGS if name != "mix_ratio"],
     "mixing_cap": [{"mixing": "temperature", "mixing_cap": 20}],

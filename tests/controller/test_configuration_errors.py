@@ -136,7 +136,7 @@ def test_palm_train_finds_components_beside_the_configuration(
         ("lr_cut_fraction", 0.1, "leave it out"),
         ("mixing_decay", 0.5, "mixing: temperature"),
         ("loss_scale", "classes", "loss_weight"),
-        ("balance", "cagrad", "dwa, famo, pcgrad"),
+        ("balance", "cagrad", "uncertainty"),
         ("r_drop", 1.0, "label_smoothing"),
     ],
 )

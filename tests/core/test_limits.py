@@ -62,7 +62,7 @@ def test_a_command_for_which_there_is_no_memory_says_so(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_a_gpu_has_a_remedy() -> None:
-    with pytest.raises(ResourceError, match="max_tokens_per_batch"), explain_limits():
+    with pytest.raises(ResourceError, match="activation_checkpointing"), explain_limits():
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nGPU 0 has")
 
 

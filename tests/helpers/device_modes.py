@@ -49,9 +49,7 @@ MODES: dict[str, dict[str, Any]] = {
     "shared rows": {"shared_rows": True},
     "kernels with a fixed order": {"deterministic": True},
     "balance by uncertainty": {"tasks_per_step": "all", "balance": "uncertainty"},
-    "balance by dwa": {"tasks_per_step": "all", "balance": "dwa"},
-    "balance by famo": {"tasks_per_step": "all", "balance": "famo"},
-    "balance by gradients": {"tasks_per_step": 2, "balance": "helpers.balances.EqualNorms"},
+    "balance of the test": {"tasks_per_step": 2, "balance": "helpers.balances.EqualLosses"},
 }
 MODES |= {
     f"other heads, {name}": {"heads": "other", "tasks_per_step": count, "precision": precision}
@@ -72,4 +70,3 @@ if find_spec("transformers"):
         "tasks_per_step": "all",
         "precision": "bf16",
     }
-MODES["balance by pcgrad"] = {"tasks_per_step": 2, "balance": "pcgrad"}

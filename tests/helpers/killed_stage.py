@@ -17,7 +17,7 @@ from palm.train.callbacks import Started
 from palm.train.loop import Step
 
 STAGES = [
-    {"name": "joint", "tasks_per_step": 2, "balance": "famo"},
+    {"name": "joint", "tasks_per_step": 2, "balance": "uncertainty"},
     {"name": "pair", "tasks": ["cls", "match"], "tasks_per_step": 2, "balance": "uncertainty"},
     {"tasks": ["match"], "start_from": "joint"},
 ]

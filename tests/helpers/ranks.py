@@ -185,7 +185,7 @@ STAGES: list[dict[str, Any]] = [
     {"name": "last", "tasks": ["mrc", "mlm"], "start_from": "cls", "reset": ["mlm"], "num_epochs": 1},
 ]
 
-EQUAL_NORMS = "helpers.balances.EqualNorms"
+EQUAL_LOSSES = "helpers.balances.EqualLosses"
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
@@ -194,7 +194,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "together": {"tasks_per_step": "all", "num_epochs": 1},
     "lora": {"tasks_per_step": "all", "num_epochs": 1, "cls.lora": {"rank": 2}},
     "pairs": {"task_instance": ["pairs"], "epsilon": 1e-3},
-    "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": EQUAL_NORMS},
+    "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": EQUAL_LOSSES},
 }
 if find_spec("transformers"):
     # Without an epsilon, Adam makes whole steps of gradients that are 0 but for rounding.

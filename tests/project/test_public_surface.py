@@ -72,7 +72,7 @@ REGISTERED = {
     ),
     "balance": (
         BALANCES,
-        ["dwa", "famo", "pcgrad", "uncertainty"],
+        ["uncertainty"],
     ),
     "schedule": (
         LR_SCHEDULES,

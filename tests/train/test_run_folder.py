@@ -19,7 +19,6 @@ from palm.train.model_paths import name_problem
 def identity(**settings: Any) -> dict[str, Any]:
     task = {
         "batch_size": 4,
-        "max_tokens_per_batch": None,
         "gradient_accumulation_steps": 1,
         "devices": 1,
         "data": "d1",

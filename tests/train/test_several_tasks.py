@@ -87,9 +87,9 @@ def test_all_tasks_of_a_step_are_encoded_in_one_pass(folder: Path) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"tasks_per_step": 2, "batch_size": None, "max_tokens_per_batch": 64, "precision": "bf16"},
-        {"tasks_per_step": "all", "balance": "helpers.balances.EqualNorms"},
-        {"tasks_per_step": 2, "balance": "pcgrad", "gradient_accumulation_steps": 2},
+        {"tasks_per_step": 2, "precision": "bf16"},
+        {"tasks_per_step": "all", "balance": "helpers.balances.EqualLosses"},
+        {"tasks_per_step": 2, "balance": "uncertainty", "gradient_accumulation_steps": 2},
     ],
 )
 def test_a_resumed_run_of_several_tasks_a_step_repeats_an_uninterrupted_one(
