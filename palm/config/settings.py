@@ -70,7 +70,7 @@ class RunSettings:
             by rows and encoder; settings that are given take precedence. Without a learning_rate: normal.
         optimizer: adam (or adamw), adamwdl or lamb, or the dotted path of a class.
         lr_scheduler: the learning-rate schedule: linear_warmup_decay, linear, cosine, polynomial, constant,
-            noam or slanted_triangular, or the dotted path of a class.
+            noam, or the dotted path of a class.
         warmup_proportion: fraction of all steps in which the learning rate rises from 0.
         use_ema: save, evaluate and predict with moving averages of the weights.
         ema_decay: decay of these averages, below 1; at 0 they are the weights themselves.

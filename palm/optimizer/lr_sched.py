@@ -19,7 +19,6 @@ __all__ = [
     "NoamScheduler",
     "PolynomialScheduler",
     "Schedule",
-    "SlantedTriangularScheduler",
     "TriangularScheduler",
     "WarmupScheduler",
     "schedule_of_run",
@@ -242,37 +241,3 @@ class PolynomialScheduler(Decay):
 
     def curve(self, progress: float) -> float:
         return float((1.0 - progress) ** self.power)
-
-
-@LR_SCHEDULES.register("slanted_triangular")
-class SlantedTriangularScheduler(Schedule):
-    """A short, steep increase and a long linear decay, both from or to 1/32 of the learning rate.
-
-    With T = `num_train_steps` and `cut = ⌊T / 10⌋`: `(1 + 31 p) / 32`, with `p = t / cut` before the cut, and
-    `p = 1 − (t − cut) / (9 cut)` from there on.
-
-    Args:
-        num_train_steps: number of steps of the run.
-
-    Raises:
-        ConfigError: if the run is too short for the increase.
-
-    Source: Howard and Ruder, 2018, arXiv:1801.06146, equation 3.
-    """
-
-    CUT_FRACTION = 0.1
-    RATIO = 32.0
-
-    def __init__(self, num_train_steps: float) -> None:
-        self.cut = int(num_train_steps * self.CUT_FRACTION)
-        if self.cut < 1:
-            raise ConfigError(
-                f"slanted_triangular needs 10 steps or more, not {num_train_steps!r}; increase num_epochs or "
-                "set lr_scheduler: linear"
-            )
-        # The decay ends at T, up to the rounding of the cut.
-        self.decay_steps = self.cut * (1 / self.CUT_FRACTION - 1)
-
-    def __call__(self, step: int) -> float:
-        height = step / self.cut if step < self.cut else max(0.0, 1 - (step - self.cut) / self.decay_steps)
-        return (1 + height * (self.RATIO - 1)) / self.RATIO

@@ -108,7 +108,7 @@ def test_a_run_without_a_rate_is_one_of_normal_effort_and_says_so(
 
 
 def test_a_schedule_without_a_warm_up_gets_none(tmp_path: Path) -> None:
-    config = given(tmp_path, "cls", lr_scheduler="slanted_triangular")
+    config = given(tmp_path, "cls", lr_scheduler="helpers.components.Halving")
     del config["warmup_proportion"]
     assert Controller(config, argv=[]).run.settings.warmup_proportion == 0.0
     rate = schedule_for(Controller({**config, "lr_scheduler": "linear_warmup_decay"}, argv=[]).run, 100)

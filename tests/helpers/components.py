@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from palm.core.saved import Specs, Tensors
+from palm.optimizer.lr_sched import Schedule
 
 ARGUMENTS = {
     "hidden_size": 32,
@@ -26,6 +27,16 @@ ARGUMENTS = {
 
 SIZES = {"batch": 8, "seq": 6, "masks": 8, "examples": 4, "texts": 2, "words": 4, "spans": 3}
 """Sizes of the contract's free dimensions."""
+
+
+class Halving(Schedule):
+    """A schedule without a warm-up: half the rate after every quarter of the run."""
+
+    def __init__(self, num_train_steps: int) -> None:
+        self.num_train_steps = num_train_steps
+
+    def __call__(self, step: int) -> float:
+        return 0.5 ** (4 * step // self.num_train_steps)
 
 
 def small(cls: type[Any], seed: int = 0) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from palm.optimizer.lr_sched import (
     LinearScheduler,
     NoamScheduler,
     PolynomialScheduler,
-    SlantedTriangularScheduler,
     TriangularScheduler,
     WarmupScheduler,
     schedule_of_run,
@@ -40,7 +38,6 @@ def test_schedules_have_these_names() -> None:
         "linear": LinearScheduler,
         "cosine": CosineScheduler,
         "polynomial": PolynomialScheduler,
-        "slanted_triangular": SlantedTriangularScheduler,
     }
 
 
@@ -124,16 +121,6 @@ def test_schedules_without_a_seam_are_those_of_transformers() -> None:
             assert ours(step) == pytest.approx(schedule.lr_lambdas[0](step), abs=1e-12), (name, step)
 
 
-def test_the_slanted_triangle_is_that_of_the_paper() -> None:
-    # Howard and Ruder, 2018, equation 3, with T = 100, cut_frac = 0.1, ratio = 32.
-    schedule = schedule_of_run("slanted_triangular", 100)
-    for t in range(101):
-        cut = math.floor(100 * 0.1)
-        p = t / cut if t < cut else 1 - (t - cut) / (cut * (1 / 0.1 - 1))
-        assert schedule(t) == pytest.approx((1 + p * (32 - 1)) / 32, abs=1e-12)
-    assert [schedule(t) for t in (0, 10, 100, 140)] == [1 / 32, 1.0, pytest.approx(1 / 32), 1 / 32]
-
-
 def test_a_fall_ends_at_its_end_factor_and_stays_there() -> None:
     for name in ("linear", "cosine", "polynomial"):
         schedule = schedule_of_run(name, 40, 0.25, {"lr_end_factor": 0.2})
@@ -148,8 +135,7 @@ def test_a_fall_ends_at_its_end_factor_and_stays_there() -> None:
     [
         ("linear", 100, 0.0, {"lr_end_factor": 1.0}, ("lr_end_factor", "1.0")),
         ("polynomial", 100, 0.0, {"lr_power": 0}, ("lr_power", "0")),
-        ("slanted_triangular", 100, 0.1, {}, ("warmup_proportion", "slanted_triangular")),
-        ("slanted_triangular", 9, 0.0, {}, ("slanted_triangular", "9")),
+        ("helpers.components.Halving", 100, 0.1, {}, ("warmup_proportion", "Halving")),
     ],
 )
 def test_what_a_schedule_refuses(

@@ -41,7 +41,7 @@ PACKAGES = {
     "lr_sched": [
         *("base_schedualer", "Schedualer", "TriangularSchedualer", "WarmupSchedualer"),
         *("TriangularScheduler", "WarmupScheduler", "NoamScheduler", "LinearScheduler", "CosineScheduler"),
-        *("PolynomialScheduler", "SlantedTriangularScheduler"),
+        "PolynomialScheduler",
     ],
     "mixing": ["MixRatio", "Proportional", "Temperature", "RoundRobin"],
     "downloader": ["ls", "download"],
@@ -84,7 +84,6 @@ REGISTERED = {
             "noam",
             "noam_decay",
             "polynomial",
-            "slanted_triangular",
         ],
     ),
 }
