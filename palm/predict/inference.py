@@ -5,38 +5,32 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple
 
 import torch
-from tqdm import tqdm
 
 from palm.config.files import data_path
 from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.component import path_problems, raise_any, type_problems
 from palm.core.device import resolved
 from palm.core.errors import ConfigError, DataError, PalmError, StorageError
-from palm.core.group import broadcast, exhaust, is_main_process, report_missing_ranks
+from palm.core.group import is_main_process
 from palm.core.io import check_not_read
-from palm.core.logging import printable
 from palm.core.saved import Tensors, tensor_digests
 from palm.metrics import metric_problems
-from palm.predict.log import COMPUTED, PredictionLog, Shard, Write, records_of_shard
+from palm.predict.log import COMPUTED, Write
 from palm.predict.onnx import OnnxEngine
 from palm.reader import Predictions, Record
 from palm.reader.predictions import (
     PREDICTION_FILES,
-    SavedRecords,
     check_output_name,
     is_table_name,
     write_table,
 )
 from palm.reader.tables.files import data_checksum, sources_of
-from palm.train import task_model
 from palm.train.task_model import TaskModel, encoded
 
 
@@ -113,7 +107,6 @@ class InferenceModel(TaskModel):
         check_texts(texts)
         return list(self.records(self.reader.parse(texts)))
 
-    @explain_limits(LESS_PREDICTED)
     def predict_file(
         self, path: str | Path, directory: str | Path, *, resume: bool = False, shard: str | None = None
     ) -> Predictions:
@@ -136,19 +129,10 @@ class InferenceModel(TaskModel):
             DataError: a row cannot be read; its file and line are named.
             StorageError: the directory cannot be written, or holds another stopped prediction.
         """
-        out = self.output_of(path, directory)
-        size = task_model.CHUNK_EXAMPLES
-        part = None if shard is None else Shard.of(shard, out.table)
-        if part is not None and not part.number:
-            return broadcast(lambda: part.merge(out.folder, out.about(), size, out.write))
-        log = PredictionLog(out.folder, out.about, size, part)
-        if part is None:
-            return self._predict(out.file, log, resume, out.write)
+        from palm.predict.joint import JointModel  # which consists of these models
 
-        def logged(records: Iterable[Record]) -> Predictions:
-            return SavedRecords(log.path, sum(1 for _ in records), records_of_shard)
-
-        return self._predict(out.file, log, resume, logged, part.number - 1, part.count)
+        files = {self.task: (path, directory)}
+        return JointModel({self.task: self}).predict_files(files, resume=resume, shard=shard)[self.task]
 
     def output_of(self, path: str | Path, directory: str | Path) -> Output:
         """Return how to write the predictions of a file; arguments and errors as for `predict_file`."""
@@ -166,36 +150,6 @@ class InferenceModel(TaskModel):
             return self.reader.write(records, folder)
 
         return Output(file, folder, target.name if is_table else "", partial(self._about, digest), write)
-
-    def _predict(
-        self,
-        file: Path,
-        log: PredictionLog,
-        resume: bool,
-        write: Write,
-        start: int = 0,
-        step: int = 1,
-    ) -> Predictions:
-        """Predict chunks `start`, `start + step`, … of a file; rank 0 passes their records to `write`."""
-        if resume and is_main_process():
-            log.resume()
-        # Only the first rank has the log, but all ranks skip its examples.
-        done = broadcast(lambda: log.num_records)
-        first = start * log.size + done * step
-        examples = islice(self.reader.read(file, with_targets=False), first, None)
-        chunks = encoded(self.reader, examples, first, step=step)
-        new = (each.record for each in self.predictions(chunks, together=True))
-        with (
-            report_missing_ranks(f"while predicting {self.task!r}"),
-            log if is_main_process() else nullcontext(),
-        ):
-            records = tqdm(
-                log.completed(new),
-                desc=f"predicting {printable(self.task)}",
-                unit=" examples",
-                disable=None if is_main_process() else True,
-            )
-            return broadcast(lambda: write(records), lambda: exhaust(new))
 
     def _about(self, digest: str) -> dict[str, Any]:
         """Return all that predictions depend on, with the file's digest: name in messages -> value."""

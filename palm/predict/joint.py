@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from palm.backbone import Backbone
 from palm.config.files import data_path
@@ -20,6 +21,7 @@ from palm.core.errors import ConfigError, DataError
 from palm.core.group import broadcast, is_main_process, report_missing_ranks
 from palm.core.io import check_not_read, checksum, remove
 from palm.core.layers import WeightCache
+from palm.core.logging import printable
 from palm.core.saved import Tensors, tensor_digests
 from palm.predict.inference import InferenceModel, Output, check_texts
 from palm.predict.log import PredictionLog, Shard, records_of_shard
@@ -124,17 +126,14 @@ class JointModel:
             resume: continue a stopped prediction.
             shard: as for `InferenceModel.predict_file`.
         """
-        part = None if shard is None else Shard.of(shard, "")
-        if len(files) == 1 or (part is not None and not part.number):
-            models = self.tasks
-            return {t: models[t].predict_file(*f, resume=resume, shard=shard) for t, f in files.items()}
         outs = {task: self.tasks[task].output_of(*places) for task, places in files.items()}
         size = task_model.CHUNK_EXAMPLES
+        parts = {task: None if shard is None else Shard.of(shard, out.table) for task, out in outs.items()}
+        part = next(iter(parts.values()))
+        if part is not None and not part.number:
+            return broadcast(lambda: {t: _merged(outs[t], own, size) for t, own in parts.items()})
         start, step = (0, 1) if part is None else (part.number - 1, part.count)
-        logs = {
-            task: PredictionLog(out.folder, out.about, size, part and replace(part, table=out.table))
-            for task, out in outs.items()
-        }
+        logs = {task: PredictionLog(out.folder, out.about, size, parts[task]) for task, out in outs.items()}
         if resume and is_main_process():
             for log in logs.values():
                 log.resume()
@@ -149,9 +148,13 @@ class JointModel:
         with report_missing_ranks("while predicting"), ExitStack() as stack:
             for log in logs.values() if is_main_process() else ():
                 stack.enter_context(log)
+            names = printable(", ".join(outs))
+            hidden = None if is_main_process() else True  # None shows it in a terminal
+            bar = stack.enter_context(tqdm(desc=f"predicting {names}", unit=" examples", disable=hidden))
             for task, predictions in self.steps(work):
                 if predictions:
                     logs[task].append([each.record for each in predictions])
+                    bar.update(len(predictions))
             is_whole = part is None
             return broadcast(lambda: {t: _finished(out, logs[t], is_whole) for t, out in outs.items()})
 
@@ -319,10 +322,16 @@ class JointModel:
         return examples
 
 
+def _merged(out: Output, shard: Shard | None, size: int) -> Predictions:
+    """Write the predictions of a file from its shards."""
+    assert shard is not None
+    return shard.merge(out.folder, out.about(), size, out.write)
+
+
 def _finished(out: Output, log: PredictionLog, is_whole: bool) -> Predictions:
     """Write the predictions of a file, or end the log of its shard."""
     if is_whole:
-        return out.write(log.completed(iter(())))
+        return out.write(log.records())
     log.append([None])
     return SavedRecords(log.path, log.num_records - 1, records_of_shard)
 

@@ -127,7 +127,7 @@ class PredictionLog:
     """A file with one finished record per line, after a line with all that the records depend on.
 
     Records are appended in chunks, because the rows of a chunk are sorted into batches: a resumed prediction
-    begins at a chunk. A file of less than a chunk is never logged.
+    begins at a chunk.
 
     Args:
         directory: the output directory of the predictions.
@@ -166,18 +166,9 @@ class PredictionLog:
         self.num_records = sum(line is not None for line in lines) // self.size * self.size
         logger.info("%s: resuming after %d examples", self.path.parent, self.num_records)
 
-    def completed(self, new: Iterator[Any]) -> Iterator[Any]:
-        """Yield the records of the stopped prediction, then the new ones, which are logged as they come."""
-        yield from islice(self._lines(), 1, 1 + self.num_records) if self.num_records else ()
-        chunk: list[Any] = []
-        for record in new:
-            chunk.append(record)
-            yield record
-            if len(chunk) == self.size:
-                self.append(chunk)
-                chunk = []
-        if self.is_kept:
-            self.append([*chunk, None])
+    def records(self) -> Iterator[Record]:
+        """Yield the records of the log."""
+        return islice(self._lines(), 1, 1 + self.num_records) if self.num_records else iter(())
 
     def append(self, records: Sequence[Any]) -> None:
         """Log the records of a whole chunk, or of the last one."""
@@ -235,4 +226,4 @@ class PredictionLog:
 
 
 def _line(value: Any) -> bytes:
-    return f"{json.dumps(value)}\n".encode()
+    return f"{json.dumps(value, default=str)}\n".encode()

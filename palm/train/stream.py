@@ -88,8 +88,8 @@ class TaskStream:
 
     def picks(self, step: int) -> list[tuple[int, int]]:
         """Return (epoch, row) of every row of this process's batch at `step`, counted from 0."""
-        # A function of the step without state, so a run can resume anywhere. Place p of the chain of epochs is
-        # row `p % rows` of the order of epoch `p // rows`; consecutive batches go to ranks 0, 1, 2 …
+        # A function of the step without state, so a run can resume anywhere. Place p of the chain of epochs
+        # is row `p % rows` of the order of epoch `p // rows`; consecutive batches go to ranks 0, 1, 2 …
         first = (step * self.world_size + self.rank) * self.batch_size
         places = (divmod(place, len(self.rows)) for place in range(first, first + self.batch_size))
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]

@@ -245,7 +245,9 @@ def test_a_head_of_another_shape_is_refused_with_the_remedy(folder: Path) -> Non
 
 def test_a_helper_may_have_a_stage_of_its_own(folder: Path) -> None:
     stages = [{"tasks": ["mlm"]}, {"tasks": ["cls"], "optimizer": "lamb", "lr_scheduler": "constant"}]
-    given = config(folder, "cls", "mlm", target_tag=[1, 0], mix_ratio=[1, 0.5], balance="uncertainty", stages=stages)
+    given = config(
+        folder, "cls", "mlm", target_tag=[1, 0], mix_ratio=[1, 0.5], balance="uncertainty", stages=stages
+    )
     given["tasks_per_step"] = 2
     result = Controller(given, argv=[]).train()
     assert result.steps == {"mlm": 10, "cls": 10}

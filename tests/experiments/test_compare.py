@@ -357,7 +357,9 @@ def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
 
 def test_stages_are_a_way_with_the_lengths_that_they_have(tmp_path: Path) -> None:
     stages = [{"name": "joint"}, {"tasks": ["cls"], "num_epochs": 0.2, "start_from": "joint"}]
-    given = made(tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="uncertainty", tasks_per_step=2)
+    given = made(
+        tmp_path, "cls", "match", target_tag=[1, 0], stages=stages, balance="uncertainty", tasks_per_step=2
+    )
     runs = {"together": resolved(given)}
     ways = planned_ways(runs)
     assert [(way.name, dict(way.steps), way.updates) for way in ways] == [

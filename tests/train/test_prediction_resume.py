@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import palm
 from helpers import tiny
 from palm.controller.controller import Controller
 from palm.core.errors import StorageError
-from palm.predict.inference import InferenceModel
+from palm.predict.joint import JointModel
 from palm.predict.log import PREDICTION_LOG, PredictionLog
 from palm.reader.tables.files import data_checksum
 from palm.train import task_model
@@ -26,15 +28,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def stop_after(model: InferenceModel, steps: int, error: type[BaseException]) -> None:
-    """Let a model fail at its batch `steps`, counted from 0."""
-    well = model.steps
+@contextmanager
+def stopped_after(batches: int) -> Iterator[None]:
+    """Let predictions be interrupted after so many batches."""
+    well, computed = JointModel.outputs, count()
 
-    def failing(*arguments: Any, **settings: Any) -> Any:
-        yield from islice(well(*arguments, **settings), steps)
-        raise error("stopped")
+    def failing(self: JointModel, given: Any) -> Any:
+        if given and next(computed) == batches:
+            raise KeyboardInterrupt
+        return well(self, given)
 
-    model.steps = failing  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JointModel, "outputs", failing)
+        yield
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -57,10 +63,8 @@ def test_a_stopped_prediction_continues_byte_by_byte(
     whole = contents(tmp_path / "whole")
     assert PREDICTION_LOG not in whole
 
-    stopped = palm.load_model(trained / "out" / task / "infer_model")
-    stop_after(stopped, 14, KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.predict_file(data, tmp_path / "parts")
+    with stopped_after(9), pytest.raises(KeyboardInterrupt):
+        model.predict_file(data, tmp_path / "parts")
     assert list(contents(tmp_path / "parts")) == [PREDICTION_LOG]
     kept = (tmp_path / "parts" / PREDICTION_LOG).read_bytes()
     assert [(r.levelname, r.args) for r in caplog.records] == [("WARNING", (tmp_path / "parts", 32))]
@@ -77,7 +81,7 @@ def test_another_model_or_file_cannot_continue_it(trained: Path, tmp_path: Path)
     folder = trained / "out" / "cls" / "infer_model"
     model = palm.load_model(folder)
     about = {**model._about(data_checksum(trained / "cls.tsv", "blake2b")), "model": "another"}
-    list(PredictionLog(tmp_path, lambda: about, size=1).completed(iter([{}])))
+    PredictionLog(tmp_path, lambda: about, size=1).append([{}])
     with pytest.raises(StorageError) as caught:
         model.predict_file(trained / "cls.tsv", tmp_path, resume=True)
     assert " model;" in str(caught.value)
