@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ COMPARE_VERSION = 3
 RESAMPLES = 2000
 
 MOST_LETTERS = 120
-"""Length of a verdict; everything else is in the table."""
+"""Maximum length of a verdict; everything else is in the table."""
 
 
 @dataclass(frozen=True)
@@ -180,14 +181,17 @@ class Outcome:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """Target -> its verdict in one line: each way against the target alone, then each auxiliary."""
+        """Target -> its verdict in one line: each way against the target alone, then each auxiliary.
+
+        What does not fit into `MOST_LETTERS` is counted instead of named, and the table has it.
+        """
         auxiliaries = self.auxiliaries
         found = {}
         for target in self.tests:
             own = [each for each in self.answers if each.target == target and each.judged]
-            parts = [_against_alone(each) for each in own if each.against.startswith(f"{ALONE}-")]
-            parts += [f"{name} {words[target]}" for name, words in auxiliaries.items() if target in words]
-            found[target] = _shortened(f"{target}: {parts[0]}", parts[1:])
+            alone = [each for each in own if each.against.startswith(f"{ALONE}-")]
+            effects = {name: words[target] for name, words in auxiliaries.items() if target in words}
+            found[target] = _verdict(target, alone, effects)
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -241,22 +245,33 @@ def _p(value: float) -> str:
     return "< 0.0001" if value < 0.0001 else f"{value:.4f}"
 
 
-def _shortened(line: str, parts: Sequence[str]) -> str:
-    """Append as many parts to a line as it has room for."""
-    for part in parts:
-        if len(line) + len(part) > MOST_LETTERS - len("; ; …"):
-            return f"{line}; …"
-        line += f"; {part}"
-    return line
+def _verdict(target: str, alone: Sequence[Answer], auxiliaries: Mapping[str, str]) -> str:
+    """Return a line with as much detail as fits; only a very long name is cut."""
+    first, *others = alone
+    whole, short = (_against_alone(first, is_short) for is_short in (False, True))
+    named = [*map(_against_alone, others), *(f"{name} {word}" for name, word in auxiliaries.items())]
+    counted = [_counted("other ways", [each.words() for each in others])] if others else []
+    counted += [_counted("auxiliaries", auxiliaries.values())] if auxiliaries else []
+    more = [f"{len(named)} more in the table"]
+    parts = ((whole, *named), (whole, *counted), (short, *counted), (short, *more))
+    lines = ["; ".join(each) for each in parts]
+    line = next((each for each in lines if len(f"{target}: {each}") <= MOST_LETTERS), lines[-1])
+    room = MOST_LETTERS - len(f": {line}")
+    return f"{target if len(target) <= room else f'{target[: room - 1]}…'}: {line}"
 
 
-def _against_alone(answer: Answer) -> str:
+def _counted(what: str, words: Iterable[str]) -> str:
+    return f"{what}: {', '.join(f'{n} {word}' for word, n in Counter(words).items())}"
+
+
+def _against_alone(answer: Answer, is_short: bool = False) -> str:
     effect = answer.difference
     interval = f"({effect.low:+.1f} to {effect.high:+.1f})"
-    more = f", about {answer.more_seeds} more seeds would decide" if answer.more_seeds else ""
+    has_more = answer.more_seeds and not is_short
+    more = f", about {answer.more_seeds} more seeds would decide" if has_more else ""
     if answer.direction == 0:
         return f"{answer.way} and alone: undecided {interval}{more}"
-    by = f"{abs(effect.mean):.1f} {answer.unit} {interval}"
+    by = f"{abs(effect.mean):.1f} {answer.unit.split()[0] if is_short else answer.unit} {interval}"
     return f"{answer.way} {answer.words()} than alone by {by}{more}"
 
 

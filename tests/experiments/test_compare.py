@@ -26,7 +26,8 @@ from palm.core.records import read_record
 from palm.experiments import grid as worker
 from palm.experiments.compare import document_of, planned_ways, ways_of
 from palm.experiments.grid import CONFIGURATION, JOB, ROWS, Grid, GridRun, Job
-from palm.experiments.outcome import Outcome, Scoring, Way, outcome_of, read_rows
+from palm.experiments.outcome import Answer, Outcome, Scoring, Way, _verdict, outcome_of, read_rows
+from palm.experiments.statistics import Difference
 from palm.metrics import METRICS
 from palm.mixing import MixRatio, Proportional, TaskProgress
 from palm.train.task import StepPlan
@@ -343,10 +344,36 @@ def test_a_verdict_is_one_short_line() -> None:
     rows = {way.name: [[({"label": 1}, {"label": k % 2}) for k in range(40)]] * 2 for way in ways}
     test = {"target": Scoring("test.tsv", "accuracy", 40, "last", is_dev=False)}
     found = outcome_of(ways, {"target": rows}, test, [1, 2], "Equal.", resamples=20)
-    verdict = found.verdicts["target"]
-    assert len(verdict) <= 120
-    assert verdict.endswith("; …")
+    alone = "target: together and alone: undecided (+0.0 to +0.0); "
+    assert found.verdicts == {"target": f"{alone}auxiliaries: 12 undecided"}
     assert len(found.auxiliaries) == len(found.rows()) - 2 == 12
+
+
+def test_a_verdict_that_does_not_fit_is_counted_and_then_shortened() -> None:
+    alone = [
+        answer("together", "alone-a", "points of relation_boundary_f1", direction=-1, is_certain=True),
+        answer("each_step", "alone-a", "points of relation_boundary_f1", more_seeds=12),
+    ]
+    effects = {"masked": "helpful", "b": "perhaps harmful"}
+    first = "together worse than alone by 1.2 points of relation_boundary_f1 (-2.0 to -0.4)"
+    second = "each_step and alone: undecided (-2.0 to -0.4), about 12 more seeds would decide"
+    assert _verdict("a", alone[:1], effects) == f"a: {first}; masked helpful; b perhaps harmful"
+    assert _verdict("a", alone, {}) == f"a: {first}; other ways: 1 undecided"
+    assert _verdict("a", alone[1:], effects) == f"a: {second}; masked helpful; b perhaps harmful"
+    short = "together worse than alone by 1.2 points (-2.0 to -0.4)"
+    rest = "other ways: 1 undecided; auxiliaries: 1 helpful, 1 perhaps harmful"
+    assert _verdict("a", alone, effects) == f"a: {short}; 3 more in the table"
+    assert len(f"a: {short}; {rest}") > 120
+    assert _verdict("a", alone[:1], dict.fromkeys("bcdefghijklmnopq", "undecided")) == (
+        f"a: {first}; auxiliaries: 16 undecided"
+    )
+    long = _verdict(100 * "n", alone, effects)
+    assert (len(long), long.partition("…")[2]) == (120, f": {short}; 3 more in the table")
+
+
+def answer(way: str, against: str, unit: str, **decided: Any) -> Answer:
+    difference = Difference(-1.2, 0.1, 0.1, 0.0, -2.0, -0.4, 0.01, [-1.2, -1.2])
+    return Answer("a", way, against, unit, difference, judged=True, **decided)
 
 
 def test_where_five_seeds_show_nothing_nothing_is_claimed() -> None:
