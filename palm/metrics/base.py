@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from statistics import fmean
 from typing import Any, ClassVar
 
@@ -33,6 +34,7 @@ class Metric(ABC):
         perfect: the highest value of a main number that should rise.
         worst: the lowest value of a main number that should rise.
         examples_per_unit: the number of consecutive examples that form one unit.
+        baseline_name: what `baseline` scores.
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -41,6 +43,7 @@ class Metric(ABC):
     perfect: ClassVar[float] = 1.0
     worst: ClassVar[float] = 0.0
     examples_per_unit: ClassVar[int] = 1
+    baseline_name: ClassVar[str] = "always the same answer"
 
     @abstractmethod
     def update(self, prediction: Prediction, truth: Truth) -> None:
@@ -58,6 +61,17 @@ class Metric(ABC):
         fall becomes 1 / (1 + number).
         """
         return value / cls.perfect if cls.higher_is_better else 1 / (1 + value)
+
+    @classmethod
+    def baseline(cls, truths: Sequence[Truth]) -> dict[str, float]:
+        """The numbers that need no text, by name: those of the best constant answer; empty if there is none.
+
+        Raises:
+            KeyError: the metric needs more than an answer, such as probabilities.
+        """
+        answers = constant_answers(truths)
+        found = [scores_of([cls], [(answer(truth), truth) for truth in truths]) for answer in answers]
+        return max(found, key=lambda scores: cls.normalized_score(scores[cls.main]), default={})
 
 
 class Mean(Metric):
@@ -135,23 +149,56 @@ def metric_problems(names: Sequence[str], gold_names: Iterable[str]) -> list[str
     ]
 
 
-def constant_scores(metrics: Sequence[type[Metric]], truths: Sequence[Truth]) -> dict[str, float]:
-    """Score the best constant answer: the most frequent label, or the mean number.
+def baseline_scores(metrics: Sequence[type[Metric]], truths: Sequence[Truth]) -> dict[str, float]:
+    """Score what needs no text, by the names of the metrics' numbers (see `Metric.baseline`).
 
     Metrics that need more than that, such as probabilities, are left out, and so are values that are not
-    finite. Empty if examples have neither a label nor a number.
+    finite.
     """
-    if truths and all(isinstance(truth.get("label"), int) for truth in truths):
-        answer = {"label": Counter(truth["label"] for truth in truths).most_common(1)[0][0]}
-    elif truths and all("value" in truth for truth in truths):
-        answer = {"value": fmean(truth["value"] for truth in truths)}
-    else:
-        return {}
     found: dict[str, float] = {}
     for metric in metrics:
         with suppress(KeyError):  # it needs probabilities
-            found |= scores_of([metric], [(answer, truth) for truth in truths])
+            found |= metric.baseline(truths)
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def constant_answers(truths: Sequence[Truth]) -> Iterator[Callable[[Truth], Prediction]]:
+    """Yield the answers that are the same for every text and may be the best: the most frequent label or set
+    of labels, the labels that are best as a set, the mean number, the most frequent tag for every word, no
+    spans and relations, or no answer. None if truths have none of these.
+    """
+    known = set.intersection(*(set(truth) for truth in truths)) if truths else set()
+    if "label" in known and all(isinstance(truth["label"], int) for truth in truths):
+        label = _most_frequent(truth["label"] for truth in truths)
+        yield _always(label=label)
+    elif "value" in known:
+        mean = fmean(truth["value"] for truth in truths)
+        yield _always(value=mean)
+    elif "label_set" in known:
+        whole = _most_frequent(tuple(truth["label_set"]) for truth in truths)
+        best = _best_set([truth["label_set"] for truth in truths])
+        yield from (_always(labels=labels) for labels in (whole, best))
+    elif "labels" in known:
+        tag = _most_frequent(tag for truth in truths for tag in truth["labels"])
+        yield lambda truth: {"labels": [tag] * len(truth["labels"])}
+    elif known & {"spans", "relations", "answers"}:
+        yield _always(spans=[], relations=[], text="")
+
+
+def _always(**answer: Any) -> Callable[[Truth], Prediction]:
+    return lambda _: answer
+
+
+def _most_frequent(values: Iterable[Any]) -> Any:
+    return next((value for value, _ in Counter(values).most_common(1)), None)
+
+
+def _best_set(sets: Sequence[Sequence[int]]) -> list[int]:
+    """Return the labels that, as the answer for all texts, have the highest micro F1."""
+    counts = Counter(label for labels in sets for label in labels).most_common()
+    right = accumulate(count for _, count in counts)
+    f1 = [2 * n / (len(sets) * size + sum(map(len, sets))) for size, n in enumerate(right, 1)]
+    return [label for label, _ in counts[: max(range(len(f1)), key=f1.__getitem__, default=-1) + 1]]
 
 
 def scores_of(

@@ -115,6 +115,22 @@ class LabelTally:
         precision, recall, f1 = (part / whole if whole else 0.0 for part, whole in pairs)
         return precision, recall, f1
 
+    def averages(self) -> dict[str, list[float]]:
+        """Return precision, recall and F1 of all labels together (micro), and the means over the labels that
+        are predicted or true at least once, equally (macro) and by how often they are true (weighted).
+
+        Empty if there are fewer than two labels, or none is true.
+        """
+        if len(self.labels) < 2 or not self.true.total():
+            return {}
+        scores = np.array([self.scores(label) for label in self.labels])
+        weights = [self.true[label] for label in self.labels]
+        means = {
+            "macro average": scores.mean(0),
+            "weighted average": np.average(scores, axis=0, weights=weights),
+        }
+        return {"micro average": [*self.scores()]} | {name: mean.tolist() for name, mean in means.items()}
+
     def mean_f1(self) -> float:
         """The mean F1 of the labels that are predicted or true at least once; 0 if there are none."""
         return math.fsum(self.scores(label)[2] for label in self.labels) / max(1, len(self.labels))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,6 +51,36 @@ def ranking_scores(relevance: npt.ArrayLike, scores: npt.ArrayLike) -> dict[str,
     }
 
 
+@lru_cache(maxsize=1024)
+def _random_ranks(candidates: int, relevant: int) -> tuple[float, float]:
+    """Return the expected `mrr`, and the expected discounted gain per mean gain, of a random order."""
+    ranks = np.arange(1, candidates - relevant + 2)
+    # The probability that the first of the relevant candidates is none of the first ranks.
+    later = np.cumprod((candidates - relevant - ranks + 1) / (candidates - ranks + 1))
+    first = -np.diff(later, prepend=1.0)
+    return float((first / ranks).sum()), _discounted(np.ones(candidates))
+
+
+def random_ranking_scores(relevance: npt.ArrayLike) -> dict[str, float]:
+    """Return the expected `ranking_scores` of candidates in random order."""
+    gains = np.asarray(relevance, dtype=np.float64)
+    candidates, relevant = len(gains), np.count_nonzero(gains)
+    if not relevant:
+        return ranking_scores(gains, gains)
+    mrr, discounted = _random_ranks(candidates, relevant)
+    ideal = _discounted(-np.sort(-gains))
+    return {
+        "mrr": mrr,
+        "ndcg_at_10": float(gains.mean()) * discounted / ideal,
+        "recall_at_1": 1 / candidates,
+        "recall_at_10": min(1.0, DEPTH / candidates),
+    }
+
+
+def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([each[name] for each in found])) for name in found[0]} if found else {}
+
+
 def _discounted(gains: Floats) -> float:
     """The sum of the first gains, each divided by log2(rank + 1)."""
     first = gains[:DEPTH]
@@ -60,6 +93,7 @@ class RankingScores(Metric):
 
     needs = ("relevance",)
     main = "mrr"
+    baseline_name = "a random order"
 
     def __init__(self) -> None:
         self._found: list[dict[str, float]] = []
@@ -68,7 +102,11 @@ class RankingScores(Metric):
         self._found.append(ranking_scores(truth["relevance"], prediction["scores"]))
 
     def compute(self) -> dict[str, float]:
-        return {name: float(np.mean([each[name] for each in self._found])) for name in self._found[0]}
+        return _mean(self._found)
+
+    @classmethod
+    def baseline(cls, truths: Sequence[Truth]) -> dict[str, float]:
+        return _mean([random_ranking_scores(truth["relevance"]) for truth in truths])
 
 
 @METRICS.register("retrieval")
@@ -80,6 +118,7 @@ class RetrievalScores(Metric):
 
     needs = ("pair",)
     main = "mrr"
+    baseline_name = "a random order"
 
     def __init__(self) -> None:
         self._queries: dict[str, Any] = {}
@@ -106,6 +145,13 @@ class RetrievalScores(Metric):
                 counting.update({"scores": scores}, {"relevance": relevance})
         return counting.compute()
 
+    @classmethod
+    def baseline(cls, truths: Sequence[Truth]) -> dict[str, float]:
+        pairs = {truth["pair"] for truth in truths}
+        texts = len({text for _, text in pairs})
+        relevant = Counter(query for query, _ in pairs)
+        return _mean([random_ranking_scores(np.arange(texts) < own) for own in relevant.values()])
+
 
 @METRICS.register("pair_accuracy")
 class PairAccuracy(Mean):
@@ -117,6 +163,7 @@ class PairAccuracy(Mean):
     needs = ("is_right",)
     main = "pair_accuracy"
     examples_per_unit = 2
+    baseline_name = "a random order"
 
     _score = 0.0
 
@@ -125,3 +172,7 @@ class PairAccuracy(Mean):
             return [self._score > prediction["probs"]]
         self._score = prediction["probs"]
         return []
+
+    @classmethod
+    def baseline(cls, truths: Sequence[Truth]) -> dict[str, float]:  # noqa: ARG003 - one of two, whatever they are
+        return {cls.main: 0.5}

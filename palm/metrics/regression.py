@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ class Correlation(Metric):
 
     needs = ("value",)
     worst = -1.0
+    baseline_name = "a random order"
 
     def __init__(self) -> None:
         self._predicted: list[float] = []
@@ -29,6 +31,10 @@ class Correlation(Metric):
 
     def compute(self) -> dict[str, float]:
         return {self.main: self.number(np.asarray(self._predicted), np.asarray(self._true))}
+
+    @classmethod
+    def baseline(cls, truths: Sequence[Truth]) -> dict[str, float]:  # noqa: ARG003 - it is 0 in the mean
+        return {cls.main: 0.0}
 
     @abstractmethod
     def number(self, predicted: Floats, true: Floats) -> float:

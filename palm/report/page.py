@@ -124,17 +124,19 @@ def page(run: Run, analyses: Mapping[str, Analysis | str], is_live: bool = False
 
 
 def headline(history: History, verdicts: Sequence[Verdict]) -> str:
-    """Say how the run ended, how many tasks are better than always the same answer, and which is weakest."""
+    """Say how the run ended, how many tasks are better than their baselines, and which is weakest."""
     end = history.end or Ended(history.last_step, "not finished")
     shown = f"Stopped by an error: {end.error or 'see its log'}" if end.reason == "stopped" else end.reason
     scored = [each for each in verdicts if each.metric]
     counted = Counter(each.beside for each in scored)
+    names = {each.baseline_name for each in scored}
+    baseline = "their baselines" if len(names) > 1 else "".join(names)
     parts = [
-        f"{counted[how]} of {len(verdicts)} {how} than always the same answer"
+        f"{counted[how]} of {len(verdicts)} {how} than {baseline}"
         for how in ("better", "not clearly better", "not better")
         if counted[how]
     ]
-    parts += [f"{counted['']} without such a baseline"] if counted[""] else []
+    parts += [f"{counted['']} without a baseline"] if counted[""] else []
     parts += [f"{len(verdicts) - len(scored)} not evaluated"] if len(scored) < len(verdicts) else []
     weakest = f"; weakest: {scored[0].task}" if scored[1:] else ""
     return f"{shown[0].upper()}{shown[1:].rstrip('.')}. Tasks: {', '.join(parts)}{weakest}."
@@ -156,8 +158,8 @@ def _overview(verdicts: Sequence[Verdict]) -> Chart:
         ends = sorted(map(kind.normalized_score, each.interval))
         rows.append((f"{each.task}: {each.metric}", each.normalized, ends, low))
     least = min(0.0, *(score for _, score, *_ in rows))
-    note = "Lines are 95 % intervals, orange marks the scores of always the same answer."
-    return interval_chart("Scores of all tasks", "1 is perfect", rows, "same answer", note, (least, 1))
+    note = "Lines are 95 % intervals, orange marks the baselines: always the same answer, or a random order."
+    return interval_chart("Scores of all tasks", "1 is perfect", rows, "baseline", note, (least, 1))
 
 
 def next_step(run: Run, verdict: Verdict) -> tuple[str, str]:

@@ -227,15 +227,17 @@ class ScoredRows:
 
     Args:
         rows: their number.
-        baseline: the same scores of a constant answer (see `palm.metrics.constant_scores`).
+        baseline: the same scores without any knowledge of the texts (see `Metric.baseline`).
         intervals: 95 % intervals of the scores of its first metric (see `score_intervals`).
         labels: label -> precision, recall, F1, true and predicted occurrences; the most frequent first.
+        averages: the same for micro, macro and weighted average; empty if there are fewer than two labels.
     """
 
     rows: int = 0
     baseline: Mapping[str, float] = field(default_factory=dict)
     intervals: Mapping[str, Sequence[float]] = field(default_factory=dict)
     labels: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    averages: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from palm.core.errors import PalmError
 from palm.metrics import Metric
 from palm.metrics.answers import Squad, best, counted_words
-from palm.metrics.base import constant_scores
+from palm.metrics.base import baseline_scores
 from palm.metrics.classification import (
     CalibrationError,
     LabelCalibrationError,
@@ -468,10 +468,16 @@ def scored_rows(
     labels = counts.label_scores() if counts is not None else {}
     return ScoredRows(
         rows=len(pairs),
-        baseline=constant_scores(metrics, [gold for _, gold in pairs]),
+        baseline=baseline_scores(metrics, [gold for _, gold in pairs]),
         intervals=intervals,
         labels={label: [*each] for label, each in islice(labels.items(), MOST_LISTED)},
+        averages=_averages(counts) if counts is not None else {},
     )
+
+
+def _averages(counts: Counts) -> dict[str, list[float]]:
+    totals = counts.true.total(), counts.predicted.total()
+    return {name: [*each, *totals] for name, each in counts.averages().items()}
 
 
 def counted_rows(

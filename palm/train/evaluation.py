@@ -11,7 +11,7 @@ from palm.core.cache import LESS_PREDICTED, explain_limits
 from palm.core.group import gather_objects, is_main_process
 from palm.core.logging import logger, shown_score
 from palm.metrics import metrics_of
-from palm.metrics.base import constant_scores
+from palm.metrics.base import baseline_scores
 from palm.metrics.resampling import Pair
 from palm.reader import Record
 from palm.reader.rows import BadRows, Rows
@@ -139,7 +139,7 @@ class Evaluator:
                     examples = [example for chunk in dev.chunks for example in chunk.examples]
                     rows[task.name] = counted_rows(task.reader, metrics_of(names), examples, pairs)
                 elif pairs is None:
-                    baseline = constant_scores(metrics_of(names), dev.golds)
+                    baseline = baseline_scores(metrics_of(names), dev.golds)
                     rows[task.name] = ScoredRows(dev.num_examples, baseline)
                 if (loss := mean_loss(gather_objects(losses))) is not None:
                     dev_loss[task.name] = loss
@@ -152,15 +152,16 @@ class Evaluator:
         return evaluation
 
     def _warn_of_baselines(self) -> None:
-        """Warn of tasks that a constant answer is as good as."""
+        """Warn of tasks whose baseline is as good."""
         for task in self.tasks if is_main_process() else ():
             metric = metrics_of(task.task.metric_names[:1])[0]
-            constant = constant_scores([metric], self.dev[task.name].golds).get(metric.main, math.nan)
+            constant = baseline_scores([metric], self.dev[task.name].golds).get(metric.main, math.nan)
             if -math.inf < self.best[task.name].score <= metric.normalized_score(constant):
                 logger.warning(
-                    "%s: no evaluation was better than always the same answer, whose %s is %s; "
+                    "%s: no evaluation was better than %s, whose %s is %s; "
                     "see the errors in `palm report`, and train longer or with more rows",
                     task.name,
+                    metric.baseline_name,
                     metric.main,
                     shown_score(constant),
                 )

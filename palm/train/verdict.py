@@ -75,8 +75,20 @@ class Verdict:
 
     @property
     def baseline(self) -> float | None:
-        """The same score of always the same answer; None if there is none."""
-        return self.rows.baseline.get(self.metric)
+        """The same score without any knowledge of the texts; None if there is none, or it says nothing."""
+        return None if self.is_above_nothing else self.rows.baseline.get(self.metric)
+
+    @property
+    def is_above_nothing(self) -> bool:
+        """True if the baseline finds nothing, as an answer without entities does, unlike the model."""
+        kind = metric_of(self.metric)
+        worst = kind.worst if kind is not None and kind.higher_is_better else None
+        return worst is not None and self.rows.baseline.get(self.metric) == worst < self.score
+
+    @property
+    def baseline_name(self) -> str:
+        """What the baseline is the score of."""
+        return (metric_of(self.metric) or Metric).baseline_name
 
     @property
     def beside(self) -> str:

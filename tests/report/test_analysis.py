@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import palm
@@ -20,8 +21,10 @@ from palm.report.page import _task
 from palm.report.run import read_run
 from palm.train.counting import (
     AnswerCounts,
+    LabelCounts,
     NumberCounts,
     PairCounts,
+    SetCounts,
     SpanCounts,
     TagCounts,
     WordCounts,
@@ -141,6 +144,38 @@ def test_tags_are_judged_by_whole_entities() -> None:
             "extra": "1 (50.0 % of predicted)",
         },
     )
+
+
+def test_averages_over_labels_are_those_of_scikit_learn_and_seqeval() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics", reason="the extra judges is not installed")
+    seqeval = pytest.importorskip("seqeval.metrics", reason="the extra judges is not installed")
+    scheme = pytest.importorskip("seqeval.scheme", reason="the extra judges is not installed").IOB2
+    rng = np.random.default_rng(10)
+    pairs = np.asarray([["O", "O"], ["B-x", "I-x"], ["B-y", "O"], ["B-y", "B-x"]])
+    how = {"zero_division": 0, "output_dict": True}
+    for _ in range(20):
+        true, ours = rng.integers(0, 4, (2, 30)).tolist()
+        sets, found = (rng.integers(0, 2, (10, 3)) for _ in range(2))
+        tags, given = (pairs[rng.integers(0, 4, (3, 6))].reshape(3, 12).tolist() for _ in range(2))
+        of_labels, of_sets, of_tags = LabelCounts(), SetCounts(), TagCounts()
+        for t, o in zip(true, ours, strict=True):
+            of_labels.judge(None, {"label": o}, {"label": t})
+        for t, o in zip(sets, found, strict=True):
+            record = {"labels": np.flatnonzero(o).tolist(), "probs": o.astype(float).tolist()}
+            of_sets.judge(None, record, {"label_set": np.flatnonzero(t).tolist()})
+        for t, o in zip(tags, given, strict=True):
+            of_tags.judge(TaggedExample(["a"] * 12, None, ""), {"labels": o}, {"labels": t})
+        for counts, report in (
+            (of_labels, sklearn.classification_report(true, ours, **how)),
+            (of_sets, sklearn.classification_report(sets, found, **how)),
+            (of_tags, seqeval.classification_report(tags, given, mode="strict", scheme=scheme, **how)),
+        ):
+            micro = dict.fromkeys(("precision", "recall", "f1-score"), report.get("accuracy"))
+            names = ["micro average", "macro average", "weighted average"]
+            assert list(counts.averages()) == names
+            for name, scores in counts.averages().items():
+                expected = report.get(name.replace("average", "avg"), micro)
+                assert scores == pytest.approx([expected[number] for number in micro], abs=1e-9), name
 
 
 def test_tags_without_a_prefix_keep_their_names() -> None:

@@ -361,7 +361,7 @@ def test_the_headline_says_how_the_run_ended_and_which_task_is_weakest(run: Path
     named = [verdict(0.5, baseline=0.5), verdict(0.9, baseline=0.5), verdict(0.9), Verdict("u")]
     counted = "1 of 4 better than always the same answer, 1 of 4 not better than always the same answer, "
     assert headline(history, named) == (
-        f"Finished. Tasks: {counted}1 without such a baseline, 1 not evaluated; weakest: t."
+        f"Finished. Tasks: {counted}1 without a baseline, 1 not evaluated; weakest: t."
     )
     ended = replace(history, end=Ended(7, "stopped", error="the gradient's norm is inf."))
     constant = "Tasks: 1 of 1 not better than always the same answer."

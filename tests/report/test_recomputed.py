@@ -86,6 +86,12 @@ def test_the_numbers_of_a_classifier_are_those_of_scikit_learn(run: Path, task: 
         str(label): [f1[k], precision[k], recall[k], support[k], given.count(label)]
         for k, label in enumerate(seen)
     }
+    report = sklearn.classification_report(true, given, labels=seen, zero_division=0, output_dict=True)
+    report["micro avg"] = report.get("micro avg") or dict.fromkeys(report["macro avg"], report["accuracy"])
+    for name in ("micro", "macro", "weighted"):
+        mean = [report[f"{name} avg"][number] for number in ("f1-score", "precision", "recall")]
+        expected[f"{name} average"] = [*mean, len(true), len(true)]
+    assert len(tables["scores by label"]) == 1 + len(expected)
     for row in tables["scores by label"][1:]:
         assert numbers(row[1:]) == pytest.approx(expected[row[0]], abs=5.1e-4)
         checked += 5

@@ -67,6 +67,9 @@ def test_the_card_has_scores_beside_interval_and_baseline_labels_limits_and_an_e
     assert f"| accuracy | {value:.2f} | {low:.2f} to {high:.2f} | {constant:.2f} |" in text  # 13 rows
     for label, (precision, recall, f1, true, _) in rows.labels.items():
         assert f"| {label} | {precision:.3f} | {recall:.3f} | {f1:.3f} | {true} |" in text
+    assert [*rows.averages] == ["micro average", "macro average", "weighted average"]
+    for name, (precision, recall, f1, true, _) in rows.averages.items():
+        assert f"| *{name}* | {precision:.3f} | {recall:.3f} | {f1:.3f} | {true} |" in text
     limits = text.partition("## Limits")[2].partition("## Training")[0]
     assert "at most 24 tokens" in limits
     assert "It knows the 4 labels above, and no others." in limits
