@@ -9,21 +9,16 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palm.config import yaml_text
-from palm.core.logging import printable
 from palm.core.records import record_of
 from palm.paradigm import HEADS, Head, Match, Regression
 from palm.reader import Reader, RelationReader
 from palm.reader.inspection import label_names as names_of_labels
 from palm.train.callbacks import ScoredRows
-from palm.train.verdict import Verdict, higher_is_better, score_text
-
-if TYPE_CHECKING:
-    from jinja2 import Template
+from palm.train.templates import code_of, template, text_of
+from palm.train.verdict import Verdict, score_text
 
 CARD = "README.md"
 
@@ -56,27 +51,6 @@ MAX_WARNINGS = 10
 
 OMITTED = ("task_instance", "tasks", "backbone", "train_file", "head_of")
 """Settings of a run that appear elsewhere in a card."""
-
-
-def text_of(value: str) -> str:
-    """Return text of others as one line of Markdown without escapes, HTML or links."""
-    line = " ".join(printable(value).split())
-    return escape(line, quote=False).replace("[", "\\[").replace("`", "'")
-
-
-def code_of(value: str) -> str:
-    """Return text of others as code within a line of Markdown."""
-    return f"`{' '.join(printable(value).replace('`', chr(39)).split())}`"
-
-
-def cell_of(value: str) -> str:
-    """Return text of others as a cell of a table in Markdown."""
-    return text_of(value).replace("|", "\\|")
-
-
-def block_of(text: str) -> str:
-    """Return text of others for a block of code in Markdown; nothing in it ends the block."""
-    return printable(text).replace("```", "'''")
 
 
 def label_names(reader: Reader, head: Head) -> list[str]:
@@ -128,7 +102,7 @@ def model_card(
     # A path says where somebody's machine has its files; its last part is the name of the model.
     is_public = isinstance(base, str) and HUB_NAME.fullmatch(base) is not None
     base = base if is_public or not isinstance(base, str) else base.rstrip("/").rpartition("/")[2]
-    return _template("card.md").render(
+    return template("palm.train", "card.md").render(
         front=_front(description, training, pipeline, architecture, base if is_public else None),
         task=task,
         kind=kind,
@@ -169,34 +143,12 @@ def joint_card(description: Mapping[str, Any]) -> str:
         )
     first = json.dumps(tasks[0]["task"], ensure_ascii=False)
     values = {"front": front.to_yaml(line_break="\n"), "encoder": encoder, "tasks": tasks, "first": first}
-    return _template("joint_card.md").render(**values)
+    return template("palm.train", "joint_card.md").render(**values)
 
 
 def kind_of(head: str) -> tuple[str | None, str]:
     """Return the pipeline of `transformers` and the kind of task of a head by its registry name."""
     return (HEADS[head].card if head in HEADS else None) or (None, head)
-
-
-@cache
-def _template(name: str) -> Template:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    made = Environment(
-        loader=PackageLoader("palm.train", "template"),
-        autoescape=False,  # Markdown: text of others passes through the filters
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.filters |= {
-        "text": text_of,
-        "code": code_of,
-        "cell": cell_of,
-        "block": block_of,
-        "rises": higher_is_better,
-        "score": score_text,
-    }
-    return made.get_template(name)
 
 
 def _others(task: str, training: Mapping[str, Any]) -> list[str]:
@@ -268,7 +220,7 @@ def _limits(
     name, value = next(iter(evaluation.get("scores", {}).items()), ("", None))
     found = Verdict(description["task"], name, math.nan if value is None else value, rows=rows)
     if found.beside == "not better":
-        yield "It is no better than always the same answer."
+        yield f"It is no better than {found.baseline_name}."
     if found.never_right:
         yield f"Never right on the dev rows: {', '.join(map(code_of, found.never_right))}."
     if training.get("best"):
