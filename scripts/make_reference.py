@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,9 @@ from palm.controller.resolve import HELP, NO_SETTINGS
 from palm.core.errors import EXIT_CODES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+SHARED = 3
+"""Number of commands from which an option is described once for all of them."""
+
 NOTE = "<!-- written by scripts/make_reference.py -->"
 
 
@@ -43,16 +47,22 @@ def commands_page() -> str:
         "every setting below as an option: `--learning_rate 1e-4`, or `--TASK.batch_size 8` for one task.",
         table(["exit code", "meaning"], [*codes, ["128 + N", "ended by signal N"]]),
     ]
+    options = {name: list(_options(command.parser())) for name, command in COMMANDS.items()}
+    times = Counter(tuple(row) for rows in options.values() for row in rows)
+    shared = [list(row) for row, count in times.items() if count >= SHARED]
+    parts.append("## Options of several commands\n\n" + table(["option", "meaning"], shared))
     for name, command in COMMANDS.items():
         parts.append(f"## palm {name}\n\n{one_line(inspect.getdoc(command.run) or command.help + '.')}")
         if command.takes_settings:
             parts[-1] += " Takes *settings*."
-        if rows := list(_options(command.parser())):
+        if also := [row[0] for row in options[name] if row in shared]:
+            parts[-1] += f" Also {', '.join(also)}."
+        if rows := [row for row in options[name] if row not in shared]:
             parts.append(table(["option", "meaning"], rows))
     parts.append("## Settings\n\nIn a configuration, or as options; a task's settings belong into its file.")
     for heading, consumers in HELP.items():
         rows = [_setting(setting) for setting in listed(consumers, NO_SETTINGS)]
-        settings = table(["setting", "type", "default", "meaning"], rows)
+        settings = table(["setting", "type (default)", "meaning"], rows)
         parts.append(f"### {heading.capitalize()}\n\n{settings}")
     return "\n\n".join(parts) + "\n"
 
@@ -71,7 +81,8 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[list[str]]:
 
 def _setting(each: Parameter) -> list[str]:
     default = default_text(each).removeprefix("default ")
-    return [f"`{each.name}`", type_name(each.annotation), default, each.doc]
+    shown = "" if default == "none" else f" ({default})"
+    return [f"`{each.name}`", f"{type_name(each.annotation)}{shown}", each.doc]
 
 
 def python_page() -> str:

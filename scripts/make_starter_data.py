@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[1] / "palm" / "starter" / "files" / "data"
+FOLDER = Path(__file__).resolve().parents[1] / "palm" / "cli" / "starter" / "files" / "data"
 
 REQUESTS = {
     "order_status": [

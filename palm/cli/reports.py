@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import sys
 
 from palm.cli import command as cli
 from palm.core.errors import ExitCode
+from palm.core.logging import shows_colour
 
 A_RUN = "the folder of a run, its save_path"
 
@@ -28,8 +28,8 @@ def plot_runs(options: argparse.Namespace) -> None:
 
     if options.terminal:
         width = min(shutil.get_terminal_size().columns, 120)
-        colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        sys.stdout.write(f"{terminal_plot(*options.runs, width=width, colour=colour)}\n")
+        drawn = terminal_plot(*options.runs, width=width, colour=shows_colour(sys.stdout))
+        sys.stdout.write(f"{drawn}\n")
         return
     cli.write_line(plot(*options.runs, output=options.output))
 

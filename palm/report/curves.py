@@ -45,10 +45,8 @@ def curve_of(name: str, points: Iterable[Point], group: str = "", is_dashed: boo
 
 
 def mean_losses(history: History, task: str) -> list[Point]:
-    """Return the mean loss of a task between logged steps; of an old history, the loss of these steps."""
-    if history.losses:
-        return [(each.step, each.means[task]) for each in history.losses if task in each.means]
-    return [(step.step, step.loss) for step in history.steps if step.task == task]
+    """Return the mean loss of a task between logged steps."""
+    return [(each.step, each.means[task]) for each in history.losses if task in each.means]
 
 
 def dev_losses(history: History, task: str) -> list[Point]:
