@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from palm.core.component import count_problems, raise_any
 from palm.core.layers import init_weights
-from palm.core.saved import Tensors, TensorSpec
+from palm.core.saved import NO_LABEL, Tensors, TensorSpec
 from palm.paradigm.base import HEADS, TokenHead, head_problems
 
 PADDING_LOGIT = -1e9
@@ -78,10 +78,15 @@ class MRC(TokenHead):
         return {"start_logits": start, "end_logits": end}
 
     def loss(self, outputs: Tensors, targets: Tensors) -> Tensor:
-        """Mean of the cross-entropies of start and end over the real tokens."""
+        """Mean of the cross-entropies of start and end over the real tokens, of rows with a known answer."""
         start = F.cross_entropy(outputs["start_logits"], targets["start_positions"])
         end = F.cross_entropy(outputs["end_logits"], targets["end_positions"])
         return (start + end) / 2
+
+    def num_terms(self, batch: Tensors) -> int:
+        """Count the rows whose answer is known; all of them without targets."""
+        known = batch.get("start_positions")
+        return super().num_terms(batch) if known is None else int((known != NO_LABEL).sum())
 
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row the candidate answers and the score of no answer.

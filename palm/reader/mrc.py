@@ -16,7 +16,7 @@ import torch
 from palm.config import FilePath
 from palm.core.component import count_problems, raise_any
 from palm.core.errors import DataError, shortened
-from palm.core.saved import Tensors
+from palm.core.saved import NO_LABEL, Tensors
 from palm.reader.base import READERS, Draw
 from palm.reader.predictions import Predictions, Record, write_answers
 from palm.reader.rows import ONE_PER_ROW, SEQUENCE_ATTR, BadRow, Column, Ints, OnBadRow, Rows, TextFacts
@@ -132,6 +132,9 @@ _PARSED = {"question", "context", "id"}
 _SCALARS = ("example", "first_segment", "window_start")
 _RAGGED = ("token_ids", "char_starts", "char_ends")
 _POSITIONS = ("start_positions", "end_positions")
+
+NOWHERE = range(-1, -1)
+"""The tokens of an answer that no window contains, as its place in the context is not known."""
 
 
 @READERS.register("mrc")
@@ -267,7 +270,9 @@ class MRCReader(TokenizingReader):
                 self.refuse([error])
                 continue
             query = queries[index][: self.max_query_len]
-            windows = self._windows(query, document, answer)
+            windows = windows_of(len(document), self._room(query), self.doc_stride)
+            if answer is not None and self.remove_noanswer and not example.is_scored:
+                windows = [window for window in windows if _contains(window, answer)]
             found += [{"example": index, **self._row(query, document, each, answer)} for each in windows]
             if not windows:
                 left_out.append(example.id)
@@ -281,13 +286,6 @@ class MRCReader(TokenizingReader):
             f"whole answer: {', '.join(shortened([*map(repr, ids)], SHOWN_IDS))}; "
             "raise max_seq_len or lower doc_stride"
         )
-
-    def _windows(self, query: Sequence[int], document: Tokens, answer: range | None) -> list[range]:
-        """The windows of a document that become rows: all, or only those with the answer."""
-        windows = windows_of(len(document), self._room(query), self.doc_stride)
-        if answer is None or not self.remove_noanswer:
-            return windows
-        return [window for window in windows if _contains(window, answer)]
 
     def _room(self, query: Sequence[int]) -> int:
         """The number of tokens of a context that fit into a row with this question."""
@@ -304,7 +302,8 @@ class MRCReader(TokenizingReader):
             "char_ends": document.ends[tokens],
         }
         if answer is None or not _contains(window, answer):
-            return row | dict.fromkeys(_POSITIONS, 0)  # `[CLS]` stands for no answer
+            has_loss = not self.remove_noanswer and answer != NOWHERE
+            return row | dict.fromkeys(_POSITIONS, 0 if has_loss else NO_LABEL)  # `[CLS]` is no answer
         shift = first - window.start
         return row | {"start_positions": answer.start + shift, "end_positions": answer[-1] + shift}
 
@@ -360,17 +359,17 @@ def _encoded(rows: Sequence[Mapping[str, Any]], scalars: Sequence[str]) -> Rows:
 
 
 def _answer_span(example: SquadQuestion, document: Tokens) -> range | None:
-    """The range of tokens that covers the example's first answer; None without answers."""
+    """The range of tokens that covers the example's first answer in its place; None without answers."""
     if not example.answers:
         return None
-    answer = example.answers[0]
-    if answer.start is None:
-        raise DataError(f"{example.place}: the answer {answer.text!r} has no answer_start")
+    answer = next((answer for answer in example.answers if answer.is_in(example.context)), None)
+    if answer is None or answer.start is None:
+        return NOWHERE
     first = int(np.searchsorted(document.ends, answer.start, side="right"))
     tokens = range(first, int(np.searchsorted(document.starts, answer.start + len(answer.text))))
-    if not tokens:
+    if not tokens and not example.is_scored:
         raise DataError(f"{example.place}: the answer {answer.text!r} contains no word")
-    return tokens
+    return tokens or NOWHERE
 
 
 def check_unique(name: str, place: str, seen: set[str]) -> None:

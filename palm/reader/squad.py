@@ -31,6 +31,11 @@ class Answer:
     text: str
     start: int | None
 
+    def is_in(self, context: str) -> bool:
+        """Check that the context has the text at this position."""
+        has_place = self.text and self.start is not None and self.start >= 0
+        return bool(has_place and context.startswith(self.text, self.start))
+
 
 @dataclass(frozen=True, slots=True)
 class SquadQuestion:
@@ -42,6 +47,7 @@ class SquadQuestion:
         context: the text that contains the answer.
         answers: the answers in the file, if any.
         place: the file and the id, for messages.
+        is_scored: read for an evaluation, for which all windows of the context are predicted.
     """
 
     id: str
@@ -49,6 +55,7 @@ class SquadQuestion:
     context: str
     answers: tuple[Answer, ...]
     place: str
+    is_scored: bool = False
 
 
 def question_of(row: TableRow, number: int, answers: AnswerPart) -> SquadQuestion:
@@ -75,8 +82,9 @@ def question_of(row: TableRow, number: int, answers: AnswerPart) -> SquadQuestio
             start = answer.get("answer_start") if isinstance(answer, dict) else None
             if answers == "positions" and start is not None:
                 start = field_of(answer, "answer_start", int, place)
+            start = start if type(start) is int else None
             found.append(Answer(field_of(answer, "text", str, place), start))
-    return SquadQuestion(name, cells["question"], cells["context"], tuple(found), place)
+    return SquadQuestion(name, cells["question"], cells["context"], tuple(found), place, answers == "texts")
 
 
 def _answer_list(answers: Any, start: Any, place: str) -> Any:
@@ -110,13 +118,7 @@ def answerable(question: SquadQuestion) -> SquadQuestion:
             "remove_noanswer: False, as for SQuAD 2.0"
         )
     context = question.context
-    in_place = tuple(
-        answer
-        for answer in question.answers
-        if answer.text and answer.start is not None and answer.start >= 0
-        if context.startswith(answer.text, answer.start)
-    )
-    if in_place:
+    if in_place := tuple(answer for answer in question.answers if answer.is_in(context)):
         return replace(question, answers=in_place)
     text = question.answers[0].text
     start = question.answers[0].start

@@ -343,7 +343,7 @@ class MatchReader(TextReader):
                 yield example
 
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
-        if not (with_targets and self.is_pairwise):
+        if not (with_targets and isinstance(examples[0], RankedExample)):
             return super().encode(examples, with_targets)
         right = super().encode(examples, with_targets=False)
         wrong = super().encode(

@@ -247,8 +247,7 @@ class Evaluated(Recorded, recorded_as="evaluation"):
     Args:
         step: the global step after which it took place.
         scores: task -> its scores by name, those of the deciding metric first.
-        dev_loss: task -> mean loss of its dev rows; only tasks whose training and prediction rows are the
-            same.
+        dev_loss: task -> mean loss of its dev rows; only tasks whose rows to evaluate have targets.
         best: tasks for which this is the best evaluation so far.
         mean: mean normalized score of the tasks of `best_by`; NaN if one is not a number.
         seconds: time since the run began; only in the history.

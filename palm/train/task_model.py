@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat, tee
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,7 @@ class Chunk:
     Args:
         first: index of the first example in the file.
         examples: the examples, as the reader reads them.
-        rows: their rows, without targets.
-        labelled: the same rows with targets; None if they are not needed, or if training has other rows.
+        rows: their rows; with targets if a loss is wanted, and if the examples have any.
         numbers: the number of every row in its own file, which decides its masks, if the rows are those of
             several files; None if they are consecutive.
     """
@@ -70,7 +69,6 @@ class Chunk:
     first: int
     examples: Sequence[Any]
     rows: Rows
-    labelled: Rows | None = None
     numbers: Sequence[int] | None = None
 
 
@@ -96,27 +94,25 @@ def encoded(
         reader: the reader of the examples.
         examples: those of `Reader.read`, or of `Reader.read_gold` to score them.
         first: index in the file of the first one.
-        with_targets: encode each chunk with targets, too, for its loss.
+        with_targets: encode with targets, for the loss, where the examples have any.
         step: encode only every `step`-th chunk, beginning with the first.
     """
     for number, chunk in enumerate(chunks_of(examples, CHUNK_EXAMPLES)):
         if number % step == 0:
-            rows = reader.encode_usable(chunk, with_targets=False)
-            yield Chunk(first, chunk, rows, _labelled(reader, chunk, rows) if with_targets else None)
+            rows = _with_targets(reader, chunk) if with_targets else None
+            if rows is None:
+                rows = reader.encode_usable(chunk, with_targets=False)
+            yield Chunk(first, chunk, rows)
         first += len(chunk)
 
 
-def _labelled(reader: Reader, examples: Sequence[Any], rows: Rows) -> Rows | None:
-    """Encode the same rows with targets; None if training has other rows, or cannot use one."""
-    try:
-        labelled = reader.encode(examples, with_targets=True)
-    except (PalmError, AttributeError):  # read_gold may return other examples than read
-        return None
-    for name in ("example", "token_ids"):
-        if name not in labelled or not np.array_equal(labelled[name].values, rows[name].values):
-            return None
-    # With the same arrays, the tokens are in memory once.
-    return Rows({**labelled.columns, **{name: rows[name] for name in ("example", "token_ids")}})
+def _with_targets(reader: Reader, examples: Sequence[Any]) -> Rows | None:
+    """Encode examples with targets; None if they have none, or if training would leave out one of them."""
+    with suppress(PalmError, AttributeError):  # read_gold may return other examples than read
+        rows = reader.encode(examples, with_targets=True)
+        if len(np.unique(rows["example"].values)) == len(examples):
+            return rows
+    return None
 
 
 class TaskModel:
@@ -262,10 +258,9 @@ class TaskModel:
         """Return a function that waits for a batch's outputs and fills `decoded` and `losses`."""
         # Started before the loss, so a GPU copies the outputs while it computes the loss.
         computed = fetched(outputs)
-        labelled = chunk.labelled if losses is not None else None
-        targets = {} if labelled is None else self.batch(replace(chunk, rows=labelled), indices)
-        terms = self.head.num_terms(targets) if targets else 0  # 0 if no row has a masked word
-        on_device = placed(targets, self.device, self.backbone) if terms else {}
+        has_loss = losses is not None and self.head.targets_attr.keys() <= batch.keys()
+        terms = self.head.num_terms(batch) if has_loss else 0  # 0 if no row has a masked word
+        on_device = placed(batch, self.device, self.backbone) if terms else {}
         loss = self.head.loss(outputs, on_device) if terms else torch.zeros(())
         computed_loss = fetched({"loss": loss})
 

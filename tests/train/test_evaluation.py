@@ -7,6 +7,8 @@ import logging
 import math
 import re
 import shutil
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from palm.core.layers import generator
 from palm.core.saved import load_tensors
 from palm.metrics import METRICS
 from palm.predict.inference import InferenceModel
+from palm.reader.tokenizer import Tokenizer
 from palm.train.callbacks import HISTORY_FILE, Evaluated, read_events
 from palm.train.loop import Step, Training
 from palm.train.model import outputs_of
@@ -306,3 +309,77 @@ def test_an_evaluation_without_a_number_is_never_the_best(
         best.append(evaluator.evaluate().best)
     assert best == [[], ["cls"], [], []]
     assert (evaluator.best["cls"].score, evaluator.best["cls"].waited) == (0.25, 2)
+
+
+def write_dev_rows(folder: Path, task: str) -> Path:
+    """Write a task's rows with a word in each text that no other row has, such as cls7."""
+    source = folder / {"mrc": "mrc.json", "relation": "span.jsonl"}.get(task, f"{task}.tsv")
+    numbers = iter(range(1000))
+
+    def marked(text: str) -> str:
+        return f"{text} {task}{next(numbers)}"
+
+    lines = source.read_text(encoding="utf-8").splitlines()
+    if task == "mrc":
+        data = json.loads(lines[0])
+        for paragraph in data["data"][0]["paragraphs"]:
+            paragraph["context"] = marked(paragraph["context"] + " old new" * 12)  # more than a window
+        lines = [json.dumps(data)]
+    elif task == "relation":
+        rows = [json.loads(line) for line in lines]
+        lines = [json.dumps({**row, "text_a": marked(" ".join(row["text_a"])).split()}) for row in rows]
+    else:
+        lines = [lines[0], *map(marked, lines[1:])]
+    target = source.with_name(f"dev_{source.name}")
+    target.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return target
+
+
+def test_a_dev_row_is_tokenized_once_in_a_run_and_has_a_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = ["cls", "match", "mlm", "mrc", "relation"]
+    config = tiny.config(folder, *tasks, max_steps=30, eval_every_n_steps=10)
+    for task in tasks:
+        config["tasks"][task]["dev_file"] = str(write_dev_rows(folder, task))
+    seen: Counter[str] = Counter()
+    for name in ("encode", "encode_with_offsets"):
+        encode = getattr(Tokenizer, name)
+
+        def counted(self: Tokenizer, texts: Any, *rest: Any, encode: Any = encode) -> Any:
+            seen.update(word for text in texts for word in text.split() if word[-1].isdecimal())
+            return encode(self, texts, *rest)
+
+        monkeypatch.setattr(Tokenizer, name, counted)
+    palm.Controller(config, argv=[]).train()
+    assert seen == {f"{task}{row}": 1 for task in tasks for row in range(40)}
+    events = read_events(folder / "out" / HISTORY_FILE)
+    evaluations = [each for each in events if isinstance(each, Evaluated)]
+    assert len(evaluations) >= 3
+    assert all(list(each.dev_loss) == tasks for each in evaluations)
+
+
+def test_the_dev_loss_of_answers_is_that_of_the_windows_that_have_them(folder: Path) -> None:
+    config = tiny.config(folder, "mrc")
+    config["tasks"]["mrc"]["dev_file"] = str(dev := write_dev_rows(folder, "mrc"))
+    data = json.loads(dev.read_text(encoding="utf-8"))
+    wrong, none = (paragraph["qas"][0] for paragraph in data["data"][0]["paragraphs"][:2])
+    wrong["answers"][0]["answer_start"] += 1
+    none["answers"] = []
+    dev.write_text(json.dumps(data), encoding="utf-8")
+    training = palm.Controller(config, argv=[]).training()
+    evaluated = palm.Evaluator(training).evaluate()
+    reader, head = training.tasks[0].reader, training.tasks[0].head
+    questions = list(reader.read_gold(dev))[2:]
+    every_window = len(reader.encode(questions, with_targets=False))
+    rows = reader.encode([replace(each, is_scored=False) for each in questions], with_targets=True)
+    assert 38 <= len(rows) < every_window
+    with torch.inference_mode():
+        batch = reader.collate(rows, range(len(rows)), generator)
+        training.model.eval()
+        outputs = outputs_of(training.model.backbone, head, batch)
+        ends = [
+            F.cross_entropy(outputs[f"{end}_logits"], batch[f"{end}_positions"]) for end in ("start", "end")
+        ]
+    assert evaluated.dev_loss["mrc"] == pytest.approx(float(sum(ends)) / 2, rel=1e-5)
+    assert evaluated.scores["mrc"].keys() >= {"f1", "exact_match"}
