@@ -46,7 +46,7 @@ def inspect_directory(path: str | Path) -> Facts:
     with wrap_read_errors(folder):
         finders = (_exported, _model, _checkpoint, _run, _pretrained)
         facts = next(facts for find in finders if (facts := find(folder)))
-    return {**facts, "files": _files(folder)}
+        return {**facts, "files": _files(folder)}
 
 
 def _files(folder: Path) -> Facts:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from helpers.golden_forward import FOLDER
 from helpers.shared import minilm
 from palm.cli import main
 from palm.controller.controller import Controller
+from palm.core.errors import StorageError
 from palm.export import to_hugging_face
 from palm.train.callbacks import Ended, Logged, Recorded, write_events
 
@@ -92,6 +95,27 @@ def test_everything_in_a_run_is_named(run: Path, tmp_path: Path, capsys: pytest.
         "after step 12": ["cls/infer_model.step12"],
     }
     assert (facts["state"], facts["step"]) == ("interrupted", 19)
+
+
+def test_files_that_a_run_removes_meanwhile_are_not_counted(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(run, tmp_path / "run"))
+    files = sum(path.is_file() for path in folder.rglob("*"))
+    gone = sum(path.is_file() for path in (folder / "step_10").rglob("*"))
+    walk = os.walk
+
+    def removing(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for place, folders, names in walk(top):
+            if Path(place).name == "step_10":
+                shutil.rmtree(place)
+            yield place, folders, names
+
+    monkeypatch.setattr(os, "walk", removing)
+    assert palm.inspect_directory(folder)["files"]["number"] == files - gone
+    shutil.copytree(run / "step_10", folder / "step_10")
+    with pytest.raises(StorageError, match="step_10"):
+        palm.inspect_directory(folder / "step_10")
 
 
 def test_an_export(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

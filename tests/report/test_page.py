@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import math
 import re
 import shutil
@@ -21,6 +22,7 @@ import pytest
 import palm
 from helpers.runs import HOSTILE
 from palm.cli import main
+from palm.core.logging import logger
 from palm.report.history import read_history
 from palm.report.page import headline, page_title
 from palm.report.run import read_run
@@ -354,6 +356,23 @@ def test_a_run_whose_model_is_replaced_meanwhile_is_reported(run: Path) -> None:
     text = palm.write_report(run, run / "page.html").read_text(encoding="utf-8")
     assert "Nothing was predicted" in text
     assert palm.inspect_directory(run)["format"] == "palm run"
+
+
+def test_a_run_whose_model_is_removed_while_it_is_read_is_reported(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Removing(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if ": predicting " in record.getMessage():  # its description and its checksums were read
+                shutil.rmtree(str(record.args[-1]))  # type: ignore[index]
+
+    handler = Removing(logging.INFO)
+    logger.addHandler(handler)
+    with caplog.at_level(logging.INFO, "palm"):
+        text = palm.write_report(run, run / "page.html").read_text(encoding="utf-8")
+    logger.removeHandler(handler)
+    assert not (run / "cls" / "best_model").exists()
+    assert text.count("Nothing was predicted: ") >= 2
 
 
 def test_the_headline_says_how_the_run_ended_and_which_task_is_weakest(run: Path) -> None:
