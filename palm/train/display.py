@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +264,7 @@ def progress_callbacks(
     """
     display = display_of(progress)
     if display == "bar":
-        return [ProgressBars(), RunLog(details=False)]
+        return [ProgressBars(), RunLog(details=False), *(() if has_several_bars() else [log_scores])]
     shown: list[Callback] = [StepLog(heading)] if display == "lines" else []
     return [*shown, RunLog(details), log_scores]
 
@@ -303,7 +304,7 @@ class ProgressBars:
 
     def _open(self, event: Started) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # without ipywidgets, a notebook has the bars of a terminal
+            warnings.simplefilter("ignore")  # without ipywidgets, a notebook has the bar of a terminal
             from tqdm.auto import tqdm  # slow, because it detects the kind of notebook
 
         training = event.training
@@ -320,9 +321,11 @@ class ProgressBars:
         for place, task in enumerate(training.tasks, start=1):
             self._bars[task.name] = tqdm(
                 desc=f"  {task.name:<{width}}",
+                total=task.expected_steps,
                 initial=task.step,
                 bar_format=_task_format(task),
                 position=place,
+                disable=not has_several_bars(),
                 **common,
             )
 
@@ -337,6 +340,11 @@ class ProgressBars:
     def _show(self, task: str) -> None:
         found = [texts[task] for texts in (self._losses, self._scores) if task in texts]
         self._bars[task].set_postfix_str(", ".join(found), refresh=False)
+
+
+def has_several_bars() -> bool:
+    """Return True if bars can stand below each other, which a notebook needs ipywidgets for."""
+    return "ipykernel" not in sys.modules or find_spec("ipywidgets") is not None
 
 
 def _task_format(task: Any) -> str:

@@ -9,7 +9,9 @@ import pty
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -27,6 +29,7 @@ from palm.train.callbacks import (
     events_until,
     read_events,
 )
+from palm.train.display import log_scores, progress_callbacks
 from palm.train.loop import Step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,6 +214,16 @@ def test_a_terminal_gets_bars(
     pieces = re.split(r"[\r\n]|\x1b\[A", re.sub(r"\x1b\[\d*m", "", shown))
     bars = [piece for piece in pieces if "% |" in piece or re.match(r"  (cls|mrc) ", piece)]
     assert max(map(len, bars)) <= columns
+
+
+def test_a_notebook_without_ipywidgets_has_one_bar_and_lines_of_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if find_spec("ipywidgets") is not None:
+        pytest.skip("ipywidgets are installed")
+    assert log_scores not in progress_callbacks("bar")
+    monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
+    assert log_scores in progress_callbacks("bar")
 
 
 def palm_train(python: list[str], folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
