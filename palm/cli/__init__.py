@@ -18,7 +18,7 @@ from palm.core.component import did_you_mean
 from palm.core.errors import EXIT_CODES, ExitCode, PalmError
 from palm.core.io import REMEDIES
 from palm.core.logging import logger, printable, set_verbosity, show_on_console
-from palm.core.process import Stopped, ending_on_signals
+from palm.core.process import Stopped, ending_on_signals, import_torch
 from palm.core.version import __version__
 
 # isort: off
@@ -60,6 +60,8 @@ def _run(words: list[str]) -> int:
     try:
         with ending_on_signals(), explain_limits():
             _let_import_components(options)
+            if command.uses_torch:
+                import_torch()
             command.run(options)
     except PalmError as error:
         if failures := sys.modules.get("palm.core.group"):  # loaded if this is a rank of several

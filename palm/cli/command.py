@@ -65,6 +65,7 @@ class Command:
             docstring is the description.
         options: its arguments.
         takes_settings: whether settings of a configuration may follow.
+        uses_torch: whether it always needs torch.
         epilog: returns the end of its `--help`, or with True that of its `--help_all`.
     """
 
@@ -73,6 +74,7 @@ class Command:
     run: Run
     options: Sequence[Option]
     takes_settings: bool = False
+    uses_torch: bool = True
     epilog: Epilog | None = None
 
     def parser(self, epilog: str = "") -> argparse.ArgumentParser:
@@ -101,12 +103,13 @@ def command(
     help: str,
     options: Sequence[Option],
     takes_settings: bool = False,
+    uses_torch: bool = True,
     epilog: Epilog | None = None,
 ) -> Callable[[Run], Run]:
     """Return a decorator that registers a function as a command; arguments as for `Command`."""
 
     def register(run: Run) -> Run:
-        COMMANDS[name] = Command(name, help, run, options, takes_settings, epilog)
+        COMMANDS[name] = Command(name, help, run, options, takes_settings, uses_torch, epilog)
         return run
 
     return register

@@ -289,6 +289,7 @@ def download_models(options: argparse.Namespace) -> None:
     "inspect",
     "show what a directory contains",
     [cli.option("directory", metavar="DIR", help="the directory"), cli.JSON],
+    uses_torch=False,
 )
 def inspect(options: argparse.Namespace) -> None:
     """Show what a directory contains: a saved model, a checkpoint, a run, an export, or pretrained weights of

@@ -28,6 +28,7 @@ from palm.core.errors import ConfigError
             help="how much to train (default: normal with --pretrain, fixed settings without)",
         ),
     ],
+    uses_torch=False,
 )
 def init(options: argparse.Namespace) -> None:
     """Write a configuration, a file for each task, a few rows of data and a script into a new folder; `palm

@@ -69,6 +69,7 @@ def report(options: argparse.Namespace) -> None:
         cli.option("first", metavar="RUN", help=A_RUN),
         cli.option("second", metavar="RUN", help="the folder of another run"),
     ],
+    uses_torch=False,
 )
 def diff(options: argparse.Namespace) -> None:
     """Show the differences between two runs: settings, with the file and line that set them, data, versions,
