@@ -99,17 +99,22 @@ def train(
     least, most = workers if isinstance(workers, tuple) else (workers, workers)
     raise_any(count_problems(workers=least))
     run = read_run(config, task_dir, list(argv), for_train=True, needs_tasks=True, devices=most)
+    _check_workers(run, least, most)
+    ray = _started()
+    if gpus_per_worker is None:
+        gpus_per_worker = int(run.settings.use_gpu and ray.cluster_resources().get("GPU", 0) > 0)
+    resources = {"CPU": cpus_per_worker, "GPU": gpus_per_worker}
+    return _fitted(_trainer(run, workers, resources, max_failures))
+
+
+def _check_workers(run: RunConfig, least: int, most: int) -> None:
+    """Check that all numbers of workers from `least` to `most` can train a run; errors as for `train`."""
     if run.settings.resume not in (None, "auto"):
         raise ConfigError(f"{run.placed('resume')}: on Ray every run is resumed with 'auto'; remove it")
     if least < most and run.settings.stages:
         raise ConfigError(f"{run.placed('stages')}: needs one number of workers, not two")
     for size in range(least, most):  # now, not when a worker has been lost
         _divided(run, most, size)
-    ray = _started()
-    if gpus_per_worker is None:
-        gpus_per_worker = int(run.settings.use_gpu and ray.cluster_resources().get("GPU", 0) > 0)
-    resources = {"CPU": cpus_per_worker, "GPU": gpus_per_worker}
-    return _fitted(_trainer(run, workers, resources, max_failures))
 
 
 def _trainer(

@@ -217,11 +217,10 @@ def serve_models(options: argparse.Namespace) -> None:
     "export",
     "write trained tasks for transformers or ONNX",
     [
-        cli.option("source", metavar="MODEL", help="a run or a saved model, or a checkpoint"),
+        cli.option("source", metavar="MODEL", help="a run or a saved model"),
         cli.output("it: a new folder", required=True),
         cli.OVERWRITE,
         cli.option("--to", choices=["hf", "onnx"], required=True, help="hf for transformers, or onnx"),
-        cli.flag("--all_heads", "all tasks of a checkpoint in one ONNX graph"),
         cli.TRUST,
     ],
 )
@@ -233,9 +232,7 @@ def export(options: argparse.Namespace) -> None:
 
     common = {"trust": options.trust, "overwrite": options.overwrite}
     if options.to == "onnx":
-        to_onnx(options.source, options.output, all_heads=options.all_heads, **common)
-    elif options.all_heads:
-        raise PalmError("--all_heads can only be used with --to onnx")
+        to_onnx(options.source, options.output, **common)
     else:
         to_hugging_face(options.source, options.output, **common)
 

@@ -101,8 +101,7 @@ def compare(
         PalmError: the configuration has errors, the folder contains another comparison, or a run failed.
     """
     show_on_console()
-    problems = count_problems(2, seeds=seeds)
-    raise_any([*problems, *choice_problems(("best", "last"), model=model or "best")])
+    raise_any([*count_problems(2, seeds=seeds), *choice_problems(("best", "last"), model=model or "best")])
     source = Source(config, task_dir, argv)
     runs = _runs(source, also or {})
     run = runs[REFERENCE]
@@ -111,13 +110,9 @@ def compare(
     table = Path(output) if output is not None and Path(output).suffix in TABLES else None
     with only_run_in(folder := folder_of(run.folder, "compare", None if table else output)):
         data = data_checksums(runs.values(), tests.values())
-        pool = pool or Pool()
-        slots = pool.slots(workers, run.settings.use_gpu, devices_of(run.settings))
-        grid = Grid(folder, data, keep_models, source.command("compare"), slots, pool)
+        grid = source.grid("compare", run.settings, folder, data, workers, pool, keep_models)
         scored = model or _scored_model(run, tests)
-        found = _Comparison(runs, tests, scored, grid, overwrite).outcome(seeds)
-        _write(found, folder, table)
-    return found
+        return _written(_Comparison(runs, tests, scored, grid, overwrite).outcome(seeds), folder, table)
 
 
 def _runs(source: Source, also: Mapping[str, Mapping[str, Any]]) -> dict[str, RunConfig]:
@@ -134,12 +129,13 @@ def _scored_model(run: RunConfig, tests: Mapping[str, Path]) -> str:
     return "best" if all(path != _dev_file_of(run, name) for name, path in tests.items()) else "last"
 
 
-def _write(found: Outcome, folder: Path, table: Path | None) -> None:
+def _written(found: Outcome, folder: Path, table: Path | None) -> Outcome:
     """Write the result to the folder, and its table also to `table`."""
     write_json(folder / COMPARE_JSON, found.as_json())
     write_text(folder / COMPARE_TEXT, f"{found}\n")
     for file in (folder / COMPARE_TABLE, *([] if table is None else [table])):
         write_text(file, table_text(found.rows(), file.suffix))
+    return found
 
 
 def table_text(rows: Sequence[Sequence[str]], suffix: str) -> str:

@@ -98,10 +98,25 @@ class Source:
         run = read_run(self.config, self.task_dir, words, for_train=True, needs_tasks=True)
         return choose_rows(run, for_train=True)
 
-    def command(self, name: str) -> list[str]:
-        """Return the `palm` command that trains one run and can import the user's own components."""
+    def grid(
+        self,
+        command: str,
+        settings: RunSettings,
+        folder: Path,
+        data: Mapping[str, str],
+        workers: int | None,
+        pool: Pool | None,
+        keep_models: bool,
+    ) -> Grid:
+        """Return a grid of its runs, which a `palm` command trains; see `compare` and `Grid`.
+
+        `settings` are those of one of the runs, which all have the same devices.
+        """
+        pool = pool or Pool()
+        slots = pool.slots(workers, settings.use_gpu, devices_of(settings))
+        # Where the configuration is, there are the user's own components.
         home = [] if isinstance(self.config, Mapping) else ["--of", str(self.config)]
-        return [name, "--one_run", *home]
+        return Grid(folder, data, keep_models, [command, "--one_run", *home], slots, pool)
 
 
 def folder_of(save_path: Path, kind: str, output: str | Path | None) -> Path:

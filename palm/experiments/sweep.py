@@ -277,9 +277,8 @@ def sweep(
     points = grid_points(found) if trials is None else sampled_points(found, trials, settings.random_seed)
     with only_run_in(folder := folder_of(first.folder, "sweep", output)):
         check_not_read(folder / BEST_CONFIG, [source.config])
-        pool = pool or Pool()
-        slots = pool.slots(workers, settings.use_gpu, devices_of(settings))
-        grid = Grid(folder, data_checksums([first]), keep_models, source.command("sweep"), slots, pool)
+        data = data_checksums([first])
+        grid = source.grid("sweep", settings, folder, data, workers, pool, keep_models)
         return _written(folder, _trained(grid, source, points, overwrite), source)
 
 

@@ -26,9 +26,10 @@ from palm.core.io import (
 from palm.core.logging import logger
 from palm.core.saved import save_tensors
 from palm.core.version import __version__
-from palm.export.sources import load_tokenizer, models_of_source, parts_of, save_reader
+from palm.export.sources import load_tokenizer, parts_of, save_reader
 from palm.paradigm import HEADS, Embedding, SequenceLabel
 from palm.predict.inference import InferenceModel
+from palm.predict.loading import load_models
 from palm.pretrained import from_ours
 from palm.pretrained.directory import ACTIVATION_CLASSES, POOLING_FILE, POOLING_MODES
 from palm.pretrained.families import Family, config_of, family_of, write_hugging_face
@@ -161,7 +162,8 @@ def to_hugging_face(
     """
     folder = Path(folder)
     check_target(folder, overwrite, [model_dir])
-    models = models_of_source(source := Path(model_dir), trust)
+    source = Path(model_dir)
+    models = load_models(source, device="cpu", precision="fp32", trust=trust).values()
     description = chosen_model(source) / DESCRIPTION
     with wrap_read_errors(description):
         saved = read_object(description)

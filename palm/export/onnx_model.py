@@ -10,8 +10,9 @@ from palm.core.errors import PalmError
 from palm.core.io import check_target, new_directory
 from palm.core.logging import logger
 from palm.export.hugging_face import describe_export
-from palm.export.sources import check_alike, models_of_source, save_reader
+from palm.export.sources import check_alike, save_reader
 from palm.predict.inference import InferenceModel
+from palm.predict.loading import load_models
 from palm.predict.onnx import Graph, batch_specs, random_batch, require_onnx, write_graph
 
 FILE = "model.onnx"
@@ -24,7 +25,6 @@ def to_onnx(
     source: str | Path,
     folder: str | Path,
     *,
-    all_heads: bool = False,
     tolerance: float = 1e-4,
     trust: str | Sequence[str] = (),
     overwrite: bool = False,
@@ -34,10 +34,8 @@ def to_onnx(
     Before it is written, the graph is compared with PyTorch on synthetic rows of every task.
 
     Args:
-        source: a saved model, of one task or of several, as for `palm.load_model`; with `all_heads` also a
-            checkpoint.
+        source: a saved model, of one task or of several, as for `palm.load_model`.
         folder: a new folder, which is created atomically.
-        all_heads: write one graph with the heads of all tasks of a checkpoint.
         tolerance: the largest accepted absolute difference of any output.
         trust: as for `palm.load_model`.
         overwrite: replace a folder that palm wrote and that contains nothing else.
@@ -52,7 +50,7 @@ def to_onnx(
     require_onnx("an export to ONNX")
     folder = Path(folder)
     check_target(folder, overwrite, [source])
-    models = models_of_source(Path(source), trust, all_heads)
+    models = list(load_models(source, device="cpu", precision="fp32", trust=trust).values())
     graph = graph_of(models)
     with new_directory(folder, overwrite) as part:
         session = write_graph(graph, part / FILE)

@@ -1,8 +1,7 @@
-"""The models to export, a saved one or all tasks of a checkpoint, and descriptions of their components."""
+"""What exports have in common: tokenizers, and descriptions of components."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,14 @@ from tokenizers import normalizers, pre_tokenizers
 
 from palm.backbone import BACKBONES, Backbone
 from palm.core.component import Component, Registry
-from palm.core.errors import PalmError, StorageError
+from palm.core.errors import PalmError
 from palm.core.io import write_json, write_text
 from palm.paradigm import HEADS
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import models_in
 from palm.reader import READERS, Reader
 from palm.reader.tokenizer import Tokenizer
 from palm.reader.words import WordReader
 from palm.train.checkpoint import NO_SHARED_ENCODER
-from palm.train.model_paths import JOINT, STATE
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 """Roles of special tokens, with Hugging Face's names."""
@@ -94,27 +91,6 @@ def load_tokenizer(reader: Reader) -> Tokenizer:
     if not isinstance(tokenizer, Tokenizer):
         raise PalmError(f"{type(reader).__name__} has no palm tokenizer, which is needed for an export")
     return tokenizer
-
-
-def models_of_source(
-    folder: Path, trust: str | Sequence[str] = (), all_heads: bool = False
-) -> list[InferenceModel]:
-    """Load the models to export, of one task or of several, on the CPU and in float32.
-
-    Args:
-        folder: as for `palm.load_model`; with `all_heads` also a checkpoint.
-        trust: as for `palm.load_model`.
-        all_heads: export all tasks of a checkpoint.
-
-    Raises:
-        StorageError: `folder` is neither.
-    """
-    if (folder / STATE).is_file() and not all_heads:
-        raise StorageError(
-            f"{folder} is a checkpoint; export a saved model, such as {folder.parent / JOINT}, or all of its "
-            "tasks as one ONNX graph with --all_heads"
-        )
-    return models_in(folder, trust)
 
 
 def parts_of(model: InferenceModel) -> dict[str, dict[str, Any]]:

@@ -23,12 +23,11 @@ from palm.core.device import DeviceName, device_of
 from palm.core.errors import ConfigError, StorageError
 from palm.core.io import check_version, read_object, verify, wrap_read_errors
 from palm.core.logging import logger
-from palm.core.saved import Tensors, load_into, rebuild, tensor_digests, weights_under
+from palm.core.saved import load_into, rebuild, weights_under
 from palm.paradigm import HEADS, Head
 from palm.predict.inference import InferenceModel
 from palm.predict.joint import JointModel
 from palm.predict.onnx import OnnxEngine
-from palm.pretrained import load_pretrain, pretrained_directory
 from palm.pretrained.peft import read_adapters
 from palm.reader import READERS
 from palm.train.checkpoint import TrainedWeights, trained_weights
@@ -48,7 +47,6 @@ def load_model(
     trust: str | Sequence[str] = (),
     reader: Mapping[str, Any] = MappingProxyType({}),
     head: Mapping[str, Any] = MappingProxyType({}),
-    base: str | Path | None = None,
 ) -> InferenceModel | JointModel:
     """Load a saved model; only its directory is needed, and no code in it is run.
 
@@ -64,8 +62,6 @@ def load_model(
             'mypackage.readers', besides palm and the running program.
         reader: settings that replace saved settings of the reader; for several tasks, task -> settings.
         head: settings that replace saved settings of the head; for several tasks, task -> settings.
-        base: only for the folder `lora` of a saved model, which has only adapters and a head: the weights
-            that they change, a directory or owner/name. The default is the directory the run started from.
 
     Raises:
         StorageError: missing, damaged, naming code that is not trusted, or incompatible with these settings.
@@ -84,7 +80,7 @@ def load_model(
     readers, heads = (reader, head) if is_joint else ({tasks[0]: reader}, {tasks[0]: head})
     raise_any(unknown("task", name, tasks) for name in {**readers, **heads} if name not in tasks)
     weights = model_weights(folder, description)
-    models = _models_in(folder, description, weights, computed, trust, readers, heads, base)
+    models = _models_in(folder, description, weights, computed, trust, readers, heads)
     if engine == "onnx":
         use_onnx(models, precision)
     if folder != given:
@@ -133,28 +129,21 @@ def _models_in(
     trust: str | Sequence[str],
     reader: Mapping[Any, Mapping[str, Any]] = MappingProxyType({}),
     head: Mapping[Any, Mapping[str, Any]] = MappingProxyType({}),
-    base: str | Path | None = None,
 ) -> list[InferenceModel]:
     """Build the models of all tasks in a description; the other arguments are those of `load_model`."""
     models = []
     with wrap_read_errors(folder / DESCRIPTION):
-        saved_base = description.get("base")
-        whole = None if saved_base else weights.backbone
-        backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=whole)
-        if saved_base:
-            backbone = _with_base(backbone, weights.backbone, saved_base, folder, base)
-        else:
-            load_into(backbone, weights.backbone, folder)
+        encoder = weights.backbone
+        backbone = rebuild(BACKBONES, description["backbone"], folder, trust=trust, weights=encoder)
+        load_into(backbone, encoder, folder)
         for task, saved in tasks_in(description).items():
-            encoder = backbone
-            if task in weights.adapters:
-                encoder = read_adapters(backbone, weights.adapters[task]).merged_into(backbone)
+            place = weights.adapters.get(task)
             own = weights.heads[task]
             settings = head.get(task, {})
             model = InferenceModel(
                 task,
                 rebuild(READERS, saved["reader"], folder, trust=trust, overrides=reader.get(task, {})),
-                encoder,
+                read_adapters(backbone, place).merged_into(backbone) if place else backbone,
                 rebuild(HEADS, saved["paradigm"], folder, trust=trust, weights=own, overrides=settings),
                 batch_size=saved.get("batch_size", PREDICTION_ROWS),
                 precision=precision,
@@ -204,39 +193,6 @@ def load_weights(backbone: Backbone, head: Head, folder: Path) -> None:
     weights = read_weights(folder)
     load_into(backbone, weights_under("backbone", weights), folder)
     load_into(head, weights_under("paradigm", weights), folder)
-
-
-def _with_base(
-    backbone: Backbone, weights: Tensors, saved: Mapping[str, Any], folder: Path, base: str | Path | None
-) -> Backbone:
-    """Return the encoder of a directory that `Adapted` wrote, with its adapters merged.
-
-    Args:
-        backbone: an encoder built from the directory's description.
-        weights: the encoder's weights in the directory.
-        saved: the result of `facts` in the directory.
-        folder: the directory.
-        base: overrides the location of the base in `saved`.
-
-    Raises:
-        StorageError: the base is not found, or has other weights.
-    """
-    # A base is downloaded only if the caller names it.
-    place = base or saved["path"] or ""
-    if base is None and not Path(place).is_dir():
-        raise StorageError(
-            f"{folder} has only adapters and a head, and their base {place!r} is not a directory here; pass "
-            "base=, a directory or owner/name"
-        )
-    load_pretrain(backbone, pretrained_directory(place))
-    load_into(backbone, {**backbone.state_dict(), **weights}, folder)
-    digests = tensor_digests(backbone.state_dict())
-    if other := [name for name in digests if digests[name] != saved["digests"].get(name)]:
-        raise StorageError(
-            f"{place} is not the base of {folder}: {len(other)} of {len(digests)} tensors differ, starting "
-            f"with {other[0]}; pass the weights that the run started from as base="
-        )
-    return read_adapters(backbone, folder).merged_into(backbone)
 
 
 def models_in(folder: Path, trust: str | Sequence[str] = ()) -> list[InferenceModel]:

@@ -10,7 +10,6 @@ from palm.backbone import BACKBONES, Backbone
 from palm.config.files import ADAPTER_CONFIG
 from palm.core.group import is_main_process
 from palm.core.io import (
-    make_folder,
     manifest_of,
     new_directory,
     wrap_read_errors,
@@ -55,9 +54,7 @@ def save_joint(
         write_weights(part, weights, encoder)
         for model in models:
             if model.adapted is not None:
-                place = part / ADAPTERS / model.task
-                make_folder(place)
-                model.adapted.write(place)
+                model.adapted.write(part / ADAPTERS / model.task)
         description = {
             "format": FORMAT,
             "version": VERSION,

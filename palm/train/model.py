@@ -18,10 +18,10 @@ from palm.backbone.low_rank import FROM, LowRank, new_adapters
 from palm.backbone.packing import joined_layout
 from palm.core.device import Precision, computing
 from palm.core.errors import ConfigError, Problem, StorageError, WiringError
+from palm.core.io import make_folder
 from palm.core.layers import generator
-from palm.core.saved import Tensors, as_declared, tensor_digests
+from palm.core.saved import Tensors, as_declared
 from palm.paradigm.base import Head
-from palm.pretrained.loading import may_lack
 from palm.pretrained.peft import read_adapters, write_adapters
 from palm.train.task import Task
 
@@ -41,17 +41,9 @@ class Adapted:
     base: str | None
 
     def write(self, folder: Path) -> None:
-        """Write the adapters in PEFT's format."""
+        """Write the adapters in PEFT's format into a new folder."""
+        make_folder(folder)
         write_adapters(self.adapters, self.shared, folder, self.base)
-
-    def extras(self, weights: Tensors) -> Tensors:
-        """Return the weights in neither adapters nor base: the head, and parts that base models may lack."""
-        own = {name for name in weights if may_lack(name.removeprefix("backbone."))}
-        return {name: weights[name] for name in weights if name in own or name.startswith("paradigm.")}
-
-    def facts(self) -> dict[str, Any]:
-        """Describe the base, so it can be found and verified."""
-        return {"base": {"path": self.base, "digests": tensor_digests(self.shared.state_dict())}}
 
 
 Names = Sequence[Sequence[str]]

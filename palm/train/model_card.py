@@ -121,8 +121,7 @@ def model_card(
         evaluation=evaluation,
         rows=rows,
         limits=list(_limits(description, labels, training, rows)),
-        merged=training.get("merged"),
-        settings=_settings(task, training) if training and "merged" not in training else "",
+        settings=_settings(task, training) if training else "",
     )
 
 

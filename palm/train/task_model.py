@@ -358,35 +358,29 @@ class TaskModel:
         raise_any(path_problems(folder=folder))
         if not is_main_process():
             return
-        weights = self.weights()
-        record = {"run": run or {}, "training": training or {}}
         with new_directory(Path(folder), overwrite) as part:
-            self._write(part, weights, record, encoder)
+            write_weights(part, self.weights(), encoder)
             if self.adapted is not None:
-                with new_directory(part / ADAPTERS) as small:
-                    self.adapted.write(small)
-                    self._write(small, self.adapted.extras(weights), {**record, **self.adapted.facts()})
+                self.adapted.write(part / ADAPTERS)
+            description = {
+                "format": FORMAT,
+                "version": VERSION,
+                "palm_version": __version__,
+                "task": self.task,
+                "batch_size": self.batch_size,
+                "reader": describe(READERS, self.reader, part),
+                "backbone": describe(BACKBONES, self.backbone, part),
+                "paradigm": describe(HEADS, self.head, part),
+                "run": run or {},
+                "training": training or {},
+            }
+            write_json(part / DESCRIPTION, description)
+            write_text(part / CARD, self._card(description))
 
-    def _write(
-        self, part: Path, weights: Tensors, record: Mapping[str, Any], encoder: Path | None = None
-    ) -> None:
-        write_weights(part, weights, encoder)
-        description = {
-            "format": FORMAT,
-            "version": VERSION,
-            "palm_version": __version__,
-            "task": self.task,
-            "batch_size": self.batch_size,
-            "reader": describe(READERS, self.reader, part),
-            "backbone": describe(BACKBONES, self.backbone, part),
-            "paradigm": describe(HEADS, self.head, part),
-            **record,
-        }
-        write_json(part / DESCRIPTION, description)
+    def _card(self, description: Mapping[str, Any]) -> str:
         example = example_input(self.reader, HEADS.name_of(type(self.head)))
         labels = label_names(self.reader, self.head)
-        card = model_card(description, labels, example, answer=self._answer(example))
-        write_text(part / CARD, card)
+        return model_card(description, labels, example, answer=self._answer(example))
 
     def _answer(self, example: str) -> Record | None:
         """Predict the example of the card; None if its reader cannot, or if several devices train."""

@@ -20,10 +20,10 @@ from palm.core.errors import PalmError
 from palm.core.layers import generator
 from palm.export import to_hugging_face, to_onnx
 from palm.export.onnx_model import check_graph, graph_of
-from palm.export.sources import check_alike, models_of_source
+from palm.export.sources import check_alike
 from palm.paradigm import MRC, Classify, Head, MaskLM, Match, MultiLabel, Regression, SequenceLabel
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_model
+from palm.predict.loading import load_model, load_models
 from palm.reader import ClassifyReader, MaskLMReader, SequenceLabelReader
 from palm.train.model import outputs_of
 
@@ -398,13 +398,7 @@ def test_what_transformers_cannot_compute_is_refused(head: Head, message: str, t
 def test_several_tasks_are_one_model_each(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = run / "out" / "step_50"
     assert main(["export", str(source), "--output", str(run / "none"), "--to", "hf"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {source} ")
-    assert str(run / "out" / "model") in error
-    assert main(["export", str(run), "--output", str(run / "none"), "--to", "hf", "--all_heads"]) == 2
-    error = capsys.readouterr().err
-    assert "--all_heads" in error
-    assert "--to onnx" in error
+    assert capsys.readouterr().err.startswith(f"error: {source} is a checkpoint")
 
 
 # onnxruntime
@@ -447,11 +441,7 @@ def pairs_graph(run: Path, onnxruntime: Any) -> OnnxModel:
 
 @pytest.fixture(scope="module")
 def joint_graph(run: Path, onnxruntime: Any) -> OnnxModel:
-    checkpoint = str(run / "out" / "step_50")
-    assert (
-        main(["export", checkpoint, "--output", str(run / "onnx" / "all"), "--to", "onnx", "--all_heads"])
-        == 0
-    )
+    assert main(["export", str(run / "out"), "--output", str(run / "onnx" / "all"), "--to", "onnx"]) == 0
     return OnnxModel(run / "onnx" / "all", onnxruntime)
 
 
@@ -464,8 +454,8 @@ def test_a_session_gives_the_labels_of_pred(run: Path, pairs_graph: OnnxModel) -
     assert close(logits, [record["logits"] for record in expected])
 
 
-def test_one_graph_has_all_heads_of_a_checkpoint(run: Path, joint_graph: OnnxModel) -> None:
-    models = {model.task: model for model in models_of_source(run / "out" / "step_50", all_heads=True)}
+def test_one_graph_has_the_heads_of_all_tasks(run: Path, joint_graph: OnnxModel) -> None:
+    models = load_models(run / "out", device="cpu", precision="fp32")
     assert list(models) == list(TASKS)
     texts = [text for _, text in columns(run, "topic")]
     expected = models["topic"].predict(texts)

@@ -194,7 +194,7 @@ def test_computing_activations_again_changes_no_loss(folder: Path) -> None:
     assert losses(run(folder, activation_checkpointing=True), 3) == losses(run(folder), 3)
 
 
-def test_a_saved_model_is_merged_and_its_small_directory_is_the_same_on_the_base(folder: Path) -> None:
+def test_a_saved_model_is_merged_and_its_adapters_give_the_same_on_the_base(folder: Path) -> None:
     palm.Controller(tiny.config(folder, "mlm", num_epochs=1), argv=[]).train()
     base = folder / "base"
     (folder / "out" / "mlm" / "infer_model").rename(base)
@@ -205,30 +205,13 @@ def test_a_saved_model_is_merged_and_its_small_directory_is_the_same_on_the_base
     result = controller.train()
     saved = folder / "out" / "cls" / "best_model"
     whole = palm.load_model(saved, precision="fp32")
-    small = palm.load_model(saved / "lora", precision="fp32")
-    assert all(value.equal(small.weights()[name]) for name, value in whole.weights().items())
     scores = [line.scores["cls"] for line in result.history if isinstance(line, Evaluated)]
-    assert controller.evaluate("cls", saved / "lora") == pytest.approx(scores[-1])
+    assert controller.evaluate("cls", saved) == pytest.approx(scores[-1])
     assert not (folder / "out" / "mlm" / "infer_model" / "lora").exists()
     pretrained = palm.load_model(base).backbone
     read = read_adapters(pretrained, saved / "lora").merged_into(pretrained).state_dict()
     assert all(value.equal(read[name]) for name, value in whole.backbone.state_dict().items())
-    sizes = [
-        sum(file.stat().st_size for file in place.glob("*.safetensors")) for place in (saved, saved / "lora")
-    ]
-    assert sizes[1] < sizes[0] / 5
-    for place in (saved, saved / "lora"):
-        assert inspect_directory(place)["lora"] == {"rank": 2, "alpha": 16.0, "base": str(base), "layers": 4}
-
-    other = folder / "out" / "match" / "infer_model"
-    with pytest.raises(palm.StorageError, match=r"4 of 39"):
-        palm.load_model(other / "lora", base=saved)
-    base.rename(folder / "moved")
-    with pytest.raises(palm.StorageError, match="base"):
-        palm.load_model(other / "lora")
-    moved = palm.load_model(other / "lora", base=folder / "moved", precision="fp32").weights()
-    weights = palm.load_model(other).weights()
-    assert all(value.equal(moved[name]) for name, value in weights.items())
+    assert inspect_directory(saved)["lora"] == {"rank": 2, "alpha": 16.0, "base": str(base), "layers": 4}
 
 
 def test_a_run_starts_from_adapters_of_a_directory(folder: Path) -> None:

@@ -19,7 +19,7 @@ from helpers import saved, tiny
 from palm.cli import main
 from palm.controller.controller import Controller
 from palm.core.errors import ConfigError, PalmError, StorageError
-from palm.export.sources import models_of_source
+from palm.predict.loading import models_in
 from palm.pretrained.directory import settings_of_directory
 from palm.reader import READERS
 
@@ -82,8 +82,6 @@ def test_a_saved_model_runs_no_function_that_it_names(folder: Path, part: str, n
     kind = {"paradigm": "head"}.get(part, part)
     with pytest.raises(StorageError, match=rf"{kind} {name!r}"):
         palm.load_model(model)
-    with pytest.raises(StorageError, match=rf"{kind} {name!r}"):
-        models_of_source(model)
     for command in (
         ["predict", "--model", str(model), "--input", "cls.tsv", "--output", "out"],
         ["evaluate", "--model", str(model), "--input", "cls.tsv"],
@@ -263,7 +261,7 @@ def test_a_checkpoint_runs_nothing_either(folder: Path) -> None:
 
     checkpoint = saved.forge(saved.checkpoint(folder), "state.json", change)
     with pytest.raises(StorageError, match="names the reader '"):
-        models_of_source(checkpoint, all_heads=True)
+        models_in(checkpoint)
     assert not (folder / "ran").exists()
 
 
