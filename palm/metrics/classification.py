@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth
+from palm.metrics.base import METRICS, Mean, Metric, Prediction, Truth, scores_of
 
 BINS = 15
 """Number of probability ranges, all of the same width."""
@@ -273,3 +273,10 @@ class RankingPrecision(Mean):
         above = probs >= probs[true, None]  # [true labels, labels]
         precisions = above[:, true].sum(1) / above.sum(1)
         return [float(precisions.mean()) if len(true) else 1.0]
+
+    @classmethod
+    def baseline(cls, truths: Sequence[Truth]) -> dict[str, float]:
+        """The score of the labels in the order of their frequency, for every text."""
+        counts = Counter(label for truth in truths for label in truth["label_set"])
+        ranked = {"probs": [counts[label] for label in range(max(counts, default=-1) + 1)]}
+        return scores_of([cls], [(ranked, truth) for truth in truths])

@@ -165,12 +165,14 @@ def _overview(verdicts: Sequence[Verdict]) -> Chart:
 def next_step(run: Run, verdict: Verdict) -> tuple[str, str]:
     """Return what to do next for a task, and the command for it."""
     again = quote(str(run.folder / CONFIGURATION))
+    is_stopped = run.history.end is not None and run.history.end.reason == "stopped"
+    if is_stopped or run.can_resume:
+        what = "finish it" if run.can_resume else "start it again"
+        command = f"palm train {again} {'--resume auto' if run.can_resume else '--overwrite true'}"
+        what = f"Mend what stopped the run, then {what}." if is_stopped else "Finish the run."
+        return what, command if run.is_configured else ""
     if not verdict.metric:
         return "It was not evaluated; give it a dev_file.", ""
-    if run.can_resume and run.history.end is not None and run.history.end.reason == "stopped":
-        return "Mend what stopped the run, then finish it.", f"palm train {again} --resume auto"
-    if run.can_resume:
-        return "Finish the run.", f"palm train {again} --resume auto"
     if run.is_configured and verdict.beside.startswith("not"):
         return "Look for faults in its data and settings.", f"palm check {again}"
     last = max((each.step for each in run.history.evaluations if each.scores.get(verdict.task)), default=0)

@@ -56,6 +56,7 @@ def test_constant_answers_by_hand() -> None:
         "micro_f1": pytest.approx(16 / 22),
         "macro_f1": pytest.approx((10 / 12 + 6 / 10) / 2),
         "exact_match": pytest.approx(4 / 7),
+        "lrap": pytest.approx((4 * 1 + 2 * 1 / 2 + 1) / 7),  # label 1 is second
     }
     answers = [[], [], ["a door"]]
     assert baseline("squad2", "answers", *answers)["f1"] == pytest.approx(200 / 3)

@@ -24,7 +24,7 @@ from helpers.runs import HOSTILE
 from palm.cli import main
 from palm.core.logging import logger
 from palm.report.history import read_history
-from palm.report.page import headline, page_title
+from palm.report.page import headline, next_step, page_title
 from palm.report.run import read_run
 from palm.train.callbacks import Ended, ScoredRows
 from palm.train.verdict import Verdict, minus, score_text, verdict_of
@@ -373,6 +373,21 @@ def test_a_run_whose_model_is_removed_while_it_is_read_is_reported(
     logger.removeHandler(handler)
     assert not (run / "cls" / "best_model").exists()
     assert text.count("Nothing was predicted: ") >= 2
+
+
+def test_a_run_that_was_stopped_begins_again_or_goes_on(run: Path) -> None:
+    found = read_run(run)
+    stopped = replace(found.history, end=Ended(7, "stopped", error="the gradient's norm is inf."))
+    again = f"palm train {run / 'resolved_config.yaml'}"
+    assert next_step(replace(found, history=stopped, checkpoints=()), Verdict("cls")) == (
+        "Mend what stopped the run, then start it again.",
+        f"{again} --overwrite true",
+    )
+    assert next_step(replace(found, history=stopped, checkpoints=[5]), Verdict("cls")) == (
+        "Mend what stopped the run, then finish it.",
+        f"{again} --resume auto",
+    )
+    assert next_step(found, Verdict("cls"))[0] == "It was not evaluated; give it a dev_file."
 
 
 def test_the_headline_says_how_the_run_ended_and_which_task_is_weakest(run: Path) -> None:
