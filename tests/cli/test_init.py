@@ -184,7 +184,9 @@ def test_a_csv_of_tags_and_stars_becomes_tasks_whose_script_finishes(tmp_path: P
     assert found["tags"]["label_map"] == {"door": 0, "roof": 1}
     assert found["stars"]["label_map"] == {"1": 0, "2": 1, "3": 2, "4": 3, "5": 4}
     assert "`data/`" not in (project / "README.md").read_text(encoding="utf-8")
-    assert "overwrite" not in (project / "config.yaml").read_text(encoding="utf-8")  # it would replace models
+    text = (project / "config.yaml").read_text(encoding="utf-8")
+    assert "overwrite" not in text  # it would replace models
+    assert (yaml.safe_load(text)["tasks_per_step"], yaml.safe_load(text)["effort"]) == ("all", "best")
     config = str(project / "config.yaml")
     assert [each.message for each in check(config, measure=False).problems if each.severity == "error"] == []
     script = (project / "run.sh").read_text(encoding="utf-8")
@@ -239,3 +241,4 @@ def test_the_encoder_of_a_table_of_pairs_attends_to_the_same_word_of_the_other_t
     assert score(red, 0, red, 1) > score(red, 0, red, 0)
     config = yaml.safe_load((project / "config.yaml").read_text(encoding="utf-8"))
     assert (config["effort"], config["pretrain_path"]) == ("normal", "encoder")
+    assert "tasks_per_step" not in config  # one task

@@ -106,6 +106,9 @@ CHOSEN = """\
 effort: {effort:22} # quick, normal or best: chooses rate, batch size and length by data and encoder
 #learning_rate: 2e-4           # settings given here take precedence
 optimizer: adamw"""
+TOGETHER = """
+tasks_per_step: all            # a step trains all tasks; in turn, each would disturb the others"""
+"""The line about steps in the configuration of a table with several tasks."""
 FIXED = """\
 learning_rate: 3e-3
 optimizer: adamw
@@ -131,8 +134,8 @@ def write_project(
         pretrain: the weights to start from, a directory or the name of a model at Hugging Face; None for a
             small encoder with random weights and its own vocabulary.
         table: the table from which `tasks` were found; None for the example rows of each kind.
-        effort: `quick`, `normal` or `best`; None for `normal` with pretrained weights or a table, and for
-            fixed settings without.
+        effort: `quick`, `normal` or `best`; None for `normal` with pretrained weights or a table (`best` if
+            a table without has several tasks), and for fixed settings without either.
 
     Returns:
         The written files, relative to the folder.
@@ -232,16 +235,20 @@ def _values(
     encoder, start = small if pretrain is None else PRETRAINED
     named = {"pretrain": json.dumps(pretrain)}
     is_fixed = pretrain is None and effort is None and not is_table
+    is_together = is_table and len(tasks) > 1
+    # Several tasks learn a new encoder in twice the updates of one; a step of it costs little.
+    usual = "best" if is_together and pretrain is None else "normal"
     tags = ", ".join(str(int(name in targets)) for name in tasks)
     ratios = ", ".join("1.0" if name in targets else "0.5" for name in tasks)
     return {
         "files": ", ".join(f"{name}.yaml" for name in tasks),
         "names": ", ".join(tasks),
         "targets": f"{f'target_tag: {tags}':30} # 1: a target, whose model is saved; 0: an auxiliary task\n"
-        f"{f'mix_ratio: {ratios}':30} # how often each task is drawn",
+        f"{f'mix_ratio: {ratios}':30} # how often each task is drawn"
+        f"{TOGETHER if is_together else ''}",
         "encoder": _filled(encoder, named),
         "main": targets[0],
-        "training": FIXED if is_fixed else CHOSEN.format(effort=effort or "normal"),
+        "training": FIXED if is_fixed else CHOSEN.format(effort=effort or usual),
         "predict": "\n".join(f"palm predict config.yaml --task {name}" for name in targets),
         "title": ", ".join(tasks) + (" on one encoder" if len(tasks) > 1 else ""),
         "tasks": _task_list(tasks, targets),
