@@ -439,13 +439,9 @@ class Controller:
         """
         start_processes(self.run.settings)
         config = self._task(task)
-        pred_file = self._data_file(config, "pred_file")
-        model = self._model(config, inference_model_dir)
-        output = output or config.settings.pred_output_path or self.run.folder / task
-        predictions = model.predict_file(pred_file, output, resume=resume, shard=shard)
-        saved = "predictions" if shard is None else f"shard {shard}"
-        logger.info("%s: %s saved at %s", task, saved, output)
-        return predictions
+        self._data_file(config, "pred_file")  # before the model is loaded
+        model = JointModel({task: self._model(config, inference_model_dir)})
+        return self._predicted(model, resume, shard, output)[task]
 
     def pred_all(self, *, resume: bool = False, shard: str | None = None) -> dict[str, Predictions]:
         """Predict every target that has a `pred_file`.
@@ -455,7 +451,7 @@ class Controller:
 
         Args:
             resume: continue the same prediction if it was interrupted.
-            shard: as for `pred`; then each target is predicted alone.
+            shard: as for `pred`.
 
         Returns:
             Task -> its predictions, as from `pred`.
@@ -464,14 +460,20 @@ class Controller:
         joint = self._joint_model(names)
         if joint is None:
             return {name: self.pred(name, resume=resume, shard=shard) for name in names}
+        return self._predicted(joint, resume, shard)
+
+    def _predicted(
+        self, model: JointModel, resume: bool, shard: str | None, output: str | Path | None = None
+    ) -> dict[str, Predictions]:
         files = {}
-        for name in names:
+        for name in model.tasks:
             config = self._task(name)
-            output = config.settings.pred_output_path or self.run.folder / name
-            files[name] = (self._data_file(config, "pred_file"), output)
-        predictions = joint.predict_files(files, resume=resume, shard=shard)
-        for name, (_, output) in files.items():
-            logger.info("%s: predictions saved at %s", name, output)
+            place = output or config.settings.pred_output_path or self.run.folder / name
+            files[name] = (self._data_file(config, "pred_file"), place)
+        predictions = model.predict_files(files, resume=resume, shard=shard)
+        saved = "predictions" if shard is None else f"shard {shard}"
+        for name, (_, place) in files.items():
+            logger.info("%s: %s saved at %s", name, saved, place)
         return predictions
 
     def _joint_model(self, names: Sequence[str]) -> JointModel | None:

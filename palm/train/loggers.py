@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,13 +20,6 @@ from palm.train.loop import Step
 
 ID = "run_id"
 """The file in the folder of a logger with the id of the run."""
-
-MAX_LENGTH = 500
-"""Maximum length of a parameter's value, the limit of older versions of MLflow."""
-
-STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "stopped": "FAILED"}
-"""Reason why a run ended -> its status in MLflow."""
-
 
 def curves_of(event: Event) -> dict[str, float]:
     """Return the points that an event adds to curves: name -> value, without values that are not finite."""
@@ -48,18 +41,6 @@ def settings_text(configuration: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(configuration), allow_unicode=True, sort_keys=False)
 
 
-def parameters_of(configuration: Mapping[str, Any], place: str = "") -> dict[str, str]:
-    """Return the settings of a resolved configuration by name, a task's as `task.name`."""
-    found: dict[str, str] = {}
-    for name, value in configuration.items():
-        section = place if name in ("global", "tasks") else f"{place}{name}."
-        if isinstance(value, Mapping):
-            found |= parameters_of(value, section)
-        else:
-            found[f"{place}{name}"] = str(value)[:MAX_LENGTH]
-    return found
-
-
 class Logger(ABC):
     """Base class of loggers: callbacks that pass on points of curves, and a summary at the end.
 
@@ -69,7 +50,6 @@ class Logger(ABC):
 
     Attributes:
         step: the global step of the last event.
-        known: the last step that was logged before the run resumed; points up to it are not added again.
         best: task -> the step of its best evaluation, and its scores.
         cards: task -> the card of the model that was saved last.
     """
@@ -78,7 +58,6 @@ class Logger(ABC):
         self.run_name = folder.resolve().name
         self.folder = folder / name
         self.step = 0
-        self.known = -1
         self.best: dict[str, tuple[int, Mapping[str, float]]] = {}
         self.cards: dict[str, Path] = {}
 
@@ -106,7 +85,7 @@ class Logger(ABC):
             self.best |= {task: (event.step, event.scores[task]) for task in event.best}
         elif isinstance(event, Saved) and event.task is not None:
             self.cards[event.task] = event.path / "README.md"
-        if self.step > self.known and (points := curves_of(event)):
+        if points := curves_of(event):
             self.log(points)
         if isinstance(event, Ended):
             self.end(event)
@@ -186,54 +165,9 @@ class Wandb(Logger):
         self.package.finish()
 
 
-class MLflow(Logger):
-    """A run in the experiment `palm`, or in the one that MLFLOW_EXPERIMENT_NAME names.
-
-    It uses its own client, so the program's active run does not change. The store is in `<folder>/mlflow`
-    unless MLFLOW_TRACKING_URI names another.
-    """
-
-    def start(self, event: Started) -> None:
-        from mlflow import MlflowClient
-
-        store = f"sqlite:///{(self.folder / 'mlflow.db').resolve()}"
-        self.client: Any = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI", store))
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "palm")
-        known = self.client.get_experiment_by_name(name)
-        place = (self.folder / "artifacts").resolve().as_uri()
-        experiment = self.client.create_experiment(name, place) if known is None else known.experiment_id
-        # A resumed run continues its earlier MLflow run.
-        if (earlier := self.earlier_id()) is not None:
-            run = self.client.get_run(earlier)
-        else:
-            run = self.client.create_run(experiment, run_name=self.run_name)
-        self.run: str = run.info.run_id
-        self.keep_id(self.run)
-        self.known = self._last_step(run.data.metrics)
-        for name, value in parameters_of(event.training.config.to_dict()).items():
-            if name not in run.data.params:
-                self.client.log_param(self.run, name, value)
-        self.client.log_text(self.run, settings_text(event.training.config.to_dict()), "resolved_config.yaml")
-
-    def _last_step(self, metrics: Iterable[str]) -> int:
-        """Return the last step of a killed run; its points after its checkpoint are not logged again."""
-        histories = [self.client.get_metric_history(self.run, name) for name in metrics]
-        return max((int(point.step) for points in histories for point in points), default=-1)
-
-    def log(self, points: Mapping[str, float]) -> None:
-        for name, value in points.items():
-            self.client.log_metric(self.run, name, value, step=self.step)
-
-    def end(self, event: Ended) -> None:
-        for name, text in self.texts():
-            self.client.log_text(self.run, text, f"{name}.md")
-        self.client.set_terminated(self.run, STATUS[event.reason])
-
-
 LOGGERS: dict[str, tuple[type[Logger], str]] = {
     "tensorboard": (TensorBoard, "pip install 'palm-torch[tensorboard]'"),
     "wandb": (Wandb, "pip install wandb"),
-    "mlflow": (MLflow, "pip install 'palm-torch[mlflow]'"),
 }
 """Name of the logger and its package -> its class, and the command that installs the package."""
 

@@ -54,7 +54,7 @@ CHECKPOINT_FORMAT = "palm-checkpoint"
 STATE = "state.json"
 """For checkpoints: the prefix of their folders, their format, and the file with their position."""
 
-LOGGER_FOLDERS = ("tensorboard", "wandb", "mlflow")
+LOGGER_FOLDERS = ("tensorboard", "wandb")
 """Loggers import from `palm.train`, so their own constants cannot be imported here."""
 
 RUN_FILES = (RECORD, HISTORY_FILE, CONFIGURATION, RECIPE, BAD_ROWS)

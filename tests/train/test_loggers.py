@@ -93,14 +93,10 @@ class Breaks:
 
 
 @needs("tensorboard")
-@needs("mlflow")
-def test_a_resumed_run_continues_with_its_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow import MlflowClient
+def test_a_resumed_run_continues_with_its_curves(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    loggers = ["tensorboard", "mlflow"]
+    loggers = ["tensorboard"]
     with pytest.raises(RuntimeError, match="broken"):
         controller(tmp_path, loggers=loggers).train(callbacks=[Breaks(27)])
     controller(tmp_path, loggers=loggers, resume="auto").train()
@@ -110,31 +106,6 @@ def test_a_resumed_run_continues_with_its_curves(tmp_path: Path, monkeypatch: py
     points = [(event.step, event.value) for event in found.Scalars("cls/loss")]
     assert [step for step, _ in points] == list(history)  # none twice
     assert [value for _, value in points] == pytest.approx(list(history.values()), rel=1e-6)
-    client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
-    (run,) = client.search_runs([client.get_experiment_by_name("palm").experiment_id])  # type: ignore[union-attr]
-    logged = client.get_metric_history(run.info.run_id, "cls/loss")
-    assert sorted(point.step for point in logged) == list(history)  # none twice
-    assert {point.step: point.value for point in logged} == pytest.approx(history)
-    assert run.info.status == "FINISHED"
-    assert (run.data.params["learning_rate"], run.data.params["cls.n_classes"]) == ("0.001", "4")
-
-
-@needs("mlflow")
-def test_mlflow_has_the_curves_of_the_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow import MlflowClient
-
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    controller(tmp_path, loggers=["mlflow"]).train()
-    client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow' / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("palm")
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
-    points = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "cls/loss")}
-    assert points == pytest.approx(curve(tmp_path, "cls", "loss"))
-    assert run.info.status == "FINISHED"
-    names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    assert {"resolved_config.yaml", "results.md"} <= names
 
 
 def test_a_logger_that_is_not_there_is_named_with_the_way_to_get_it(
@@ -151,23 +122,6 @@ def test_a_logger_that_is_not_there_is_named_with_the_way_to_get_it(
     assert "loggers: " in problem
     assert "'no_such_package'" in problem
     assert problem.endswith("pip install 'palm-torch[tensorboard]'")
-
-
-@needs("mlflow")
-def test_a_run_in_a_folder_with_a_quote_continues_in_mlflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow import MlflowClient
-
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    folder = tmp_path / "it's mine"
-    folder.mkdir()
-    with pytest.raises(RuntimeError, match="broken"):
-        controller(folder, loggers=["mlflow"]).train(callbacks=[Breaks(12)])
-    controller(folder, loggers=["mlflow"], resume="auto").train()
-    client = MlflowClient(f"sqlite:///{folder / 'out' / 'mlflow' / 'mlflow.db'}")
-    assert len(client.search_runs([client.get_experiment_by_name("palm").experiment_id])) == 1  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("key", "mode"), [(None, "offline"), ("secret", None)])
