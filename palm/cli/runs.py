@@ -10,18 +10,16 @@ from typing import Any
 from palm.cli import command as cli
 from palm.core.errors import ExitCode, PalmError
 
-CHECK_OPTIONS = (
-    cli.output("the findings, as text"),
-    cli.flag("--strict", "exit with code 1 for warnings, too"),
-    cli.flag("--no_measure", "do not measure time and memory"),
-)
-"""Options of `palm check` and `palm train --dry_run`."""
-
 
 @cli.command(
     "check",
     "check a run before it starts",
-    [*cli.CONFIG, *CHECK_OPTIONS],
+    [
+        *cli.CONFIG,
+        cli.output("the findings, as text"),
+        cli.flag("--strict", "exit with code 1 for warnings, too"),
+        cli.flag("--no_measure", "do not measure time and memory"),
+    ],
     takes_settings=True,
 )
 def check_run(options: argparse.Namespace) -> None:
@@ -82,8 +80,6 @@ OF_RAY = ("workers", "gpus_per_worker", "cpus_per_worker", "max_failures")
     [
         *cli.CONFIG,
         cli.flag("--report", "write report.html, which shows the run while it goes on"),
-        cli.flag("--dry_run", "do what `palm check` does, without training"),
-        *CHECK_OPTIONS,
         cli.repeated(
             "--ray",
             "NAME=VALUE",
@@ -96,12 +92,6 @@ OF_RAY = ("workers", "gpus_per_worker", "cpus_per_worker", "max_failures")
 )
 def train(options: argparse.Namespace) -> None:
     """Train the tasks of a configuration."""
-    if options.dry_run:
-        check_run(options)
-        return
-    of_check = ("output", "strict", "no_measure")
-    if unused := [name for name in of_check if getattr(options, name)]:
-        raise PalmError(f"--{', --'.join(unused)} can only be used with --dry_run or with palm check")
     if options.ray:
         if options.report:
             raise PalmError("--report cannot be used with --ray; palm report shows the run's folder")

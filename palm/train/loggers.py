@@ -21,6 +21,7 @@ from palm.train.loop import Step
 ID = "run_id"
 """The file in the folder of a logger with the id of the run."""
 
+
 def curves_of(event: Event) -> dict[str, float]:
     """Return the points that an event adds to curves: name -> value, without values that are not finite."""
     points: dict[str, float] = {}
