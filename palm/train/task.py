@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -411,8 +411,8 @@ LABEL_TYPES = {"label_ids": "class", "label_values": "real", "label_probs": "sof
 """Name of the labels in a batch -> the reader's `label_type` that produces them."""
 
 
-Expected = Callable[[float], Sequence[int]]
-"""Length of the run -> the expected steps of each primary task."""
+MANY_EPOCHS = 1e6
+"""A length at which rounded steps have the proportions of the tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -464,13 +464,13 @@ class StepPlan:
     @cached_property
     def total_steps(self) -> int:
         """Number of optimizer steps of the whole run, the horizon of the learning-rate schedule."""
-        return self._total([task.expected_steps for task in self.primary_tasks])
+        total = self._total([task.expected_steps for task in self.primary_tasks])
+        return total if self.max_steps is None else min(total, self.max_steps)
 
     def _total(self, expected: Sequence[int]) -> int:
         is_target = [task.is_target for task in self.primary_tasks]
         # Tasks that share rows are trained in the steps of another task, so only drawn tasks count.
-        total = self.mixing.planned_updates(expected, is_target, self.count)
-        return total if self.max_steps is None else min(total, self.max_steps)
+        return self.mixing.planned_updates(expected, is_target, self.count)
 
     def drawn(
         self, seed: int, step: int, primary_tasks: Sequence[TaskProgress], stopped: Collection[str] = ()
@@ -519,14 +519,11 @@ class StepPlan:
         # A task that shares rows has as many steps per epoch as the task whose rows it shares.
         place = [task.name for task in tasks].index(counted.share_rows_with or counted.name)
 
-        def expected(epochs: float) -> Sequence[int]:
-            return self.mixing.expected_steps(tasks, place, epochs)
-
+        steps = self.mixing.expected_steps(tasks, place, MANY_EPOCHS if num_epochs is None else num_epochs)
         if self.max_steps is None:
             assert num_epochs is not None, "neither num_epochs nor max_steps"
-            steps = list(expected(num_epochs))
-        else:
-            steps = self._longest(expected, num_epochs, self.max_steps)
+        elif num_epochs is None or self._total(steps) > self.max_steps:
+            steps = self._shared_out(steps, self.max_steps)
         by_primary = {task.name: count for task, count in zip(self.primary_tasks, steps, strict=True)}
         return replace(
             self,
@@ -536,34 +533,13 @@ class StepPlan:
             ],
         )
 
-    def _longest(self, expected: Expected, length: float | None, max_steps: int) -> list[int]:
-        unlimited = replace(self, max_steps=None)
-
-        def total(at: float) -> int:
-            return unlimited._total(expected(at))
-
-        # Strategies round and have bounds, so the length is found by bisection; 60 halvings exhaust a double.
-        high = 1.0 if length is None else length
-        while length is None and total(high) <= max_steps:
-            high *= 2
-        if total(high) <= max_steps:
-            return list(expected(high))
-        low = 0.0
-        for _ in range(60):
-            middle = (low + high) / 2
-            if total(middle) <= max_steps:
-                low = middle
-            else:
-                high = middle
-        return unlimited._fill_up(list(expected(low)), expected(high), max_steps)
-
-    def _fill_up(self, steps: list[int], longer: Sequence[int], max_steps: int) -> list[int]:
-        """Give the remaining steps to the first tasks that would get one in a longer run."""
-        for k, more in enumerate(longer):
-            tried = [*steps[:k], more, *steps[k + 1 :]]
-            if self._total(tried) <= max_steps:
-                steps = tried
-        return steps
+    def _shared_out(self, weights: Sequence[float], max_steps: int) -> list[int]:
+        """Divide steps of the run, each of `count` tasks, among the tasks, in proportion to weights."""
+        shares = np.asarray(weights) * (max_steps * min(self.count / sum(weights), 1 / max(weights)))
+        steps = np.floor(np.round(shares, 6)).astype(int)
+        left = round(shares.sum()) - int(steps.sum())
+        steps[np.argsort(steps - shares, kind="stable")[:left]] += 1  # the largest remainders
+        return list(map(int, steps))
 
 
 def expect(tasks: Sequence[TaskState], plan: StepPlan) -> None:
