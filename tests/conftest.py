@@ -50,6 +50,14 @@ def data_cache() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def unflushed() -> Iterator[None]:
+    """Tests do not wait for the disk; `test_everything_in_a_folder_is_on_the_disk_before_its_name` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def loaded_python() -> Iterator[list[str]]:
     """Words that run a script as `python` does, in a process that begins with PyTorch and palm loaded."""

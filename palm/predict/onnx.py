@@ -117,8 +117,11 @@ class Graph(nn.Module):
 
     def arrays(self, batch: Tensors) -> dict[str, npt.NDArray[np.int64]]:
         """Return the graph's inputs for a batch; inputs that only other tasks have are empty or zero."""
+        given = [(spec.shape, batch[name].shape) for name, spec in self.inputs.items() if name in batch]
+        # The graph may read a size that inputs share, such as the length of rows, from any of them.
+        sizes = {size: number for shape, own in given for size, number in zip(shape, own, strict=True)}
         missing = {
-            name: torch.zeros([0] if len(spec.shape) == 1 else [len(batch["input_mask"]), 1])
+            name: torch.zeros([sizes.get(size, len(spec.shape) - 1) for size in spec.shape])
             for name, spec in self.inputs.items()
         }
         return {INPUTS.get(name, name): (missing | batch)[name].long().numpy() for name in self.inputs}

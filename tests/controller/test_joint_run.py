@@ -39,7 +39,7 @@ def trained(folder: Path, *tasks: str, **settings: Any) -> Path:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three targets and an auxiliary without dev data."""
     folder = tmp_path_factory.mktemp("run")
-    return trained(folder, "cls", "match", "mrc", "mlm", target_tag=[1, 1, 1, 0])
+    return trained(folder, "cls", "match", "mrc", "mlm", target_tag=[1, 1, 1, 0], num_hidden_layers=1)
 
 
 def same_records(joint: palm.JointModel, out: Path, *tasks: str) -> None:

@@ -38,6 +38,23 @@ def test_a_folder_appears_with_a_manifest_and_leaves_nothing_beside_it(tmp_path:
     assert foreign_files(tmp_path / "model") == []
 
 
+@POSIX
+def test_everything_in_a_folder_is_on_the_disk_before_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, flushed = tmp_path / "model", []
+
+    def note(number: int) -> None:
+        flushed.append((os.fstat(number).st_ino, model.exists()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    fill(model, "1")
+    within = {(place.stat().st_ino, False) for place in (model, *model.rglob("*"))}
+    assert {*flushed} == {*within, (tmp_path.stat().st_ino, True)}  # the name itself, at last
+    write_text(tmp_path / "file", "1")
+    assert ((tmp_path / "file").stat().st_ino, True) in flushed
+
+
 def test_a_folder_with_files_of_others_is_never_replaced(tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "project").mkdir(parents=True)

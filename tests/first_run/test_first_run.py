@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pytest
 from first_run.tables import TABLES, rows
 from palm.cli import main
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
-pytestmark = pytest.mark.slow  # a real training for each of twelve tables
+# A real training for each of twelve tables. Importing scikit-learn takes seconds, also where this is not run.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed"),
+]
 
 ROWS = 300
 NEW_ROWS = 200

@@ -33,27 +33,13 @@ ROOT = Path(__file__).resolve().parents[2]
 HELPERS = ROOT / "tests" / "helpers"
 RANKS = str(HELPERS / "ranks.py")
 FRAGILE = str(HELPERS / "fragile.py")
+PALM = str(HELPERS / "command.py")
 
 
 def torchrun(folder: Path, *words: str, **variables: str) -> tuple[int | None, str]:
     """Launch a program with its output in a folder; its exit status, and what all processes wrote."""
     folder.mkdir(exist_ok=True)
     return run_script(HELPERS / "torchrun.py", folder, *words, **variables)
-
-
-def start(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run `torchrun` in an environment that is a user's, not that of pytest."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *words],
-        env={**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": path.rstrip(os.pathsep), **more},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -237,8 +223,9 @@ def test_palm_evaluate_on_two_processes_tells_the_scores_of_one_process_once(
     words = ["--model", str(model), "--input", str(data), "--device", "cpu"]
     if door == "config":
         words = [str(config), "--task", "cls", "--inference_model_dir", str(model)]
-    done = start("--standalone", "--nproc-per-node=2", "-m", "palm", "evaluate", *words)
-    [said] = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    status, output = torchrun(tmp_path, "--standalone", "--nproc-per-node=2", PALM, "evaluate", *words)
+    assert status == 0, output
+    [said] = [line for line in output.splitlines() if line.startswith("{")]
     assert json.loads(said) == (expected if door == "model" else {"cls": expected})
 
 
@@ -257,7 +244,7 @@ def test_a_run_outlives_a_killed_process_and_one_that_hangs(two: Path, tmp_path:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="torchrun on several machines needs a POSIX system")
-def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
+def test_a_machine_that_goes_away_is_replaced_by_another(two: Path, tmp_path: Path) -> None:
     port = free_port()
     words = (
         *("--nnodes=2", "--nproc-per-node=1", "--max-restarts=2"),
@@ -267,14 +254,14 @@ def test_a_machine_that_goes_away_is_replaced_by_another(two: Path) -> None:
     )
     plain = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with ThreadPoolExecutor() as pool:
-        first = pool.submit(start, *words, **plain)
+        first = pool.submit(torchrun, tmp_path / "first", *words, **plain)
         wait_for(port)
-        doomed = start(*words, **plain, DOOMED="1")
-        assert doomed.returncode == -signal.SIGKILL, doomed.stdout + doomed.stderr
+        status, output = torchrun(tmp_path / "doomed", *words, **plain, DOOMED="1")
+        assert status == -signal.SIGKILL, output
         time.sleep(5)  # until the other machine's launcher has noticed
-        other = start(*words, **plain)
-    assert other.returncode == 0, other.stdout + other.stderr
-    assert f"at global step {ranks.SAVED}" in first.result().stderr
+        status, output = torchrun(tmp_path / "other", *words, **plain)
+    assert status == 0, output
+    assert f"at global step {ranks.SAVED}" in first.result()[1]
     assert_identical_models(two / "machines", two / "out")
 
 
@@ -349,12 +336,11 @@ def test_an_earlier_run_in_the_folder_is_told_without_a_traceback(tmp_path: Path
     settings = tiny.config(tmp_path, "cls", num_hidden_layers=1, num_devices=2, device="cpu", max_steps=2)
     settings.pop("overwrite")
     (tmp_path / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
-    command = [*START, "train", str(tmp_path / "config.yaml")]
-    first = subprocess.run(command, capture_output=True, check=False, timeout=300)
-    assert first.returncode == 0, first.stderr
-    again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert again.returncode == 0, again.stderr  # its result is returned on all ranks
-    other = [*command, "--learning_rate", "0.5"]
+    command = ["train", str(tmp_path / "config.yaml")]
+    for _ in ("trains", "returns its result on all ranks"):
+        status, output = torchrun(tmp_path, "--standalone", "--nproc-per-node=2", PALM, *command)
+        assert status == 0, output
+    other = [*START, *command, "--learning_rate", "0.5"]
     again = subprocess.run(other, capture_output=True, text=True, check=False, timeout=300)
     assert again.returncode == 2, again.stderr
     assert f"error: save_path: {tmp_path / 'out'} holds a finished run" in again.stderr

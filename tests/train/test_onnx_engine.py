@@ -14,7 +14,7 @@ import torch
 
 from helpers import tiny
 from helpers.bag import Bag
-from palm.backbone import BERT, ERNIE, Backbone, RoBERTa
+from palm.backbone import BERT, ERNIE, Backbone
 from palm.cli import main
 from palm.core.errors import PalmError
 from palm.core.logging import logger
@@ -25,7 +25,6 @@ from palm.paradigm import (
     Embedding,
     Head,
     MaskLM,
-    Match,
     MultiLabel,
     MultipleChoice,
     Ordinal,
@@ -36,12 +35,12 @@ from palm.paradigm import (
     Span,
 )
 from palm.predict.inference import InferenceModel
-from palm.predict.loading import load_model
+from palm.predict.joint import JointModel
+from palm.predict.loading import load_model, use_onnx
 from palm.reader import (
     ClassifyReader,
     EmbeddingReader,
     MaskLMReader,
-    MatchReader,
     MRCReader,
     MultiLabelReader,
     MultipleChoiceReader,
@@ -68,11 +67,6 @@ TAGS = {"O": 0, "B": 1, "I": 2}
 START = {"initializer_range": 1.0}
 KINDS: dict[str, tuple[Callable[[Path], Reader], Callable[[], Backbone], Callable[[], Head]]] = {
     "cls": (lambda vocab: ClassifyReader(vocab, 24), lambda: BERT(**SIZES), lambda: Classify(4, 16, **START)),
-    "match": (
-        lambda vocab: MatchReader(vocab, 24, learning_strategy="pairwise"),
-        lambda: RoBERTa(**SIZES, pad_token_id=0),
-        lambda: Match(hidden_size=16, learning_strategy="pairwise", **START),
-    ),
     "regression": (
         lambda vocab: ClassifyReader(vocab, 24, label_type="real", task_id=3),
         lambda: ERNIE(**SIZES, task_type_vocab_size=5),
@@ -199,10 +193,22 @@ def numbers(value: Any) -> Any:
     return pytest.approx(value, abs=2e-5, rel=2e-5) if isinstance(value, float) else value
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "match"])
-def test_records_and_scores_are_those_of_torch(kind: str, folder: Path) -> None:
-    place, file = folder / kind / "infer_model", data_of(kind, folder)
-    ours, theirs = (load_model(place, precision="fp32", engine=name) for name in ("torch", "onnx"))
+@pytest.fixture(scope="module")
+def graphs(folder: Path) -> dict[str, InferenceModel]:
+    """All models, computed by onnxruntime; those on the same encoder have one graph."""
+    models = {kind: load_model(folder / kind / "infer_model", precision="fp32") for kind in KINDS}
+    JointModel(models)  # lets encoders with the same bits become one
+    use_onnx([*models.values()], "fp32")
+    assert len({id(model.engine) for model in models.values()}) == 3
+    return models
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_and_scores_are_those_of_torch(
+    kind: str, folder: Path, graphs: dict[str, InferenceModel]
+) -> None:
+    file = data_of(kind, folder)
+    ours, theirs = load_model(folder / kind / "infer_model", precision="fp32"), graphs[kind]
     read = [list(model.records(model.reader.read(file, with_targets=False))) for model in (ours, theirs)]
     assert len(read[0]) == 40
     assert read[1] == numbers(read[0])
