@@ -9,14 +9,10 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-import torch
 from hypothesis import settings
 
 from helpers.loaded import python_loaded
-from palm.core.process import START
 
-torch.set_num_threads(1)
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 # On a busy machine an example may take any time; that is no fault.
 settings.register_profile("palm", deadline=None)
 settings.load_profile("palm")
@@ -24,6 +20,15 @@ settings.load_profile("palm")
 
 # Collected tests are thousands of objects that live until the end; scanning them took a third of the time.
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # the process that hands out tests to others would wait for PyTorch before it starts them
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start
 
 
 def pytest_collection_finish() -> None:
@@ -68,6 +73,8 @@ def loaded_python() -> Iterator[list[str]]:
 @pytest.fixture(scope="module")
 def loaded_runs(loaded_python: list[str]) -> Iterator[None]:
     """The processes of a grid begin with PyTorch and palm loaded."""
+    from palm.core.process import START
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("palm.experiments.grid.START", [*loaded_python, START[-1]])
         yield

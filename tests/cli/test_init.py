@@ -35,7 +35,7 @@ def test_a_project_is_in_order_and_trains(tasks: list[str], tmp_path: Path) -> N
     found = check(folder / "config.yaml", measure=False)
     assert [str(problem) for problem in found.problems] == []
     assert found.plan is not None
-    result = palm.Controller(folder / "config.yaml", argv=["--num_epochs", "1"]).train()
+    result = palm.Controller(folder / "config.yaml", argv=["--num_epochs", "0.3"]).train()
     targets = [task for task in tasks if task != "mlm"] or ["mlm"]
     assert [task for task in tasks if f"{task} (best)" in result.paths] == targets
     assert main(["predict", str(folder / "config.yaml"), "--task", targets[-1]]) == 0

@@ -190,10 +190,10 @@ EQUAL_LOSSES = "helpers.balances.EqualLosses"
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "averaged": {"num_epochs": 1, "use_ema": True, "ema_decay": 0.9},
-    "parts": {"gradient_accumulation_steps": 2},
+    "parts": {"gradient_accumulation_steps": 2, "num_epochs": 1},
     "together": {"tasks_per_step": "all", "num_epochs": 1},
     "lora": {"tasks_per_step": "all", "num_epochs": 1, "cls.lora": {"rank": 2}},
-    "pairs": {"task_instance": ["pairs"], "epsilon": 1e-3},
+    "pairs": {"task_instance": ["pairs"], "num_epochs": 1, "epsilon": 1e-3},
     "balanced": {"tasks_per_step": "all", "num_epochs": 1, "balance": EQUAL_LOSSES},
 }
 if find_spec("transformers"):

@@ -77,7 +77,7 @@ def seen(folder: Path, rank: int = 0) -> dict[str, Any]:
 UNFELT = "heads.@mrc.out.bias"
 
 
-TOGETHER = ["together", "balanced"]
+TOGETHER = ["together", "balanced", "lora"]
 LIBRARY = ["library", "library_checkpointed"] if find_spec("transformers") else []
 
 
