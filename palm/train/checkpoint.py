@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from palm.backbone import BACKBONES
 from palm.backbone.low_rank import DEFAULTS, FROM
 from palm.config.run import described, plain
-from palm.core.errors import DataError, StorageError, changes, setting_name
+from palm.core.errors import StorageError, changes, setting_name
 from palm.core.group import is_main_process
 from palm.core.io import (
     check_version,
@@ -46,7 +45,6 @@ from palm.optimizer import OPTIMIZERS
 from palm.optimizer.lr_sched import LR_SCHEDULES, Schedule
 from palm.paradigm import HEADS, Head
 from palm.reader import READERS
-from palm.reader.tables.files import data_checksum, file_facts
 from palm.train.evaluation import Evaluator, json_ready
 from palm.train.loop import Training
 from palm.train.model import LORA
@@ -76,8 +74,6 @@ MAX_TASKS = 50
 def training_facts(training: Training, task: TaskState, best: bool = False) -> dict[str, Any]:
     """Return the metadata of a task's model in its current state, JSON-ready, with file names but no paths.
 
-    Warns if the task's data has changed during training.
-
     Returns:
         `step`, `task_step`, `expected_steps` and `epochs`; `num_tasks`, the number of tasks that share the
         encoder; `tasks`, the steps of the first ones and of this one; `data`, files with rows and SHA-256;
@@ -88,7 +84,6 @@ def training_facts(training: Training, task: TaskState, best: bool = False) -> d
     """
     if not is_main_process():
         return {}
-    task.warn_of_changed_files()
     settings = compared(training)
     del settings["task_instance"]
     return {
@@ -122,11 +117,7 @@ def data_of(training: Training, task: TaskState) -> dict[str, Any]:
     """Describe a task's training data, and its dev data if the run evaluates it: name, rows and SHA-256."""
     data: dict[str, Any] = {}
     if (path := task.task.train_file) is not None:
-        try:
-            sha256 = _checksum(path, file_facts(path))
-        except DataError:  # the rows were read before
-            sha256 = "unknown"
-        data["train_file"] = {"rows": len(task.stream.rows), "name": path.name, "sha256": sha256}
+        data["train_file"] = {"rows": len(task.stream.rows), "name": path.name, "sha256": task.sha256}
     evaluator = evaluator_of(training)
     if task.task.dev_file is not None and evaluator is not None:
         dev = evaluator.dev[task.name]
@@ -147,12 +138,6 @@ def _evaluation(training: Training, task: TaskState) -> dict[str, Any] | None:
         return None
     rows = vars(last.rows[task.name]) if task.name in last.rows else {}
     return {"step": last.step, "scores": json_ready(last.scores[task.name]), **rows}
-
-
-@lru_cache(maxsize=64)
-def _checksum(path: Path, facts: object) -> str:  # noqa: ARG001 - a changed file is read again
-    """Return the checksum of a data file; cached, because models are saved often and data is large."""
-    return data_checksum(path)
 
 
 def compared(training: Training) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
@@ -22,7 +21,7 @@ from palm.config.settings import NO_BATCH_SIZE, RunSettings, TaskSettings, Tasks
 from palm.core.cache import Cache
 from palm.core.component import did_you_mean, raise_any, type_problems
 from palm.core.errors import DataError, Problem, TrainingError
-from palm.core.group import rank, world_size
+from palm.core.group import is_main_process, rank, world_size
 from palm.core.logging import logger
 from palm.core.saved import NO_LABEL, Tensors, mismatches
 from palm.metrics import metric_problems
@@ -32,7 +31,7 @@ from palm.paradigm.base import HEADS, Head
 from palm.reader.base import READERS, Reader
 from palm.reader.cache import training_rows
 from palm.reader.rows import SEQUENCE_ATTR, BadRows, Column, Rows
-from palm.reader.tables.files import file_facts
+from palm.reader.tables.files import data_checksum
 from palm.train.stream import TaskStream
 
 
@@ -213,6 +212,7 @@ class TaskState:
         stream: batches of its training data.
         expected_steps: number of planned steps.
         step: number of steps so far.
+        sha256: the checksum of its training file, on rank 0.
         bad_dev_rows: rows of its dev data that were left out, as in `Rows.bad`.
         stopped_at: the global step at which it was finished early; None if it was not.
 
@@ -229,7 +229,8 @@ class TaskState:
         self.step = 0
         self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
         self.stopped_at: int | None = None
-        self._facts = None if task.train_file is None else file_facts(task.train_file)
+        is_hashed = task.train_file is not None and is_main_process()
+        self.sha256 = data_checksum(task.train_file) if is_hashed else ""
         if len(task.head.targets_attr) == 1 and (target := next(iter(task.head.targets_attr))) in rows:
             task.head.count_labels(rows[target].values)
             _warn_of_one_label(task, target, rows[target])
@@ -310,22 +311,6 @@ class TaskState:
         self.expected_steps = steps
         if self.is_target:
             logger.info("%s: expected train steps %d.", self.name, steps)
-
-    def warn_of_changed_files(self) -> None:
-        """Warn if the training file has changed since training began or the last warning."""
-        file = self.task.train_file
-        if file is None:
-            return
-        now = None
-        with suppress(DataError):  # it may have been removed
-            now = file_facts(file)
-        if now != self._facts:
-            self._facts = now
-            logger.warning(
-                "%s: changed during training, which continues with the rows read before; the SHA-256 in "
-                "saved models is that of the new file",
-                file,
-            )
 
 
 def opened(task: Task, seed: int, cache: Cache | None = None, devices: int | None = None) -> TaskState:
