@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
 
 from palm.cli import command as cli
 from palm.core.errors import ExitCode
-from palm.core.logging import shows_colour
 
 A_RUN = "the folder of a run, its save_path"
 
@@ -19,18 +16,12 @@ A_RUN = "the folder of a run, its save_path"
     [
         cli.option("runs", metavar="RUN", nargs="+", help=A_RUN),
         cli.output("the page (default: curves.html in the first run's folder)"),
-        cli.flag("--terminal", "draw in the terminal instead"),
     ],
 )
 def plot_runs(options: argparse.Namespace) -> None:
     """Plot loss and dev scores of every task on a page. Runs that differ only in the seed have one colour."""
-    from palm.report.plot import plot, terminal_plot
+    from palm.report.plot import plot
 
-    if options.terminal:
-        width = min(shutil.get_terminal_size().columns, 120)
-        drawn = terminal_plot(*options.runs, width=width, colour=shows_colour(sys.stdout))
-        sys.stdout.write(f"{drawn}\n")
-        return
     cli.write_line(plot(*options.runs, output=options.output))
 
 

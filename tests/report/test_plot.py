@@ -1,10 +1,9 @@
-"""Several runs on one page and as text; seeds in one colour."""
+"""Several runs on one page; seeds in one colour."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ import palm
 from palm.cli import main
 from palm.report.curves import Curve
 from palm.report.history import read_history
-from palm.report.plot import terminal_plot
 from palm.report.rendering import scripts
 from palm.report.run import read_run
 from palm.report.several import curves_of, named
@@ -100,33 +98,11 @@ def test_a_picture_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "c.png: " in capsys.readouterr().err
 
 
-def test_the_terminal_gets_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("plotext", reason="the extra plot is not installed")
-    assert main(["plot", str(run), "--terminal"]) == 0
-    text = capsys.readouterr().out
-    assert "\x1b" not in text  # it is not a terminal
-    assert [line.strip() for line in text.splitlines() if ": " in line] == [
-        f"{task}: {what}"
-        for task, metrics in [
-            ("cls", ("accuracy", "macro_f1")),
-            ("match", ("accuracy", "macro_f1")),
-            ("mlm", ("perplexity", "word_accuracy")),
-            ("mrc", ("f1", "exact_match")),
-        ]
-        for what in ("loss", *metrics)
-    ]
-    assert max(map(len, text.splitlines())) <= 80
-    assert "\x1b[" in terminal_plot(run)
-
-
-@pytest.mark.parametrize(("missing", "call"), [("vl_convert", palm.plot), ("plotext", terminal_plot)])
-def test_the_message_says_what_to_install(
-    run: Path, missing: str, call: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_message_says_what_to_install(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripts.cache_clear()
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(palm.PalmError, match=rf"{missing.replace('_', '.')}.*: pip install"):
-        call(run)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(palm.PalmError, match=r"vl.convert.*: pip install"):
+        palm.plot(run)
 
 
 def test_no_run_is_an_error() -> None:

@@ -27,7 +27,6 @@ from palm.export.onnx_model import to_onnx
 from palm.reader.tables.files import Selection
 from palm.report.difference import differences
 from palm.report.inspection import inspect_directory
-from palm.report.plot import terminal_plot
 
 CANARY = "a red secret door"
 
@@ -170,12 +169,10 @@ def test_a_task_with_a_name_that_no_folder_can_have_is_an_error_of_palm(foreign:
 HOSTILE = "\x1b[31m\x9b32m\u202e"
 
 
-@pytest.mark.parametrize("words", [["plot", "--terminal"], ["diff"], ["inspect", "--json"]])
+@pytest.mark.parametrize("words", [["diff"], ["inspect", "--json"]])
 def test_names_of_a_foreign_folder_do_not_control_the_terminal(
     foreign: Path, words: list[str], trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if words[0] == "plot":
-        pytest.importorskip("plotext", reason="the extra plot is not installed")
     history = foreign / "history.jsonl"
     text = history.read_text(encoding="utf-8").replace('"cls"', json.dumps(f"cls{HOSTILE}"))
     history.write_text(text, encoding="utf-8")
@@ -202,7 +199,7 @@ def linked(run: Path, name: str) -> None:
 
 DOORS: dict[str, Callable[[Path], object]] = {
     "report": palm.write_report,
-    "plot": lambda run: terminal_plot(run),
+    "plot": palm.plot,
     "diff": lambda run: differences(str(run), str(run)),
     "inspect": lambda run: inspect_directory(run),
     "load": lambda run: palm.load_model(run),
