@@ -229,8 +229,9 @@ class TaskState:
         self.step = 0
         self.bad_dev_rows: tuple[Sequence[dict[str, Any]], int] = ((), 0)
         self.stopped_at: int | None = None
-        is_hashed = task.train_file is not None and is_main_process()
-        self.sha256 = data_checksum(task.train_file) if is_hashed else ""
+        self.sha256 = ""
+        if task.train_file is not None and is_main_process():
+            self.sha256 = data_checksum(task.train_file)
         if len(task.head.targets_attr) == 1 and (target := next(iter(task.head.targets_attr))) in rows:
             task.head.count_labels(rows[target].values)
             _warn_of_one_label(task, target, rows[target])
