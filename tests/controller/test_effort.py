@@ -56,6 +56,23 @@ def test_wide_encoders_have_lower_rates(width: int | None, is_pretrained: bool, 
     assert choose_settings("best", RunFacts(100, width, is_pretrained))["learning_rate"][0] == rate
 
 
+@pytest.mark.parametrize(
+    ("facts", "freeze"),
+    [
+        (RunFacts(300, 384, can_rest=True), "embeddings"),
+        (RunFacts(301, 384, can_rest=True), None),
+        (
+            RunFacts(50, 64, can_rest=True),
+            None,
+        ),  # the encoder of a new project has all its words in its table
+        (RunFacts(50, 384, is_pretrained=False, can_rest=True), None),
+        (RunFacts(50, 384), None),  # a user's encoder may not define its layers
+    ],
+)
+def test_embeddings_of_pretrained_encoders_rest_with_few_rows(facts: RunFacts, freeze: str | None) -> None:
+    assert choose_settings("normal", facts).get("freeze", (None,))[0] == freeze
+
+
 def test_a_run_gets_what_is_chosen_with_the_reason_in_its_record(tmp_path: Path) -> None:
     config = given(tmp_path, "cls", "match")
     Controller({**config, "max_steps": 2}, argv=[]).train()
@@ -86,7 +103,7 @@ def test_the_rows_are_those_that_are_chosen_to_train_on(tmp_path: Path) -> None:
     read = read_config(config, argv=[])
     choose_by_effort(read)
     assert facts_of(choose_rows(resolve(read), for_train=True)) == RunFacts(
-        10, 32, is_pretrained=False, is_evaluated=True, steps_of_all=2.0
+        10, 32, is_pretrained=False, can_rest=True, is_evaluated=True, steps_of_all=2.0
     )
     run = resolve(read).settings
     # One step of the main task per epoch, and one of the other task.
