@@ -197,6 +197,18 @@ def test_a_csv_of_tags_and_stars_becomes_tasks_whose_script_finishes(tmp_path: P
         assert main([*words[:1], config, *words[2:], "--max_steps", "4"]) == 0
 
 
+def test_labels_that_are_numbers_are_in_their_order_and_the_file_says_what_else_they_may_be(
+    tmp_path: Path,
+) -> None:
+    table = tmp_path / "recipes.csv"
+    rows = [f"soup with {k} beans,{(5, 10, 60)[k % 3]},{'ab'[k % 2]}\n" for k in range(30)]
+    table.write_text("recipe,minutes,kind\n" + "".join(rows), encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
+    minutes, kind = ((tmp_path / f"project/{name}.yaml").read_text("utf-8") for name in ("minutes", "kind"))
+    assert yaml.safe_load(minutes)["label_map"] == {"5": 0, "10": 1, "60": 2}
+    assert ("regression" in minutes, "regression" in kind) == (True, False)
+
+
 def test_a_table_in_chinese_becomes_tasks_whose_texts_the_encoder_knows(tmp_path: Path) -> None:
     table = tmp_path / "评论.csv"
     texts = [f"早餐有{a}和{b}，我们很满意。" for a in "面饭粥饼蛋" for b in "茶水汤奶酒"]

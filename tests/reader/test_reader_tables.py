@@ -129,6 +129,13 @@ def test_only_line_feeds_end_a_line_and_quotes_are_text(tmp_path: Path) -> None:
     ]
 
 
+def test_a_comma_in_a_cell_without_quotes_is_told_with_its_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "new.csv"
+    path.write_text("text_a\nplum cake , needs 30 minutes\n", encoding="utf-8")
+    (problem,) = read_table(path, Columns(["text_a"]))
+    assert "'plum cake , needs 30 minutes'; put a cell with commas into double quotes" in str(problem)
+
+
 def test_columns_that_nobody_asked_for_are_passed_over(vocab: Path, tmp_path: Path) -> None:
     path = table(tmp_path, "qid\tlabel\tnote\ttext_a", "7\t2\t\tthe boat")
 

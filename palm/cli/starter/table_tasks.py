@@ -151,12 +151,12 @@ def _settings_of_classes(labels: Sequence[str], count: int) -> dict[str, Any]:
     is_number = [_NUMBER.fullmatch(label) for label in labels]
     if all(is_number) and any("." in label for label in labels):
         return {"reader": "cls", "paradigm": "regression"}
+    labels = sorted(labels, key=float) if all(is_number) else labels
     few = 2 <= len(labels) <= min(MOST_LABELS, max(2, count // 2))
     if not few or max(map(len, labels)) > LONGEST_LABEL:
         return {}
     if 3 <= len(labels) <= MOST_STEPS and {*labels} == {*map(str, range(1, len(labels) + 1))}:
-        steps = _numbered(sorted(labels, key=int))  # a scale such as 1 to 5
-        return {"reader": "cls", "paradigm": "ordinal", "label_map": steps}
+        return {"reader": "cls", "paradigm": "ordinal", "label_map": _numbered(labels)}  # such as 1 to 5
     is_id = {*labels} == {*map(str, range(len(labels)))}
     names = {"n_classes": len(labels)} if is_id else {"label_map": _numbered(labels)}
     return {"reader": "cls", "paradigm": "cls", "metrics": "accuracy, macro_f1", **names}
@@ -187,6 +187,8 @@ def _is_text(values: Sequence[Any]) -> bool:
 
 def _yaml(settings: Mapping[str, Any]) -> str:
     head = "# Found in the first rows of the table; please check it.\n"
+    if settings["paradigm"] == "cls" and all(map(_NUMBER.fullmatch, settings.get("label_map", ("",)))):
+        head += "# Labels are numbers: if their size matters, use ordinal, or regression without label_map.\n"
     lines = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in settings.items())
     split = "\nsplit: {dev: 0.1, test: 0.1}   # a tenth of the rows is the dev_file, another the pred_file\n"
     return head + "\n".join(lines) + split

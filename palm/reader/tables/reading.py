@@ -140,7 +140,7 @@ def text_rows(
         for line, cells, problem in _without_trailing_blanks(records, expected):
             if isinstance(cells, list) and header is not None:
                 if len(cells) != len(header):
-                    problem = problem or _wrong_width(cells, expected)
+                    problem = problem or _wrong_width(cells, expected, "\t" if split is tsv_records else ",")
                 cells = dict(zip(header, cells, strict=False))
             elif header is None and not problem:
                 header = [*cells]
@@ -243,9 +243,11 @@ def _decoded(content: bytes, number: int) -> tuple[str, str]:
         return content.decode("utf-8", "replace"), problem
 
 
-def _wrong_width(cells: Sequence[str], expected: str) -> str:
+def _wrong_width(cells: Sequence[str], expected: str, separator: str) -> str:
     columns = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
-    return f"{columns}, expected {expected}; the line starts with {cut(chr(9).join(cells), 40)!r}"
+    remedy = "; put a cell with commas into double quotes" if separator == "," else ""
+    start = cut(separator.join(cells), 40)
+    return f"{columns}, expected {expected}; the line starts with {start!r}{remedy}"
 
 
 BATCH = 256
