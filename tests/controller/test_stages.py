@@ -114,20 +114,30 @@ def told(out: Path) -> list[dict[str, Any]]:
     ]
 
 
+KEPT = {"stages": STAGES, "save_every_n_steps": 3, "print_every_n_steps": 1}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nobody ended."""
+    folder = tiny.write_files(tmp_path_factory.mktemp("whole"))
+    Controller(config(folder, save_path=str(folder / "whole"), **KEPT), argv=[]).train()
+    return folder
+
+
 @pytest.mark.parametrize(("stage", "step"), [("1-joint", 13), ("2-cls", 8), ("3-match", 4)])
-def test_kill_and_resume_inside_a_stage_are_bit_identical(folder: Path, stage: str, step: int) -> None:
-    settings = {"stages": STAGES, "save_every_n_steps": 3, "print_every_n_steps": 1}
-    Controller(config(folder, save_path=str(folder / "whole"), **settings), argv=[]).train()
-    parts = config(folder, save_path=str(folder / "parts"), **settings)
+def test_kill_and_resume_inside_a_stage_are_bit_identical(whole: Path, stage: str, step: int) -> None:
+    out = whole / stage
+    parts = config(whole, save_path=str(out), **KEPT)
     with pytest.raises(Killed):
         Controller(parts, argv=[]).train([killing(stage, step)])
-    with pytest.raises(StorageError, match=r"parts\b.*resume: auto"):
+    with pytest.raises(StorageError, match=rf"{stage}\b.*resume: auto"):
         Controller(parts, argv=[]).train()
     Controller({**parts, "resume": "auto"}, argv=[]).train()
     for name in ("cls", "match"):
         for kind in ("infer_model", "best_model"):
-            assert equal(*(weights(folder, run, name, kind) for run in ("whole", "parts")))
-    assert told(folder / "whole") == told(folder / "parts")
+            assert equal(*(weights(run, name, kind) for run in (whole / "whole", out)))
+    assert told(whole / "whole") == told(out)
 
 
 def test_a_signal_ends_a_stage_with_a_checkpoint(folder: Path) -> None:
