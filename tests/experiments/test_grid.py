@@ -181,6 +181,7 @@ def test_models_are_removed_and_nothing_else(tmp_path: Path) -> None:
     assert [path.name for path in sorted(out.rglob("*")) if path.is_file()] == ["notes.txt"]
 
 
+@pytest.mark.usefixtures("loaded_runs")
 def test_a_run_on_two_devices_has_the_scores_of_one_with_the_double_batch(tmp_path: Path) -> None:
     data = str(tmp_path / "cls.tsv")
     more = {

@@ -228,7 +228,7 @@ def encoded(folder: Path, number: str) -> tuple[int | None, list[str]]:
 
 
 def test_of_several_processes_that_start_at_once_one_encodes(folder: Path, cache: Cache) -> None:
-    lengthen(folder / "cls.tsv", 500)
+    lengthen(folder / "cls.tsv", 150)
     with ThreadPoolExecutor() as pool:
         processes = [pool.submit(encoded, folder, str(number)) for number in range(3)]
         while len(list(folder.glob("ready*"))) < 3:
@@ -238,7 +238,7 @@ def test_of_several_processes_that_start_at_once_one_encodes(folder: Path, cache
 
     assert statuses == (0, 0, 0)
     assert len({lines[-1] for lines in outputs}) == 1
-    assert outputs[0][-1].startswith("20000 ")
+    assert outputs[0][-1].startswith("6000 ")
     assert sum("cls.tsv: 4096 rows encoded" in line for lines in outputs for line in lines) == 1
     assert len(entries(cache)) == 1
 
