@@ -6,14 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from palm.core.component import (
     Component,
     Registry,
-    choice_problems,
     number_problems,
     raise_any,
 )
@@ -131,22 +129,14 @@ class TaskProgress:
     share_rows_with: str | None = None
 
 
-Draws = Literal["planned", "independent"]
-
-
 class Mixing(Component, ABC):
     """A mixing strategy. It has no state; its results depend only on the progress of the tasks.
 
-    Args:
-        mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
-            steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
+    No task is drawn more often than planned, so every task has exactly its planned steps at the end of a run.
     """
 
-    mixing_draws: str = "planned"
-
-    def __init__(self, *, mixing_draws: Draws = "planned") -> None:
-        raise_any(choice_problems(("planned", "independent"), mixing_draws=mixing_draws))
-        self.mixing_draws = mixing_draws
+    def __init__(self) -> None:
+        pass
 
     @abstractmethod
     def shares(self, tasks: Sequence[TaskProgress]) -> list[float]:
@@ -159,7 +149,7 @@ class Mixing(Component, ABC):
     def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:
         """Draw the task of global step `step` (from 0); return its index."""
         weights: Sequence[float] = self.weights(tasks)
-        if self.mixing_draws == "planned" and any(left := keep_target_for_last(tasks, self.left(tasks))):
+        if any(left := keep_target_for_last(tasks, self.left(tasks))):
             # If only tasks of weight 0 have planned steps left, draw by the remaining steps.
             chances = self.chances(weights, left)
             weights = chances if any(chances) else left
@@ -184,38 +174,22 @@ class Mixing(Component, ABC):
             tasks: the tasks with their planned steps.
             count: number of tasks in a global step.
         """
-        is_drawn_from = self.mixing_draws == "planned" and len(tasks) > 1
-        return [task.expected_steps for task in tasks] if is_drawn_from else None
+        return [task.expected_steps for task in tasks] if len(tasks) > 1 else None
 
     def draw_several(self, seed: int, step: int, tasks: Sequence[TaskProgress], count: int) -> list[int]:
         """Draw the distinct tasks of global step `step`; return their indices, ascending.
 
-        Planned draws distribute the remaining steps of all tasks evenly over the remaining global steps, so
-        they may be fewer than `count`. Independent draws are `count` tasks, in proportion to their weights.
-        With a `count` of 1 this is the same as `draw`.
+        The remaining steps of all tasks are distributed evenly over the remaining global steps, so they may
+        be fewer than `count`. With a `count` of 1 this is the same as `draw`.
         """
         if count == 1:
             return [self.draw(seed, step, tasks)]
         left = Mixing.left(self, tasks)
-        if self.mixing_draws == "planned" and any(left):
+        if any(left):
             chances = planned_chances(left, [task.is_target for task in tasks], count)
         else:
             chances = inclusion_probabilities(self.weights(tasks), count)
         return draw_tasks(seed, step, chances)
-
-    def planned_updates(self, expected: Sequence[int], is_target: Sequence[bool], count: int) -> int:
-        """Plan the number of global steps, each with at most `count` tasks.
-
-        Args:
-            expected: expected steps of each task.
-            is_target: True for each task that a run with independent draws waits for.
-            count: number of distinct tasks in a global step.
-        """
-        if count == 1 or self.mixing_draws == "planned" or not any(expected):
-            return planned_updates(expected, count)
-        # With independent draws this is an average, determined by the slowest target.
-        chances = zip(inclusion_probabilities(expected, count), expected, is_target, strict=True)
-        return round(max(steps / chance for chance, steps, counts in chances if chance and counts))
 
     def expected_steps(self, tasks: Sequence[TaskProgress], reference: int, num_epochs: float) -> list[int]:
         """Plan the steps of each task.
@@ -328,8 +302,6 @@ class Temperature(EpochMixing):
         mixing_temperature: T of the strategy temperature, 1 or more.
         mixing_cap: for temperature, the number of rows above which the rows of a task do not count, so a huge
             task leaves room for the others; None for no cap.
-        mixing_draws: planned: no task is drawn more often than planned, so every task has exactly its planned
-            steps at the end of the run; independent: each step is drawn independently, as in PaddlePALM.
 
     Raises:
         ConfigError: a value is out of range.
@@ -337,14 +309,7 @@ class Temperature(EpochMixing):
     Source: Raffel et al., 2020, arXiv:1910.10683, section 3.5.2, with chances per row.
     """
 
-    def __init__(
-        self,
-        mixing_temperature: float = 2.0,
-        mixing_cap: int | None = None,
-        *,
-        mixing_draws: Draws = "planned",
-    ) -> None:
-        super().__init__(mixing_draws=mixing_draws)
+    def __init__(self, mixing_temperature: float = 2.0, mixing_cap: int | None = None) -> None:
         self.cap = math.inf if mixing_cap is None else mixing_cap
         settings = {"mixing_temperature": mixing_temperature, "mixing_cap": self.cap}
         raise_any(number_problems("1 or more", lambda value: value >= 1, **settings))
@@ -362,9 +327,6 @@ class RoundRobin(MixRatio):
     The next task is always the one whose steps are furthest behind its `mix_ratio`; a task with a ratio of
     0.5 gets every second turn.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
 
     def draw(self, seed: int, step: int, tasks: Sequence[TaskProgress]) -> int:  # noqa: ARG002
         """Return the index of the next task, among those that have steps left."""

@@ -26,7 +26,7 @@ from palm.core.logging import logger
 from palm.core.saved import NO_LABEL, Tensors, mismatches
 from palm.metrics import metric_problems
 from palm.mixing import Mixing
-from palm.mixing.strategies import TaskProgress
+from palm.mixing.strategies import TaskProgress, planned_updates
 from palm.paradigm.base import HEADS, Head
 from palm.reader.base import READERS, Reader
 from palm.reader.cache import training_rows
@@ -454,9 +454,8 @@ class StepPlan:
         return total if self.max_steps is None else min(total, self.max_steps)
 
     def _total(self, expected: Sequence[int]) -> int:
-        is_target = [task.is_target for task in self.primary_tasks]
         # Tasks that share rows are trained in the steps of another task, so only drawn tasks count.
-        return self.mixing.planned_updates(expected, is_target, self.count)
+        return planned_updates(expected, self.count)
 
     def drawn(
         self, seed: int, step: int, primary_tasks: Sequence[TaskProgress], stopped: Collection[str] = ()

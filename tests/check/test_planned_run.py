@@ -26,11 +26,6 @@ PLANNED: dict[str, list[Any]] = {
     "mix_ratio": [[1.0, 0.5, 0.25]],
     "mixing": [{"mixing": name} for name in MIXINGS if name != "mix_ratio"],
     "mixing_cap": [{"mixing": "temperature", "mixing_cap": 20}],
-    "mixing_draws": [
-        "independent",
-        {"mixing_draws": "independent", "max_steps": 13},
-        {"mixing_draws": "independent", "tasks_per_step": 2},
-    ],
     "mixing_temperature": [{"mixing": "temperature", "mixing_temperature": 3}],
     "num_epochs": [1.3, {"num_epochs": None, "max_steps": 31}],
     "random_seed": [7],

@@ -37,12 +37,9 @@ def test_the_plan_fills_max_steps_and_keeps_the_proportions_of_tasks(
     assert {name: drawn.count(name) for name in steps} == steps
 
 
-@pytest.mark.parametrize("draws", ["planned", "independent"])
-def test_the_schedule_ends_and_targets_are_saved_at_max_steps(draws: str, tmp_path: Path) -> None:
+def test_the_schedule_ends_and_targets_are_saved_at_max_steps(tmp_path: Path) -> None:
     tiny.write_files(tmp_path)
-    config = tiny.config(
-        tmp_path, "cls", "match", max_steps=9, lr_scheduler="linear", mixing_draws=draws, random_seed=3
-    )
+    config = tiny.config(tmp_path, "cls", "match", max_steps=9, lr_scheduler="linear", random_seed=3)
     del config["num_epochs"]
     controller = Controller(config, argv=[])
     training = controller.training()
