@@ -234,7 +234,7 @@ class JointModel:
             joined = {kind: _joined([rows[k].chunks[task] for k in places]) for kind, task in kinds.items()}
             work = {t: self.tasks[t].work([joined[self._encodings[t]]], whole=True) for t in tasks}
             for task, predictions in self.steps(work):
-                for place, prediction in zip(places, predictions, strict=False):  # none after a batch
+                for place, prediction in zip(places, predictions, strict=True):
                     record = prediction.record
                     own = {"index": rows[place].number} if "index" in record else {}
                     found[place][task] = record | own
@@ -247,7 +247,7 @@ class JointModel:
             work: task -> the result of `work` of its model.
 
         Yields:
-            A task and [] after each of its batches, and its predictions after the last one of a chunk.
+            A task and its predictions after the last batch of a chunk; [] on ranks other than 0.
         """
         waiting = {task: made for task, each in work.items() if (made := next(each, None)) is not None}
         while waiting:
@@ -260,7 +260,6 @@ class JointModel:
                     following = next(work[task], None)
                 else:
                     following = work[task].send(outputs[task])
-                    yield task, []
                 if following is None:
                     del waiting[task]
                 else:

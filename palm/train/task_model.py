@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, repeat, tee
+from itertools import repeat, tee
 from pathlib import Path
 from typing import Any
 
@@ -184,25 +184,11 @@ class TaskModel:
             together: divide the batches among all ranks, which must all call this with the same examples;
                 only rank 0 gets predictions. The batches are the same as in a single process.
         """
-        return chain.from_iterable(self.steps(chunks, with_gold, losses, together))
-
-    def steps(
-        self,
-        chunks: Iterable[Chunk],
-        with_gold: bool = False,
-        losses: Losses | None = None,
-        together: bool = False,
-    ) -> Iterator[list[Prediction]]:
-        """Predict step by step: yield [] after each batch, and a chunk's predictions after its last one.
-
-        The arguments are those of `predictions`.
-        """
         work = self.work(chunks, with_gold, losses, together)
         for made in work:
             while not isinstance(made, list):
                 made = work.send(self.outputs(made))
-                yield []
-            yield made
+            yield from made
 
     def work(
         self,
