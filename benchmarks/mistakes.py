@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -266,7 +267,7 @@ YAML: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
     ("where with a value that no row has", ("where", "bugs"), setting("category.yaml", "where: {category: bugs}")),
     ("where with a column that is not there", ("where", "kind"), setting("category.yaml", "where: {kind: bug}")),
     ("where as a sentence", ("where",), setting("category.yaml", "where: category == bug")),
-    ("where that leaves one label", ("category",), setting("category.yaml", "where: {category: bug}", "check")),
+    ("where that leaves one label", ("category", "nothing to learn"), setting("category.yaml", "where: {category: bug}", "check")),
     ("no sample", ("sample",), setting("category.yaml", "sample: 0")),
     ("sample as a share", ("sample",), setting("category.yaml", "sample: 0.5")),
     ("a task with itself", ("share_rows_with",), setting("category.yaml", "share_rows_with: category")),
@@ -454,7 +455,7 @@ COMMANDS: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
     ("an export of a configuration", ("config.yaml",), command("export", "config.yaml", "--to", "hf", "--output", "new")),
     ("an export of stars to transformers", ("ordinal",), command("export", "output/urgency/infer_model", "--to", "hf", "--output", "new")),
     ("a look into a table", ("tickets.csv",), command("inspect", "../tickets.csv")),
-    ("an average of models of two tasks", ("category", "price"), command("merge", OLD, "output/price/infer_model", "--output", "new")),
+    ("an average of models, which palm makes no more", ("use_ema",), command("merge", OLD, "output/price/infer_model", "--output", "new")),
     ("the differences of one run", ("run|arguments",), command("diff", "output")),
     ("a plot of a configuration", ("config.yaml",), command("plot", "config.yaml")),
     ("a server of nothing", ("dir|arguments",), command("serve")),
@@ -463,7 +464,7 @@ COMMANDS: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
     ("a port by name", ("http",), command("serve", "output", "--port", "http")),
     ("no workers", ("workers",), command("serve", "output", "--workers", "0")),
     ("a model of nobody to download", ("bert",), command("download", "bert")),
-    ("a shell that palm does not know", ("powershell",), command("completion", "powershell")),
+    ("completion for a shell, which palm writes no more", ("--help",), command("completion", "powershell")),
 ]  # fmt: skip
 
 PYTHON: list[tuple[str, tuple[str, ...], Callable[[Path], object]]] = [
@@ -627,7 +628,8 @@ def outcome(mistake: Mistake, base: Path) -> tuple[str, str]:
         text = said()
     if end == "raw" or "Traceback" in text:
         return "raw", f"{text}\n{raised}"
-    shown = "\n".join(warnings.messages) if end == "warned" else f"{text}\n{raised}"
+    findings = re.findall(r"(?m)^warning  .*", text)  # of palm check
+    shown = "\n".join([*warnings.messages, *findings]) if end == "warned" else f"{text}\n{raised}"
     found = shown.lower().replace(name.lower(), "")
     if all(any(each.lower() in found for each in words.split("|")) for words in mistake.words):
         return end, shown

@@ -108,6 +108,13 @@ class Evaluator:
         settings = training.config.settings
         return cls(training, settings.eval_every_n_steps, settings.eval_every_epoch, settings.best_by)
 
+    @property
+    def most_evaluations(self) -> int:
+        """The most evaluations that the run can have."""
+        regular = self.training.total_steps // self.every if self.every > 0 else 0
+        epochs = self.main.expected_steps // self.main.steps_per_epoch if self.every_epoch else 0
+        return regular + epochs + 1
+
     def __call__(self, event: Event) -> Evaluated | None:
         """Evaluate if an evaluation is due after this event."""
         if isinstance(event, Completed):
@@ -299,6 +306,13 @@ class EarlyStopping:
     def __init__(self, evaluator: Evaluator, patience: int) -> None:
         self.evaluator = evaluator
         self.patience = patience
+        if patience >= (most := evaluator.most_evaluations):
+            logger.warning(
+                "early_stopping_patience is %d, but the run has at most %d evaluations, so it stops no task; "
+                "lower it, or leave it out",
+                patience,
+                most,
+            )
 
     def __call__(self, event: Event) -> None:
         if not isinstance(event, Evaluated):

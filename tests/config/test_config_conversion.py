@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from palm.config import FilePath
@@ -96,6 +97,7 @@ def test_a_value_becomes_what_its_annotation_declares(value: Any, annotation: An
         ),
         ("{broken", dict[str, int], "x should be a mapping from names to whole numbers, not '{broken'"),
         ("tanh", Literal["gelu", "relu"], "x should be one of 'gelu', 'relu', not 'tanh'"),
+        (np.zeros(2), Path | None, "x should be a path, not array([0., 0.])"),
         (1, BaseException, "x should be a value, not 1"),
     ],
 )

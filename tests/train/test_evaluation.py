@@ -210,6 +210,18 @@ def test_a_target_that_gets_no_better_is_finished_and_not_trained_any_longer(
     assert (folder / "out" / "match" / "infer_model").is_dir()
 
 
+def test_a_patience_that_no_run_can_reach_is_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def told(patience: int) -> list[str]:
+        caplog.clear()
+        palm.Controller(with_dev(folder, "cls", early_stopping_patience=patience), argv=[]).train()
+        found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        return [line for line in found if "early_stopping_patience" in line]
+
+    assert told(1) == []  # two epochs, so two evaluations
+    (line,) = told(3)
+    assert "early_stopping_patience is 3" in line
+
+
 def test_rows_of_a_stopped_target_are_drawn_for_the_tasks_that_share_them(folder: Path) -> None:
     config = with_dev(folder, "cls", learning_rate=1e-12, early_stopping_patience=2)
     same = {name: value for name, value in config["tasks"]["cls"].items() if name != "dev_file"}
