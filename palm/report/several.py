@@ -94,7 +94,8 @@ def _difference_charts(found: Mapping[str, Any]) -> Iterator[Chart]:
     """Yield a chart for every unit, so that all tasks whose differences are in points have one scale."""
     units: dict[str, list[tuple[str, float, Sequence[float], Sequence[float]]]] = {}
     for each in found.get("answers", ()):
-        name, d = f"{each['target']}: {each['way']} − {each['against']}", each["difference"]
+        against = each["against"].replace(f"alone-{each['target']}", "alone")
+        name, d = f"{each['target']}: {each['way']} − {against}", each["difference"]
         row = (name, d["mean"], (d["low"], d["high"]), d["per_seed"])
         units.setdefault(each["unit"].split()[0], []).append(row)
     note = "Above 0, the first is better. Lines are 95 % intervals of the mean, orange marks single seeds."
