@@ -50,7 +50,7 @@ def test_the_page_has_verdicts_scores_and_differences(tmp_path: Path) -> None:
     assert "−3.80 to +6.30" in text
     assert "slot, &lt;b&gt;mlm" in text
     assert "<b>mlm" not in text
-    assert 'slot: together \u2212 alone-slot</td><td class="n">1.25</td><td class="n">\u22123.8</td>' in text
+    assert 'slot: together \u2212 alone</td><td class="n">1.25</td><td class="n">\u22123.8</td>' in text
 
 
 def test_a_comparison_of_another_version_is_reported(tmp_path: Path) -> None:
