@@ -147,6 +147,7 @@ def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
         ("multiple_choice", "choices", {"choices": ["the red boat", "an old sun"], "label": 1}),
         ("ranking", "candidates", {"candidates": ["the red boat", "an old sun"], "label": [2, 0]}),
         ("embedding", "pairs", {}),
+        ("span", "spans", {"spans": [{"start": 0, "end": 3, "label": "who"}]}),
     ],
 )
 def test_a_table_of_several_texts_a_row_becomes_a_task(

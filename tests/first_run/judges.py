@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,8 @@ def score(metric: str, train: Rows, test: Rows, text: str, label: str) -> float:
     """
     if metric == "mrr":
         return ranked(train, test, text)
-    if metric == "entity_f1":
-        return tagged(train, test, text, label)
+    if metric in ("entity_f1", "span_f1"):
+        return tagged(metric, train, test, text, label)
     true = [row[label] for row in test]
     if isinstance(train[0].get("choices"), list):
         return chosen(train, test, text)
@@ -100,19 +101,50 @@ def ranked(train: Rows, test: Rows, text: str) -> float:
     return float(np.mean([ranking_scores(np.eye(len(test))[k], scores[k])["mrr"] for k in range(len(test))]))
 
 
-def tagged(train: Rows, test: Rows, text: str, label: str) -> float:
-    """F1 of entities of a model of each word and its neighbours."""
+def tagged(metric: str, train: Rows, test: Rows, text: str, label: str) -> float:
+    """F1 of entities, or of spans of characters, of a model of each word and its neighbours."""
+    has_spans = metric == "span_f1"
+    tags = [_tags(row[text], row[label]) if has_spans else row[label] for row in train]
     vectors = DictVectorizer()
     features = vectors.fit_transform([each for row in train for each in _words(row[text])])
-    model = LogisticRegression(C=10, max_iter=1000)
-    model.fit(features, [tag for row in train for tag in row[label]])
+    model = LogisticRegression(C=10, max_iter=1000).fit(features, [tag for row in tags for tag in row])
     pairs = []
     for row in test:
         predicted = model.predict(vectors.transform(_words(row[text]))).tolist()
-        pairs.append(({"labels": predicted}, {"labels": row[label]}))
-    return scores_of([METRICS["entity_f1"]], pairs)["entity_f1"]
+        if has_spans:
+            pairs.append(({"spans": _spans(row[text], predicted)}, {"spans": row[label]}))
+        else:
+            pairs.append(({"labels": predicted}, {"labels": row[label]}))
+    return scores_of([METRICS[metric]], pairs)[metric]
 
 
-def _words(words: list[str]) -> list[dict[str, str]]:
+def _places(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def _tags(text: str, spans: list[dict[str, Any]]) -> list[str]:
+    """Tags of the words of a text, in IOB2."""
+    tags = []
+    for start, _ in _places(text):
+        found = [span for span in spans if span["start"] <= start < span["end"]]
+        tags.append(f"{'B' if found[0]['start'] == start else 'I'}-{found[0]['label']}" if found else "O")
+    return tags
+
+
+def _spans(text: str, tags: list[str]) -> list[dict[str, Any]]:
+    """Spans of characters of tags in IOB2; an I after another label begins one."""
+    spans: list[dict[str, Any]] = []
+    before = "O"
+    for (start, end), tag in zip(_places(text), tags, strict=True):
+        if tag[0] == "I" and before[1:] == tag[1:]:
+            spans[-1]["end"] = end
+        elif tag != "O":
+            spans.append({"start": start, "end": end, "label": tag[2:]})
+        before = tag
+    return spans
+
+
+def _words(text: str | list[str]) -> list[dict[str, str]]:
+    words = text.split() if isinstance(text, str) else text
     around = ["", *words, ""]
     return [{"word": word, "before": around[k], "after": around[k + 2]} for k, word in enumerate(words)]

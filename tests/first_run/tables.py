@@ -181,6 +181,20 @@ def requests(rng: random.Random) -> Row:
     return {**row, "intent": intent}
 
 
+def spans(rng: random.Random) -> Row:
+    """A text with the people and places in it as spans of characters."""
+    named = people(rng)
+    words = named["words"]
+    found: list[dict[str, Any]] = []
+    for number, (word, tag) in enumerate(zip(words, named["tags"], strict=True)):
+        end = len(" ".join(words[: number + 1]))
+        if tag[0] == "B":
+            found.append({"start": end - len(word), "end": end, "label": tag[2:]})
+        elif tag[0] == "I":
+            found[-1]["end"] = end
+    return {"text": " ".join(words), "spans": found}
+
+
 TABLES = {
     "topics": topics,
     "pairs": pairs,
@@ -194,6 +208,7 @@ TABLES = {
     "tickets": tickets,
     "goods": goods,
     "requests": requests,
+    "spans": spans,
 }
 """Name -> a row of the table, by a generator of random numbers."""
 

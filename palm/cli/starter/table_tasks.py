@@ -95,7 +95,8 @@ def _add_labels(
         settings = _settings(values, bool(words))
         sources = words if settings.get("reader") == "seq_label" else texts or words
         if settings and sources:
-            named = {"text_a": sources[0], "label": name, **_second(sources, settings["reader"])}
+            target = "spans" if settings["reader"] == "span" else "label"
+            named = {"text_a": sources[0], target: name, **_second(sources, settings["reader"])}
             found.add(name, path, settings, named)
 
 
@@ -138,6 +139,10 @@ def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
     """Return the settings of a task with these labels; empty if they do not look like labels."""
     labels = _labels(values)
     kinds = {isinstance(value, list) for value in values}
+    if kinds == {True} and (spans := [each for each in chain(*values) if isinstance(each, Mapping)]):
+        are_spans = all({"start", "end", "label"} <= span.keys() for span in spans)
+        names = _numbered(_labels([span["label"] for span in spans])) if are_spans else {}
+        return {"reader": "span", "paradigm": "span", "label_map": names} if are_spans else {}
     if kinds == {True}:
         kind = "seq_label" if has_words else "multi_label"
         few = has_words or len(labels) <= MOST_LABELS
