@@ -88,7 +88,7 @@ def hotel(page: Browser) -> None:
     palm("report hotel/output")
     report = Path("hotel/output/report.html").resolve().as_uri()
     take(page, report, "report")
-    take(page, report, "errors", begin="#task-2 .matrix")
+    take(page, report, "errors", begin="#task-2 .columns")
     with served(Path("hotel/output/model")) as url:
         take(page, url, "serve", wait="document.querySelectorAll('article').length === 3")
 
