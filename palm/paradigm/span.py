@@ -110,6 +110,9 @@ class Span(PairHead):
     Memory grows with the `batch * words * words * (n_classes + 1)` scores, where `words` is the number of
     words in the longest row, limited by `max_seq_len`.
 
+    Args:
+        nested_spans: predict spans inside others, too; False if no true span shares a word with another.
+
     Source: Yu, Bohnet & Poesio, 2020, "Named Entity Recognition as Dependency Parsing", on the first subwords
     of words.
     """
@@ -125,8 +128,10 @@ class Span(PairHead):
         initializer_range: float = 0.02,
         *,
         biaffine_size: int = 150,
+        nested_spans: bool = True,
     ) -> None:
         super().__init__(n_classes, hidden_size, dropout_prob, initializer_range, biaffine_size=biaffine_size)
+        self.nested_spans = nested_spans
         self.targets_attr = {"span_labels": TensorSpec(("batch", "words", "words"), torch.long)}
         self.outputs_attr = {
             "logits": TensorSpec(("batch", "words", "words", n_classes + 1), torch.float),
@@ -167,19 +172,22 @@ class Span(PairHead):
     def decode(self, outputs: Tensors) -> list[dict[str, Any]]:
         """Per row `spans`: (first word, first word after the span, label, probability), in text order.
 
-        Spans are selected by descending score; a span that crosses a selected one is skipped.
+        Spans are selected by descending score; a span that crosses a selected one is skipped, and without
+        `nested_spans` also one that lies inside another.
         """
         rows = zip(outputs["logits"], outputs["word_counts"].tolist(), strict=True)
-        return [{"spans": sorted(best_spans(logits[:count, :count]))} for logits, count in rows]
+        nested = self.nested_spans
+        return [{"spans": sorted(best_spans(logits[:count, :count], nested))} for logits, count in rows]
 
 
-def best_spans(logits: Tensor) -> Iterator[ScoredSpan]:
+def best_spans(logits: Tensor, nested: bool = True) -> Iterator[ScoredSpan]:
     """Yield the labelled spans by descending score, without those that cross an earlier one.
 
     Args:
         logits: logits of one row, [words, words, n_classes + 1], index 0 for no span.
+        nested: False to leave out a span that shares a word with an earlier one.
 
-    Source: Yu et al., 2020, section 3, the decoding of nested entities.
+    Source: Yu et al., 2020, section 3, the decoding of nested and of flat entities.
     """
     scores, labels = logits[..., 1:].max(-1)
     chosen = torch.triu(scores > logits[..., 0])
@@ -189,8 +197,13 @@ def best_spans(logits: Tensor) -> Iterator[ScoredSpan]:
     # Of the selected spans: the last word of the longest from each word, and the first of the longest to it.
     last_from = np.arange(len(logits))
     first_to = np.arange(len(logits))
+    is_taken = np.zeros(len(logits), dtype=bool)
     for (first, last), label, prob in zip(places, labels[chosen][order].tolist(), probs, strict=True):
+        words = slice(first, last + 1)
+        if not nested and is_taken[words].any():
+            continue
         if (last_from[first + 1 : last + 1] <= last).all() and (first_to[first:last] >= first).all():
             last_from[first] = max(last_from[first], last)
             first_to[last] = min(first_to[last], first)
+            is_taken[words] = True
             yield first, last + 1, label, prob

@@ -119,7 +119,6 @@ FINDS = {"check", "train", "diff"}
 
 WRITES = {
     "check",
-    "train",
     "compare",
     "sweep",
     "predict",

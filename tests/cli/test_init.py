@@ -159,6 +159,7 @@ def test_a_table_of_several_texts_a_row_becomes_a_task(
     assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 0
     task = yaml.safe_load((tmp_path / "project" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert (task["reader"], task["columns"]["text_a"]) == (kind, "question")
+    assert task.get("nested_spans", True) is (kind != "span")  # none of these share a word
     config = str(tmp_path / "project" / "config.yaml")
     found = check(config, measure=False)
     assert [str(problem) for problem in found.problems if problem.severity == "error"] == []

@@ -70,10 +70,7 @@ def scores_of_a_first_run(name: str, folder: Path, capfd: Any) -> dict[str, tupl
     return found
 
 
-NOT_YET = pytest.mark.xfail(strict=True, reason="most wrong spans lie inside another, as no true span does")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=NOT_YET if n == "spans" else ()) for n in TABLES])
+@pytest.mark.parametrize("name", TABLES)
 def test_a_plain_model_is_not_much_better(
     name: str,
     tmp_path: Path,

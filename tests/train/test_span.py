@@ -178,8 +178,10 @@ def looped_loss(head: Span, tokens: Any, starts: Any, labels: Any) -> torch.Tens
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 7), st.integers(0, 10_000), st.booleans())
-def test_decoding_takes_the_best_spans_that_cross_none_before(words: int, seed: int, has_ties: bool) -> None:
+@given(st.integers(1, 7), st.integers(0, 10_000), st.booleans(), st.booleans())
+def test_decoding_takes_the_best_spans_that_cross_none_before(
+    words: int, seed: int, has_ties: bool, nested: bool
+) -> None:
     logits = torch.randn(words, words, 3, generator=torch.Generator().manual_seed(seed))
     logits = logits.round() if has_ties else logits
     candidates = []
@@ -190,9 +192,13 @@ def test_decoding_takes_the_best_spans_that_cross_none_before(words: int, seed: 
                 candidates.append((-score.item(), first, last, int(label)))
     taken: list[tuple[int, int, int]] = []
     for _, first, last, label in sorted(candidates):
-        if not any(a < first <= b < last or first < a <= last < b for a, b, _ in taken):
+        if nested:
+            fits = not any(a < first <= b < last or first < a <= last < b for a, b, _ in taken)
+        else:
+            fits = not any(a <= last and first <= b for a, b, _ in taken)
+        if fits:
             taken.append((first, last, label))
-    found = list(best_spans(logits))
+    found = list(best_spans(logits, nested))
     assert [(first, beyond - 1, label) for first, beyond, label, _ in found] == taken
     for first, beyond, label, prob in found:
         assert prob == pytest.approx(logits[first, beyond - 1].softmax(-1)[label + 1].item())

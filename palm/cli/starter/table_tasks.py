@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count, islice
+from itertools import chain, count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -135,14 +135,24 @@ def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
     return {"text_b": pair[0]} if pair and reader == "cls" else {}
 
 
+def _of_spans(values: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """Return the settings of a task with these lists of spans; empty if they are others."""
+    spans = list(chain(*values))
+    if not all(isinstance(span, Mapping) and {"start", "end", "label"} <= span.keys() for span in spans):
+        return {}
+    names = _numbered(_labels([span["label"] for span in spans]))
+    places = (sorted((span["start"], span["end"]) for span in own) for own in values)
+    overlap = any(after[0] < before[1] for row in places for before, after in pairwise(row))
+    settings = {"reader": "span", "paradigm": "span", "label_map": names}
+    return settings if overlap else {**settings, "nested_spans": False}
+
+
 def _settings(values: Sequence[Any], has_words: bool) -> dict[str, Any]:
     """Return the settings of a task with these labels; empty if they do not look like labels."""
     labels = _labels(values)
     kinds = {isinstance(value, list) for value in values}
-    if kinds == {True} and (spans := [each for each in chain(*values) if isinstance(each, Mapping)]):
-        are_spans = all({"start", "end", "label"} <= span.keys() for span in spans)
-        names = _numbered(_labels([span["label"] for span in spans])) if are_spans else {}
-        return {"reader": "span", "paradigm": "span", "label_map": names} if are_spans else {}
+    if kinds == {True} and any(isinstance(each, Mapping) for each in chain(*values)):
+        return _of_spans(values)
     if kinds == {True}:
         kind = "seq_label" if has_words else "multi_label"
         few = has_words or len(labels) <= MOST_LABELS
