@@ -58,10 +58,10 @@ GROUPS = {
 
 
 def _settings_help(is_whole: bool) -> str:
-    from palm.config.run import help_text
-    from palm.controller.resolve import HELP, NO_SETTINGS
-
     if is_whole:
+        from palm.config.run import help_text
+        from palm.controller.resolve import HELP, NO_SETTINGS
+
         return help_text(HELP, NO_SETTINGS)
     lines = [
         textwrap.fill(names, 79, initial_indent=f"  {title + ':':12}", subsequent_indent=" " * 14)

@@ -39,6 +39,7 @@ WITHOUT_TORCH = {
     "--help": "usage",
     "--version": "palm",
     "export --help": "usage",
+    "train --help": "--help_all",
     "init new --tasks cls,mlm": "config.yaml",
     "diff run run": "no differences",
     "inspect run": "palm run",

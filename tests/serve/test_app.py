@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,7 @@ import palm  # noqa: E402
 from helpers import tiny  # noqa: E402
 from helpers.serving import metric, served  # noqa: E402
 from palm.cli import COMMANDS  # noqa: E402
+from palm.serve.app import AccessLog  # noqa: E402
 from palm.serve.service import Settings  # noqa: E402
 
 TASKS = ("cls", "match", "mrc", "span")
@@ -221,3 +224,25 @@ def test_the_examples_of_deployment_probe_and_start_what_there_is(url: str) -> N
     assert pod["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > longest + 5
     for words in (container["args"], service["command"]):
         assert COMMANDS["serve"].parser().parse_args(words).folders == ["/models"]
+
+
+def test_an_unexpected_error_is_500_with_a_number_and_without_what_it_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise ValueError("a text of somebody")
+
+    async def ask() -> Any:
+        transport = httpx.ASGITransport(AccessLog(fails))
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return await client.get("/")
+
+    answer = asyncio.run(ask())
+    number = answer.headers["x-request-id"]
+    assert (answer.status_code, answer.json()) == (
+        500,
+        {"detail": f"an error in the server; its log has request {number}"},
+    )
+    (told,) = (record.getMessage() for record in caplog.records if "failed" in record.getMessage())
+    assert re.fullmatch(rf"request {number} failed: ValueError in \S*test_app:\d+", told)
+    assert "somebody" not in caplog.text
