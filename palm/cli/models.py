@@ -105,15 +105,7 @@ def predict(options: argparse.Namespace) -> None:
     """
     how: dict[str, Any] = {"resume": options.resume, "shard": options.shard}
     if _names_model(options, "model", "input", "output"):
-        from palm.predict.joint import JointModel
-        from palm.reader.predictions import is_table_name
-
-        models = _load_models(options)
-        if len(models) > 1 and is_table_name(options.output):
-            JointModel(models).predict_table(options.input, options.output, **how)
-        else:
-            places = {t: options.output / t if len(models) > 1 else options.output for t in models}
-            JointModel(models).predict_files({t: (options.input, p) for t, p in places.items()}, **how)
+        _predict_with_models(options, how)
         return
     controller = _open_controller(options)
     if not (options.task or options.inference_model_dir or options.output):
@@ -121,6 +113,18 @@ def predict(options: argparse.Namespace) -> None:
         return
     for task in _chosen(options, controller, "pred_file"):
         controller.pred(task, options.inference_model_dir, output=options.output, **how)
+
+
+def _predict_with_models(options: argparse.Namespace, how: dict[str, Any]) -> None:
+    from palm.predict.joint import JointModel
+    from palm.reader.predictions import is_table_name
+
+    models = _load_models(options)
+    if len(models) > 1 and is_table_name(options.output):
+        JointModel(models).predict_table(options.input, options.output, **how)
+        return
+    places = {task: options.output / task if len(models) > 1 else options.output for task in models}
+    JointModel(models).predict_files({task: (options.input, p) for task, p in places.items()}, **how)
 
 
 @cli.command(
