@@ -251,9 +251,8 @@ def _union(value: Any, annotation: Any, base: Path) -> Any:
         return value
     failure = Mismatch()
     kinds = [get_args(m)[0] if get_origin(m) is Annotated else get_origin(m) or m for m in members]
-    if (
-        isinstance(value, str) and not value and {Path, type(None)} <= {*kinds}
-    ):  # PALM's `pred_output_path: ''`
+    # PALM's `pred_output_path: ''`
+    if isinstance(value, str) and not value and {Path, type(None)} <= {*kinds}:
         return None
     # Nearly everything fits a string, which is therefore tried last: `1` is a number if both are allowed.
     ranked = zip((_LENIENCY.get(kind, 0) for kind in kinds), members, strict=True)

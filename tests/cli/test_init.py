@@ -141,6 +141,18 @@ def test_the_rows_are_those_of_their_script(tmp_path: Path) -> None:
     assert files == {path.relative_to(data): path.read_bytes() for path in data.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize("start", [None, "3", 0.5])
+def test_spans_without_whole_numbers_are_no_labels(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], start: object
+) -> None:
+    spans = [{"start": start, "end": 4, "label": "who"}, {"start": 5, "end": 9, "label": "what"}]
+    row = {"text": "anna owns a boat", "spans": spans}
+    table = tmp_path / "rows.jsonl"
+    table.write_text(f"{json.dumps(row)}\n" * 20, encoding="utf-8")
+    assert main(["init", str(tmp_path / "project"), "--from", str(table)]) == 2
+    assert str(table) in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "cells"),
     [

@@ -138,7 +138,9 @@ def _second(sources: Sequence[str], reader: str) -> dict[str, str]:
 def _of_spans(values: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """Return the settings of a task with these lists of spans; empty if they are others."""
     spans = list(chain(*values))
-    if not all(isinstance(span, Mapping) and {"start", "end", "label"} <= span.keys() for span in spans):
+    if not all(isinstance(span, Mapping) and "label" in span for span in spans):
+        return {}
+    if not all(type(span.get(end)) is int for span in spans for end in ("start", "end")):
         return {}
     names = _numbered(_labels([span["label"] for span in spans]))
     places = (sorted((span["start"], span["end"]) for span in own) for own in values)
