@@ -343,7 +343,9 @@ class MatchReader(TextReader):
                 yield example
 
     def encode(self, examples: Sequence[Any], with_targets: bool) -> Rows:
-        if not (with_targets and isinstance(examples[0], RankedExample)):
+        # An evaluation scores the right and the wrong text of a pair by themselves.
+        is_ranked = isinstance(examples[0], RankedExample) if examples else self.is_pairwise
+        if not (with_targets and is_ranked):
             return super().encode(examples, with_targets)
         right = super().encode(examples, with_targets=False)
         wrong = super().encode(

@@ -109,3 +109,10 @@ def test_the_rows_of_wrong_pairs_follow_those_of_right_ones(folder: Path) -> Non
         "[CLS] who [SEP] anna [SEP] [PAD] [PAD] [PAD]",
         "[CLS] who [SEP] bert has a boat [SEP]",
     ]
+
+
+def test_no_pairs_are_rows_with_the_columns_of_pairs(folder: Path) -> None:
+    reader = MatchReader(folder / "vocab.txt", 16, learning_strategy="pairwise")
+    some = reader.encode(list(reader.read(folder / "pairs.tsv", with_targets=True)), with_targets=True)
+    none = reader.encode([], with_targets=True)
+    assert (len(none), none.columns.keys()) == (0, some.columns.keys())
